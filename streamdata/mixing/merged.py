@@ -1,0 +1,315 @@
+"""The top of every tree: a mixture of sources as a torch dataset."""
+
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from streamdata.errors import SourceError, StateError
+from streamdata.mixing.leaf_child import LeafChild
+from streamdata.mixing.mixture import Blend, Child, Mixture, Run
+from streamdata.progress import Progress, header
+from streamdata.progress.fields import CURSOR
+from streamdata.run import DataParallel, Lane, find_data_parallel
+from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
+from streamdata.sources import MapStyleSource, Source
+from streamdata.sources.functions import StreamFn
+from streamdata.sources.source import Sample
+
+_STOP_RULES = ("first_exhausted", "all_exhausted")
+_PASS, _VERSION, _PIDS = 0, 1, 2
+_SLOTS = 256
+
+
+class MergedDataset(IterableDataset[Sample]):
+    """One stream out of many sources, mixed by weight, split over ranks and DataLoader workers, resumable from its samples.
+
+    Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it, `set_dataloader_states(states)`
+    goes on there. A source is a map-style dataset, one of streamdata's own, or another MergedDataset, with the attributes
+    `name` and `percent`; of a map-style one also `single_process_fn`, `process_fn` and `max_bad` apply.
+
+    Args:
+        datasets: The sources.
+        cyclic: Let each source begin its next epoch when one ends. Otherwise the stream is finite, and `stop` says when it ends.
+        shuffle_unstreaming_subsets: Shuffle the map-style sources.
+        shuffle_streaming_subsets: Shuffle the sources of shards.
+        seed: Of all orders.
+        customized_yield_fn: A stream function over the merged stream, such as one that joins several samples to one.
+        stop: `first_exhausted` ends the stream when a draw finds a source at its end, `all_exhausted` leaves that source out.
+        cost: What a sample adds to its source's clock, such as its number of tokens; 1 where not given.
+
+    Raises:
+        ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is missing or
+            not a positive number.
+    """
+
+    name: str
+    percent: float
+
+    def __init__(
+        self,
+        datasets: Sequence[Any],
+        cyclic: bool = True,
+        shuffle_unstreaming_subsets: bool = True,
+        shuffle_streaming_subsets: bool = True,
+        seed: int = 0,
+        customized_yield_fn: StreamFn | None = None,
+        stop: str = "first_exhausted",
+        *,
+        cost: Callable[[Sample], float] | None = None,
+    ) -> None:
+        if stop not in _STOP_RULES:
+            raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
+        self.datasets = list(datasets)
+        _check_sources(self.datasets)
+        self.cyclic, self.stop, self.seed = cyclic, stop, seed
+        self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
+        self.shuffle_streaming_subsets = shuffle_streaming_subsets
+        self.customized_yield_fn, self.cost = customized_yield_fn, cost
+        self._data_parallel: DataParallel | None = None
+        remember_data_parallel_at_fork()
+        self._states: Mapping[str, Any] = {}
+        self._from_window = False
+        self._version = 0
+        self._dynamic_objects: list[tuple[str, object]] = []
+        # Shared with the workers: pass (0: not set, else n + 1), version of the states, process ids of workers that iterate.
+        self._shared = torch.zeros(_PIDS + _SLOTS, dtype=torch.int64).share_memory_()
+
+    def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
+        """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
+
+        Raises:
+            ValueError: Not 0 <= dp_rank < dp_size.
+        """
+        self._data_parallel = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin pass number `epoch` (from 0) with the next iteration: the whole stream again, in another order.
+
+        It also reaches persistent workers. States of another pass do not apply to it.
+
+        Raises:
+            ValueError: `epoch` is negative or no int.
+        """
+        if type(epoch) is not int or epoch < 0:
+            raise ValueError(f"set_epoch: expected an int >= 0, got {epoch!r}")
+        self._shared[_PASS] = epoch + 1
+
+    def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
+        """Go on where `states`, collected by `to_state`, say that the trainer stood.
+
+        Args:
+            states: Of this rank, or of all ranks in one dict. Empty means from the start.
+            reload_from_url_level: Go back to the start of the earliest window in which something is undelivered, with the
+                process functions afresh: for a run whose sequence length changed.
+
+        Raises:
+            StateError: They are of another dataset or seed, or no states. Another topology is found when iteration starts.
+            RuntimeError: Workers that iterate over this dataset would not see them.
+        """
+        self._check_no_workers()
+        Progress(states).check_nodes(self._describe())
+        self._states, self._from_window = dict(states), reload_from_url_level
+        self._version += 1
+        self._shared[_VERSION] = self._version
+
+    def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
+        """`set_dataloader_states`, then iterate."""
+        self.set_dataloader_states(states, reload_from_url_level)
+        return iter(self)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Iterate over this lane's samples: those of the rank and of the DataLoader worker that calls.
+
+        Raises:
+            StateError: The states were written under another topology.
+            SourceError: A source has no records.
+            ValueError: WORLD_SIZE is set without a usable RANK.
+        """
+        self._check_version(self._version)
+        progress, nodes = Progress(self._states), self._describe()
+        progress.check_nodes(nodes)
+        explicit = int(self._shared[_PASS])
+        epoch_pass = explicit - 1 if explicit else progress.newest_pass
+        lane = self._lane(progress, epoch_pass)
+        progress.check_lane(lane)
+        run = Run(
+            lane=lane,
+            progress=progress,
+            generation=progress.generation(nodes),
+            epoch_pass=epoch_pass,
+            header=header(nodes, lane),
+            from_window=self._from_window,
+        )
+        return self._samples(run, self._version)
+
+    def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
+        """Keep the recipe's dynamic objects with their places, to name the one that cannot be pickled to workers."""
+        self._dynamic_objects = list(uses)
+
+    def __getstate__(self) -> dict[str, Any]:
+        for place, value in self._dynamic_objects:
+            try:
+                ForkingPickler(BytesIO()).dump(value)
+            except Exception as error:
+                error.add_note(f"{place}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers")
+                raise
+        return {**self.__dict__, "_data_parallel": self._data_parallel or find_data_parallel()}
+
+    def _samples(self, run: Run, version: int) -> Iterator[Sample]:
+        top = self._mixture(run, "", (self.seed,), parent_endless=False)
+        standing = run.progress.find(run.lane, run.epoch_pass, "")
+        shared = memoryview(self._shared.numpy())
+        own_key = top.key("", 0) if self.customized_yield_fn is not None else None
+        draws = standing.draws if standing else 0
+        knows_rank = run.progress.knows_rank(run.epoch_pass, run.lane.dp_rank)
+        for sample, cursor in top.start(0, standing.cursor if standing else None):
+            if shared[_VERSION] != version or not knows_rank:
+                self._refuse(run, version)
+            if own_key is not None:
+                draws += 1
+                sample[CURSOR] = ((own_key, draws, 0.0, cursor),)
+            yield sample
+
+    def _refuse(self, run: Run, version: int) -> None:
+        self._check_version(version)
+        raise StateError(
+            f"states: they hold nothing of rank {run.lane.dp_rank}, only of ranks {run.progress.ranks()}\n"
+            "  Load this rank's own states, or those of all ranks joined in one dict."
+        )
+
+    def _lane(self, progress: Progress, epoch_pass: int) -> Lane:
+        worker = get_worker_info()
+        group = self._data_parallel or (find_data_parallel() if worker is None else data_parallel_at_fork())
+        num_workers, number = (worker.num_workers, worker.id) if worker is not None else (1, 0)
+        if worker is not None:
+            self._shared[_PIDS + worker.id % _SLOTS] = os.getpid()
+        if progress:
+            # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
+            number = (number + progress.last_worker(epoch_pass, group.dp_rank) + 1) % num_workers
+        return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=num_workers, worker=number)
+
+    def _check_no_workers(self) -> None:
+        alive = {child.pid for child in multiprocessing.active_children()} & set(self._shared[_PIDS:].tolist())
+        if alive:
+            raise RuntimeError(
+                f"set_dataloader_states: {len(alive)} DataLoader workers already iterate over this dataset and would not see them\n"
+                "  Set states before the DataLoader starts; with persistent workers, make a new DataLoader."
+            )
+
+    def _check_version(self, version: int) -> None:
+        if version != int(self._shared[_VERSION]):
+            raise RuntimeError(
+                "states were set after this worker or iterator started, so it does not have them\n"
+                "  Set states first, then iterate; with persistent workers, make a new DataLoader."
+            )
+
+    def _describe(self, path: str = "") -> dict[str, str]:
+        """What determines the order of each node of the tree, by path."""
+        own = f"mixture, seed {self.seed}, cyclic {self.cyclic}, stop {self.stop}, yield function {self.customized_yield_fn is not None}"
+        nodes = {path: own}
+        for dataset in self.datasets:
+            below = f"{path}.{dataset.name}".lstrip(".")
+            if isinstance(dataset, MergedDataset):
+                nodes.update(dataset._describe(below))
+            else:
+                nodes[below] = self._source(dataset, below).describe(self._shuffles(dataset))
+        return nodes
+
+    def _source(self, dataset: Any, path: str) -> Source:
+        source: Source = getattr(dataset, "source", None) or MapStyleSource(dataset)
+        if not source.num_blocks:
+            raise SourceError(f"source {path!r}: expected at least one record, got an empty source\n  Remove it, or give it records.")
+        return source
+
+    def _shuffles(self, dataset: Any) -> bool:
+        streaming = getattr(dataset, "source", None) is not None
+        return self.shuffle_streaming_subsets if streaming else self.shuffle_unstreaming_subsets
+
+    def _mixture(self, run: Run, path: str, seeds: tuple[object, ...], parent_endless: bool) -> Mixture:
+        endless = self.cyclic
+        blend = Blend(
+            names=[dataset.name for dataset in self.datasets],
+            weights=[float(dataset.percent) for dataset in self.datasets],
+            seeds=seeds,
+            cyclic=self.cyclic,
+            stop_at_first=self.stop == "first_exhausted",
+            yield_fn=self.customized_yield_fn,
+            cost=self.cost,
+        )
+        children: list[Child] = []
+        for dataset in self.datasets:
+            below = f"{path}.{dataset.name}".lstrip(".")
+            if isinstance(dataset, MergedDataset):
+                children.append(dataset._mixture(run, below, (*seeds, dataset.name, dataset.seed), endless))
+            else:
+                order_seeds = (*seeds, dataset.name, run.epoch_pass)
+                source, shuffle = self._source(dataset, below), self._shuffles(dataset)
+                children.append(LeafChild(run, below, dataset, source, order_seeds, shuffle, endless))
+        return Mixture(run, path, blend, children, parent_endless)
+
+
+def _check_sources(datasets: Sequence[Any]) -> None:
+    if not datasets:
+        raise ValueError("MergedDataset: expected at least one source in datasets, got none")
+    names: dict[str, Any] = {}
+    for number, dataset in enumerate(datasets):
+        where = f"MergedDataset, source {number} ({type(dataset).__name__}){_recipe_place(dataset)}"
+        name = _checked_name(dataset, where)
+        if name in names:
+            raise ValueError(f"{where}: the name {name!r} is taken{_recipe_place(names[name])}\n  Give each source its own name.")
+        names[name] = dataset
+        _check_percent(dataset, f"{where}, {name!r}")
+        _check_kind(dataset, f"{where}, {name!r}")
+    _check_once(datasets)
+
+
+def _recipe_place(dataset: Any) -> str:
+    place = getattr(dataset, "_recipe_place", None)
+    return f" at {place}" if place else ""
+
+
+def _checked_name(dataset: Any, where: str) -> str:
+    name = getattr(dataset, "name", None)
+    if not isinstance(name, str) or not name or "." in name:
+        raise ValueError(f"{where}: expected a unique name without '.', got {name!r}\n  Set its attribute `name`.")
+    return name
+
+
+def _check_percent(dataset: Any, where: str) -> None:
+    percent = getattr(dataset, "percent", None)
+    number = isinstance(percent, int | float) and not isinstance(percent, bool)
+    if not number or not math.isfinite(percent) or percent <= 0:
+        raise ValueError(f"{where}: expected a positive number as percent, got {percent!r}\n  Set its attribute `percent`; they need not add to 1.")
+
+
+def _check_kind(dataset: Any, where: str) -> None:
+    own = isinstance(dataset, MergedDataset) or getattr(dataset, "source", None) is not None
+    if not own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ValueError(
+            f"{where}: expected a map-style dataset (__len__ and __getitem__) or a source of streamdata, got {type(dataset).__name__}"
+            "\n  An iterable of another library cannot be split and resumed exactly; use its files or its map-style form."
+        )
+
+
+def _check_once(datasets: Sequence[Any]) -> None:
+    """The same object twice would be read twice under two names, or share what its functions hold."""
+    seen: dict[int, str] = {}
+    for dataset, path in _leaves(datasets, ""):
+        if id(dataset) in seen:
+            raise ValueError(f"MergedDataset: {path!r} is the same object as {seen[id(dataset)]!r}\n  Build it twice, or raise its percent.")
+        seen[id(dataset)] = path
+
+
+def _leaves(datasets: Sequence[Any], path: str) -> Iterator[tuple[Any, str]]:
+    for dataset in datasets:
+        below = f"{path}.{dataset.name}".lstrip(".")
+        yield dataset, below
+        if isinstance(dataset, MergedDataset):
+            yield from _leaves(dataset.datasets, below)

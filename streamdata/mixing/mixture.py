@@ -1,0 +1,192 @@
+"""A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from typing import Protocol
+
+from streamdata.errors import SourceError
+from streamdata.mixing.clock import start_clocks
+from streamdata.progress import Cursor, Entry, NodeKey, Progress, Standing
+from streamdata.progress.fields import CURSOR, STATES
+from streamdata.run import Lane
+from streamdata.sources.functions import Bursts, Feed, StreamFn
+from streamdata.sources.source import Sample
+from streamdata.sources.tally import Tally
+
+Pairs = Iterator[tuple[Sample, Cursor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What all nodes of the tree share while one lane is iterated."""
+
+    lane: Lane
+    progress: Progress
+    generation: int
+    epoch_pass: int
+    header: str
+    from_window: bool
+
+
+class Child(Protocol):
+    """A source of a mixture, in one lane."""
+
+    path: str
+    is_mixture: bool
+    endless: bool
+    """Whether it goes on for ever; otherwise it ends with its parent's round, and begins again with the next."""
+
+    def has_records(self, round_: int) -> bool:
+        """Whether the lane has a share of it in this round."""
+
+    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
+        """Its samples with the cursor after each, from where it stood, or from the beginning of the round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blend:
+    """What a recipe says of a mixture, beside its sources."""
+
+    names: Sequence[str]
+    weights: Sequence[float]
+    seeds: tuple[object, ...]
+    """The seeds and names on the path from the top."""
+    cyclic: bool
+    stop_at_first: bool
+    yield_fn: StreamFn | None
+    cost: Callable[[Sample], float] | None
+
+
+class Mixture:
+    """Draws from its children, the one with the lowest clock first.
+
+    A finite mixture ends when its stop rule says so; within an endless one it then begins its next *round*, in which its
+    sources read their next epoch, and its clocks begin anew.
+
+    Args:
+        run: The lane and where it stood.
+        path: The mixture's path of names, "" at the top.
+        blend: What the recipe says.
+        children: In the order of the recipe, which decides ties.
+        parent_endless: Whether it begins again by itself when it ends.
+    """
+
+    is_mixture = True
+
+    def __init__(self, run: Run, path: str, blend: Blend, children: Sequence[Child], parent_endless: bool) -> None:
+        self.path, self.endless = path, blend.cyclic or parent_endless
+        self._run, self._blend, self._children = run, blend, children
+        total = sum(blend.weights)
+        self._steps = [total / weight for weight in blend.weights]
+        self._standings = [run.progress.find(run.lane, run.epoch_pass, child.path) for child in children]
+        self._draws = [standing.draws if standing else 0 for standing in self._standings]
+        self._streams: dict[int, Pairs] = {}
+
+    def has_records(self, round_: int) -> bool:
+        return self.endless or any(child.has_records(round_) for child in self._children)
+
+    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
+        if self._blend.cyclic or not self.endless:
+            return self._round(0 if self._blend.cyclic else round_, cursor)
+        return self._rounds(cursor)
+
+    def _rounds(self, cursor: Cursor | None) -> Pairs:
+        round_, empty = cursor[0] if cursor else 0, 0
+        # Where lanes outnumber a source's blocks, a lane has a share of it at least once in as many rounds as there are lanes.
+        while empty <= self._run.lane.count:
+            empty += 1
+            for pair in self._round(round_, cursor):
+                empty = 0
+                yield pair
+            round_, cursor = round_ + 1, None
+        raise SourceError(f"source {self.path!r}: {empty} rounds in a row gave no sample\n  Give its sources records.")
+
+    def _round(self, round_: int, cursor: Cursor | None) -> Pairs:
+        if self._blend.yield_fn is not None:
+            yield from self._yielded(self._blend.yield_fn, round_, cursor)
+            return
+        after = (round_, 0, 0, 0)
+        for sample in self._draw(round_):
+            yield sample, after
+
+    def _draw(self, round_: int) -> Iterator[Sample]:
+        """Yield the merged stream of a round; each sample carries the entries of its source and of the nodes between."""
+        heap = self._begin(round_)
+        pulls = [self._streams[i].__next__ for i in range(len(self._children))]
+        keys = [self.key(child.path, round_) for child in self._children]
+        nested = [child.is_mixture for child in self._children]
+        steps, draws, cost = self._steps, self._draws, self._blend.cost
+        while heap:
+            clock, i = heap[0]
+            try:
+                sample, cursor = pulls[i]()
+            except StopIteration:
+                heappop(heap)
+                if self._blend.stop_at_first:
+                    return
+                continue
+            clock += steps[i] if cost is None else steps[i] * cost(sample)
+            draws[i] = count = draws[i] + 1
+            entry: Entry = (keys[i], count, clock, cursor)
+            sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
+            heapreplace(heap, (clock, i))
+            yield sample
+
+    def _begin(self, round_: int) -> list[tuple[float, int]]:
+        """Start the children where they stood, or for this round; return the heap of (clock, number) of those with records."""
+        clocks = self._clocks(round_)
+        for i, child in enumerate(self._children):
+            if i not in self._streams or not child.endless:
+                standing = self._standings[i]
+                known = standing is not None and (child.endless or standing.round == round_)
+                self._streams[i] = child.start(round_, standing.cursor if standing and known else None)
+        self._standings = [None] * len(self._children)
+        heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records(round_)]
+        heapify(heap)
+        return heap
+
+    def _clocks(self, round_: int) -> list[float]:
+        starts = start_clocks(self._blend.names, self._steps, self._run.lane, self._blend.seeds)
+        stood = [s.clock if s is not None and s.round == round_ else None for s in self._standings]
+        clocks = [start if clock is None else clock for start, clock in zip(starts, stood, strict=True)]
+        since = [self._run.progress.member_since(child.path, self._run.generation) for child in self._children]
+        for i in {i for i, generation in enumerate(since) if generation > 0}:
+            standing = self._standings[i]
+            if standing is None or standing.generation < since[i]:
+                clocks[i] = max(stood[i] or 0.0, self._lowest_before(since[i], since, starts, round_))
+        return clocks
+
+    def _lowest_before(self, generation: int, since: Sequence[int], starts: Sequence[float], round_: int) -> float:
+        """The lowest clock at the moment when `generation` began: there a source that joins with it starts."""
+        lowest = []
+        for child, joined, start in zip(self._children, since, starts, strict=True):
+            if joined < generation:
+                standing = self._run.progress.find(self._run.lane, self._run.epoch_pass, child.path, before=generation)
+                lowest.append(standing.clock if standing is not None and standing.round == round_ else start)
+        return min(lowest, default=0.0)
+
+    def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
+        given, state = (0, None) if cursor is None or len(cursor) == 4 or self._run.from_window else (cursor[4], cursor[5])
+        feed: Feed[dict[str, Entry]] = Feed(((sample, _entries(sample)) for sample in self._draw(round_)), {}, _joined)
+        what = f"customized_yield_fn of {self.path or 'the top'!r}"
+        for sample in Bursts(function, feed, given, state, Tally(self.path, 0), what):
+            # What was pulled before this burst began: on resume, the burst is pulled again.
+            sample[STATES] = tuple(feed.start.values())
+            sample[CURSOR] = ()
+            feed.start = {}
+            yield sample, (round_, 0, 0, 0, feed.given, feed.state, 0, 0)
+
+    def key(self, path: str, round_: int) -> NodeKey:
+        """What all entries of a node share."""
+        run = self._run
+        return (run.header, run.generation, run.epoch_pass, run.lane.dp_rank, run.lane.worker, path, round_)
+
+
+def _entries(sample: Sample) -> dict[str, Entry]:
+    entries: tuple[Entry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
+    return {entry[0][5]: entry for entry in entries}
+
+
+def _joined(before: dict[str, Entry], after: dict[str, Entry]) -> dict[str, Entry]:
+    return {**before, **after}

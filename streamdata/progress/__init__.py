@@ -1,0 +1,22 @@
+"""Where the stream stands: pure functions on plain JSON.
+
+1. sample or batch → `to_state` → flat dict of JSON, to be collected with `states.update(…)`
+2. collected dict → `Progress` → where each node stands in each lane, or an error that says what differs
+"""
+
+from streamdata.progress.cursor import Cursor, Entry, FunctionState, NodeKey, Position
+from streamdata.progress.progress import Progress, Standing, header
+from streamdata.progress.to_state import States, to_state
+
+__all__ = [
+    "Cursor",
+    "Entry",
+    "FunctionState",
+    "NodeKey",
+    "Position",
+    "Progress",
+    "Standing",
+    "States",
+    "header",
+    "to_state",
+]

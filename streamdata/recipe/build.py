@@ -1,0 +1,186 @@
+"""Documents → objects, built from the leaves up."""
+
+import contextlib
+import os
+import types
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from streamdata.recipe.load import Document, attributes, load_recipe
+from streamdata.recipe.parameters import parameters_of
+from streamdata.recipe.places import Path, did_you_mean, path_text, refuse
+from streamdata.recipe.targets import TargetError, callable_of, import_target
+from streamdata.recipe.trust import refusal_of_name, validated_allow
+from streamdata.recipe.variables import Dynamic, References
+
+Uses = list[tuple[str, object]]
+_SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+def instantiate_from_yaml(
+    config_path: str | os.PathLike[str],
+    variables: Mapping[str, Any] | None = None,
+    dynamic_objs: Mapping[str, object] | None = None,
+    *,
+    allow: Collection[str] | None = None,
+) -> Any:
+    """Builds what a YAML recipe describes.
+
+    A mapping with ``target`` and ``params`` becomes ``target(**params)``, its other keys become attributes; ``target``
+    alone is the imported thing itself; ``include`` names another recipe. The whole recipe is read, and every target's
+    name authorised, before anything is imported.
+
+    Args:
+        config_path: the recipe.
+        variables: values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
+        dynamic_objs: objects for ``${dynamic_objs:x}``, delivered by identity.
+        allow: the packages whose targets are accepted, beside streamdata; by default all but the standard library.
+
+    Raises:
+        RecipeError: the recipe cannot be read or built; the message says where, and the cause is the original error.
+    """
+    allow = validated_allow(allow)
+    references = References(variables or {}, dynamic_objs or {})
+    document = load_recipe(config_path, references, refuse)
+    assert document is not None, "a report that raises leaves no recipe unread"
+    unused = references.unused()
+    if unused:
+        names = ", ".join(map(repr, unused))
+        warnings.warn(f"{os.fspath(config_path)}: the variables {names} are not used by the recipe", stacklevel=2)
+    for part in document.documents():
+        _authorise_names(part, allow)
+    return _Builder(document, allow, []).node(document.value, ())
+
+
+def _authorise_names(document: Document, allow: Collection[str] | None) -> None:
+    for path, node in document.buildable():
+        refusal = refusal_of_name(node["target"], allow) if "target" in node else None
+        if refusal:
+            refuse(document.places.problem((*path, "target"), refusal))
+
+
+class _Builder:
+    """Builds one document.
+
+    Args:
+        document: what to build.
+        allow: see `instantiate_from_yaml`.
+        uses: grows by each dynamic object met, with its place; shared by the documents of a recipe.
+    """
+
+    def __init__(self, document: Document, allow: Collection[str] | None, uses: Uses) -> None:
+        self.document = document
+        self.places = document.places
+        self.allow = allow
+        self.uses = uses
+
+    def node(self, node: Any, path: Path) -> Any:
+        """Builds a node and what is below it."""
+        if isinstance(node, Dynamic):
+            self.uses.append((f"{self.places.place(path)}: {path_text(path)}", node.value))
+            return node.value
+        if isinstance(node, list):
+            return [self.node(child, (*path, index)) for index, child in enumerate(node)]
+        if not isinstance(node, dict):
+            return node
+        if "target" in node:
+            return self._target(node, path)
+        if "include" in node:
+            return self._include(node, path)
+        return {key: self.node(child, (*path, key)) for key, child in node.items()}
+
+    def _target(self, node: dict[Any, Any], path: Path) -> Any:
+        name = node["target"]
+        try:
+            target = import_target(name, self.allow)
+        except TargetError as exc:
+            refuse(self.places.problem((*path, "target"), str(exc)), exc.__cause__ or exc)
+        if "params" not in node:
+            return target
+        met = len(self.uses)
+        obj = self._call(target, name, node["params"] or {}, path)
+        self._set_attributes(obj, node, path)
+        self._finish(obj, path, name, self.uses[met:])
+        return obj
+
+    def _call(self, target: object, name: str, params: dict[Any, Any], path: Path) -> Any:
+        call = callable_of(target)
+        if call is None:
+            refuse(self.places.problem(path, f"expected a callable, got {type(target).__name__}", target=name))
+        self._check_params(call, name, params, path)
+        arguments = {key: self.node(child, (*path, "params", key)) for key, child in params.items()}
+        try:
+            return call(**arguments)
+        except Exception as exc:  # whatever a constructor raises is wrapped
+            refuse(self.places.problem(path, f"{type(exc).__name__}: {exc}", target=name), exc)
+
+    def _check_params(self, call: object, name: str, params: dict[Any, Any], path: Path) -> None:
+        for key in params:
+            if not isinstance(key, str):
+                message = f"expected a parameter's name, got {key!r}"
+                refuse(self.places.problem((*path, "params", key), message, key=True, target=name))
+        parameters = parameters_of(call)
+        for key, message in parameters.mismatches(params) if parameters else ():
+            at = path if key is None else (*path, "params", key)
+            refuse(self.places.problem(at, message, key=key is not None, target=name))
+
+    def _include(self, node: dict[Any, Any], path: Path) -> Any:
+        included = self.document.includes[path]
+        met = len(self.uses)
+        obj = _Builder(included, self.allow, self.uses).node(included.value, ())
+        others = attributes(node)
+        if not others:
+            return obj
+        if type(obj) is dict:
+            obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
+            return obj
+        if "params" in others:
+            message = "an include takes no params\n  Use variables, or set attributes beside 'include'."
+            refuse(self.places.problem((*path, "params"), message, key=True))
+        if _is_bare_target(included):
+            message = "an included target without params is the imported thing itself, and takes no attributes"
+            refuse(self.places.problem(path, message))
+        self._set_attributes(obj, node, path)
+        self._finish(obj, path, str(node["include"]), self.uses[met:])
+        return obj
+
+    def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
+        for key, child in attributes(node).items():
+            at = (*path, key)
+            who = str(node.get("target", node.get("include")))
+            if isinstance(obj, _SHARED):
+                message = f"attributes cannot be set on {obj!r}, which others share"
+                refuse(self.places.problem(at, message, key=True, target=who))
+            value = self.node(child, at)
+            try:
+                setattr(obj, key, value)
+            except Exception as exc:  # a property's setter may raise anything
+                message = f"setting the attribute {key!r} failed with {type(exc).__name__}: {exc}"
+                guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
+                refuse(self.places.problem(at, message + guess, key=True, target=who), exc)
+
+    def _finish(self, obj: object, path: Path, name: str, below: Uses) -> None:
+        """Lets an object know where it stands in the recipe, and which dynamic objects it holds."""
+        if isinstance(obj, _SHARED):
+            return
+        # Some objects have no room for attributes, and need no place. Others refuse names that they do not know, hence
+        # past the class's own `__setattr__`.
+        with contextlib.suppress(AttributeError, TypeError):
+            object.__setattr__(obj, "_recipe_place", self.places.place(path))
+        remember = getattr(obj, "remember_dynamic_objects", None)
+        if below and callable(remember):
+            try:
+                remember(list(below))
+            except Exception as exc:  # it is the object's own code
+                refuse(self.places.problem(path, f"{type(exc).__name__}: {exc}", target=name), exc)
+
+
+def _is_bare_target(document: Document) -> bool:
+    """Whether a document's root is a target without params, be it through further includes."""
+    root = document.value
+    if not isinstance(root, dict):
+        return False
+    if "target" in root:
+        return "params" not in root
+    return "include" in root and not attributes(root) and _is_bare_target(document.includes[()])

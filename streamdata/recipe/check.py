@@ -1,0 +1,110 @@
+"""A recipe → all its problems at once, importing no target: signatures are read from source text."""
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from streamdata.recipe.load import Document, load_recipe
+from streamdata.recipe.mixture_check import check_mixture, is_mixture
+from streamdata.recipe.parameters import Parameters, parameters_of
+from streamdata.recipe.places import Path, Problem
+from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
+from streamdata.recipe.targets import callable_of
+from streamdata.recipe.trust import PERMITTED, refusal_of_name, validated_allow
+from streamdata.recipe.variables import UNKNOWN, References
+
+
+def check_recipe(
+    path: str | os.PathLike[str],
+    variables: Mapping[str, Any] | None = None,
+    dynamic_objs_names: Collection[str] | None = None,
+    allow: Collection[str] | None = None,
+) -> list[Problem]:
+    """Finds every problem of a recipe that can be seen without importing a target.
+
+    Args:
+        path: the recipe.
+        variables: as for building.
+        dynamic_objs_names: the names of the dynamic objects that will be given; None accepts any name.
+        allow: as for building.
+
+    Returns:
+        The problems in the order of reading; errors, warnings, and what could not be checked.
+    """
+    objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
+    references = References(variables or {}, objects)
+    check = _Check(validated_allow(allow))
+    document = load_recipe(path, references, check.report)
+    for name in references.unused():
+        message = f"the variable {name!r} is not used by the recipe"
+        check.report(Problem(f"{os.fspath(path)}:1:1", "root", message, "warning"))
+    for part in document.documents() if document else ():
+        check.document(part)
+    return list(check.problems)
+
+
+class _Check:
+    """Collects problems; one that is met twice counts once."""
+
+    def __init__(self, allow: Collection[str] | None) -> None:
+        self.allow = allow
+        self.definitions = Definitions()
+        # A dict, for it keeps the order and drops what a file that is included twice repeats.
+        self.problems: dict[Problem, None] = {}
+
+    def report(self, problem: Problem, cause: BaseException | None = None) -> None:
+        """Takes a problem from loading."""
+        del cause  # its text is part of the problem
+        self.problems[problem] = None
+
+    def document(self, document: Document) -> None:
+        """Checks all the targets of one file."""
+        for path, node in document.buildable():
+            if isinstance(node.get("target"), str) and node["target"]:
+                self._target(document, path, node)
+
+    def _target(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
+        at = (*path, "target")
+        places = document.places
+        refusal = refusal_of_name(node["target"], self.allow)
+        if refusal:
+            self.report(places.problem(at, refusal))
+            return
+        if is_mixture(node["target"]):
+            check_mixture(document, path, node, self.definitions, self.report)
+        try:
+            self._definition(document, path, node)
+        except NotFoundError as exc:
+            self.report(places.problem(at, str(exc)))
+        except NotCheckedError as exc:
+            self.report(places.problem(at, f"not checked: {exc}", kind="not checked"))
+
+    def _definition(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
+        """Finds what a target names, and compares its parameters."""
+        name = node["target"]
+        if name in PERMITTED:
+            own = parameters_of(callable_of(PERMITTED[name]))
+            self._params(document, path, node, [own] if own else [])
+            return
+        definition = self.definitions.find(name)
+        refusal = None if definition.name in PERMITTED else refusal_of_name(definition.name, self.allow)
+        if refusal:
+            self.report(document.places.problem((*path, "target"), refusal))
+            return
+        if isinstance(node.get("params", UNKNOWN), dict | None):
+            self._params(document, path, node, self._parameters(definition))
+
+    def _parameters(self, definition: Definition) -> list[Parameters]:
+        if definition.name in PERMITTED:
+            own = parameters_of(callable_of(PERMITTED[definition.name]))
+            return [own] if own else []
+        return self.definitions.parameters(definition)
+
+    def _params(self, document: Document, path: Path, node: dict[Any, Any], wanted: list[Parameters]) -> None:
+        params = node.get("params", UNKNOWN)
+        if not isinstance(params, dict | None):
+            return
+        for parameters in wanted:
+            for key, message in parameters.mismatches([str(name) for name in params or {}]):
+                at = path if key is None else (*path, "params", key)
+                self.report(document.places.problem(at, message, key=key is not None, target=node["target"]))

@@ -1,0 +1,155 @@
+"""A recipe file and all that it includes → documents whose values are known, before anything is imported."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamdata.recipe.places import Path, Places, Report, UnreadableError, path_text
+from streamdata.recipe.resolve import resolve
+from streamdata.recipe.variables import UNKNOWN, References
+from streamdata.recipe.yaml_tree import read_yaml
+
+MAX_DOCUMENTS = 10_000
+"""Files that include others twice grow without bound; a file counts each time that it is included."""
+
+
+@dataclass
+class Document:
+    """One file of a recipe, resolved.
+
+    Attributes:
+        places: where its nodes stand.
+        value: dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
+            to be built.
+        includes: the documents that its ``include`` mappings name, by the mapping's path.
+    """
+
+    places: Places
+    value: Any
+    includes: dict[Path, "Document"] = field(default_factory=dict)
+
+    def documents(self) -> Iterator["Document"]:
+        """Yields this document and all that it includes, in the order of reading."""
+        yield self
+        for included in self.includes.values():
+            yield from included.documents()
+
+    def buildable(self) -> Iterator[tuple[Path, dict[Any, Any]]]:
+        """Yields the path and mapping of everything that this file builds or includes, outermost first."""
+        return _buildable(self.value, ())
+
+
+def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
+    if isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from _buildable(child, (*path, index))
+    elif isinstance(node, dict):
+        builds = "target" in node or "include" in node
+        if builds:
+            yield path, node
+        for key, child in node.items():
+            if builds and key == "params" and isinstance(child, dict):
+                # These are arguments: one that is called `target` or `include` is not a request to build.
+                for name, argument in child.items():
+                    yield from _buildable(argument, (*path, "params", name))
+            else:
+                yield from _buildable(child, (*path, key))
+
+
+def load_recipe(config_path: str | os.PathLike[str], references: References, report: Report) -> Document | None:
+    """Reads a recipe and its includes, fills in references and interpolations, and checks the shape of targets.
+
+    Args:
+        config_path: the YAML file.
+        references: the values that it may refer to.
+        report: takes every problem; where it returns, loading goes on with `UNKNOWN` in that place.
+
+    Returns:
+        The root document, or None if the file cannot be read at all.
+    """
+    return _Loader(references, report).load(pathlib.Path(config_path), Places(os.fspath(config_path)), ())
+
+
+def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
+    """Returns what a mapping with ``target`` or ``include`` sets on its object."""
+    spoken_for = ("target", "params") if "target" in node else ("include",)
+    return {key: child for key, child in node.items() if key not in spoken_for}
+
+
+class _Loader:
+    def __init__(self, references: References, report: Report) -> None:
+        self.references = references
+        self.report = report
+        self.loaded = 0
+
+    def load(self, file: pathlib.Path, places: Places, stack: tuple[str, ...]) -> Document | None:
+        """Loads one file; ``stack`` holds the real paths of the files that are being loaded."""
+        self.loaded += 1
+        try:
+            if self.loaded > MAX_DOCUMENTS:
+                raise UnreadableError(places.problem((), f"more than {MAX_DOCUMENTS} files are included"))
+            value = self._read(file, places)
+        except UnreadableError as exc:
+            self.report(exc.problem, exc.__cause__)
+            return None
+        document = Document(places, value)
+        for path, node in document.buildable():
+            _check_shape(node, path, places, self.report)
+            if isinstance(node.get("include"), str) and "target" not in node:
+                self._include(document, path, node["include"], file, (*stack, os.path.realpath(file)))
+        return document
+
+    def _read(self, file: pathlib.Path, places: Places) -> Any:
+        try:
+            content = file.read_bytes()
+        except OSError as exc:
+            raise UnreadableError(places.problem((), f"cannot be read: {exc.strerror or exc}")) from exc
+        tree = read_yaml(content, places, self.report)
+        if not isinstance(tree, dict | list):
+            got = "an empty file" if tree is None else repr(tree)
+            raise UnreadableError(places.problem((), f"expected a mapping or a list as the root, got {got}"))
+        tree = self.references.rewrite(tree, places, self.report)
+        return resolve(tree, self.references, places, self.report)
+
+    def _include(self, document: Document, path: Path, name: str, file: pathlib.Path, stack: tuple[str, ...]) -> None:
+        places = document.places
+        at = (*path, "include")
+        tried = list(dict.fromkeys([file.parent / name, pathlib.Path(name)]))
+        found = next((candidate for candidate in tried if candidate.is_file()), None)
+        if found is None:
+            looked = ", ".join(str(candidate.absolute()) for candidate in tried)
+            self.report(places.problem(at, f"the included file {name!r} was not found\n  Looked for {looked}."))
+        elif os.path.realpath(found) in stack:
+            self.report(places.problem(at, f"{name!r} is included by itself (a cycle)"))
+        else:
+            chain = (f"{places.place(at)}: {path_text(at)}", *places.chain)
+            included = self.load(found, Places(os.fspath(found), chain), stack)
+            if included is not None:
+                document.includes[path] = included
+
+
+def _check_shape(node: dict[Any, Any], path: Path, places: Places, report: Report) -> None:
+    """Checks a mapping that is to be built, as far as that needs no import."""
+
+    def problem(key: str, message: str) -> None:
+        report(places.problem((*path, key), message, key=True))
+
+    kind = "target" if "target" in node else "include"
+    value = node[kind]
+    if value is not UNKNOWN and (not isinstance(value, str) or not value):
+        report(places.problem((*path, kind), f"expected text after {kind!r}, got {value!r}"))
+    if kind == "target" and "include" in node:
+        problem("include", "expected either 'target' or 'include', got both")
+    if kind == "target" and "params" in node and not isinstance(node["params"], dict | None | type(UNKNOWN)):
+        message = f"expected a mapping or null as params, got {node['params']!r}"
+        report(places.problem((*path, "params"), message))
+    others = attributes(node)
+    if kind == "target" and "params" not in node and others:
+        names = ", ".join(map(str, others))
+        message = f"a target without params is the imported thing itself, and takes no attributes, got {names}"
+        report(places.problem(path, f"{message}\n  Add 'params: {{}}' to build an object.", target=str(value)))
+    for key in others:
+        if not isinstance(key, str) or (key.startswith("__") and key.endswith("__")):
+            report(places.problem((*path, key), f"expected the name of an attribute, got {key!r}", key=True))

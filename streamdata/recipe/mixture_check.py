@@ -1,0 +1,110 @@
+"""The rules for the children of a `MergedDataset`, checked on a recipe before it is built."""
+
+import ast
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from streamdata.recipe.load import Document
+from streamdata.recipe.places import Path, Report
+from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
+from streamdata.recipe.variables import UNKNOWN
+
+_ABSENT = object()
+
+
+def is_mixture(target: str) -> bool:
+    """Whether a target is streamdata's own mixture."""
+    return target.startswith("streamdata.") and target.endswith(".MergedDataset")
+
+
+def check_mixture(
+    document: Document, path: Path, node: dict[Any, Any], definitions: Definitions, report: Report
+) -> None:
+    """Reports missing, duplicate or dotted names, and weights that are missing or not positive numbers.
+
+    Args:
+        document: holds the mixture.
+        path: of the mixture.
+        node: its mapping.
+        definitions: tells which classes name or weigh themselves.
+        report: takes the problems.
+    """
+    params = node.get("params")
+    datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
+    at = (*path, "params", "datasets")
+    if isinstance(datasets, list) and not datasets:
+        report(document.places.problem(at, "expected at least one dataset, got none", target=node["target"]))
+    names: dict[str, str] = {}
+    for index, child in enumerate(datasets if isinstance(datasets, list) else []):
+        if not isinstance(child, dict) or not ("target" in child or "include" in child):
+            continue
+        where = (*at, index)
+        _check_name(document, where, _attribute(document, where, "name", definitions), names, report)
+        _check_percent(document, where, _attribute(document, where, "percent", definitions), report)
+
+
+def _check_name(document: Document, path: Path, name: object, names: dict[str, str], report: Report) -> None:
+    places = document.places
+    at = (*path, "name")
+    if name is _ABSENT:
+        report(places.problem(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'."))
+    elif isinstance(name, str) and name and "." not in name:
+        if name in names:
+            report(places.problem(at, f"expected a unique name, got {name!r} again, first at {names[name]}"))
+        names.setdefault(name, places.place(at))
+    elif name is not UNKNOWN:
+        report(places.problem(at, f"expected text without '.' as a name, got {name!r}"))
+
+
+def _check_percent(document: Document, path: Path, percent: object, report: Report) -> None:
+    places = document.places
+    if percent is _ABSENT:
+        message = "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'."
+        report(places.problem(path, message))
+    elif percent is not UNKNOWN and not _is_positive(percent):
+        report(places.problem((*path, "percent"), f"expected a positive number as percent, got {percent!r}"))
+
+
+def _is_positive(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]  # is_number says so
+
+
+def _attribute(document: Document, path: Path, name: str, definitions: Definitions) -> object:
+    """The value that the child at a path will have, `UNKNOWN` if only running would tell, `_ABSENT` if it has none."""
+    for holder, at in _holders(document, path):
+        node = _node_at(holder.value, at)
+        if name in node:
+            return node[name]
+        if "include" in node:
+            if at not in holder.includes:
+                return UNKNOWN  # it was not found, which is reported already
+            continue
+        return UNKNOWN if _may_set(node, name, definitions) else _ABSENT
+    return UNKNOWN
+
+
+def _holders(document: Document, path: Path) -> Iterator[tuple[Document, Path]]:
+    """The mapping at a path, then the roots of the documents that it includes."""
+    yield document, path
+    while path in document.includes:
+        document, path = document.includes[path], ()
+        yield document, path
+
+
+def _node_at(node: Any, path: Path) -> dict[Any, Any]:
+    for key in path:
+        node = node[key]
+    return node if isinstance(node, dict) else {}
+
+
+def _may_set(node: dict[Any, Any], name: str, definitions: Definitions) -> bool:
+    """Whether the class of a child may give its objects the attribute by itself."""
+    if not isinstance(node.get("target"), str):
+        return False
+    try:
+        definition = definitions.find(node["target"])
+    except (NotFoundError, NotCheckedError):
+        return True
+    return not isinstance(definition.node, ast.ClassDef) or definitions.sets_attribute(definition, name)

@@ -1,0 +1,60 @@
+"""What a target can be called with, and how a recipe's ``params`` differ from it."""
+
+import inspect
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from streamdata.recipe.places import did_you_mean
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a callable, as far as a call by keywords is concerned.
+
+    Attributes:
+        required: those without a default.
+        optional: those with one.
+        positional: those without a default that cannot be given by name.
+        accepts_any: whether there is a ``**kwargs``.
+    """
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    positional: tuple[str, ...] = ()
+    accepts_any: bool = False
+
+    def mismatches(self, given: Collection[str]) -> Iterator[tuple[str | None, str]]:
+        """Yields (name, message) for each unknown parameter, then (None, message) for the missing ones."""
+        known = self.required + self.optional
+        for name in given:
+            if name not in known and not self.accepts_any:
+                guess = did_you_mean(name, [other for other in known if other not in given])
+                yield name, f"unknown parameter {name!r}{guess}\n  It takes: {', '.join(known) or 'nothing'}."
+        if self.positional:
+            yield None, f"the parameters {', '.join(self.positional)} cannot be given by name, as a recipe does"
+        missing = [name for name in self.required if name not in given]
+        if missing:
+            yield None, f"missing parameters: {', '.join(missing)}; given: {', '.join(given) or 'none'}"
+
+
+def parameters_of(target: object) -> Parameters | None:
+    """Returns the parameters of a callable, or None where Python does not know them."""
+    try:
+        signature = inspect.signature(target)  # type: ignore[arg-type]  # it raises TypeError itself
+    except (TypeError, ValueError):
+        return None
+    if isinstance(target, type) and next(iter(signature.parameters), None) == "self":
+        return None  # written by hand in an extension's docstring, where `self` shows that nobody checked it
+    required: list[str] = []
+    optional: list[str] = []
+    positional: list[str] = []
+    accepts_any = False
+    for parameter in signature.parameters.values():
+        has_default = parameter.default is not inspect.Parameter.empty
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            accepts_any = True
+        elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            positional.extend([] if has_default else [parameter.name])
+        elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            (optional if has_default else required).append(parameter.name)
+    return Parameters(tuple(required), tuple(optional), tuple(positional), accepts_any)

@@ -1,0 +1,135 @@
+"""Where something stands in a recipe, and what is wrong there.
+
+A *path* leads from the root to a node: keys and list indexes, shown as ``params.datasets[2].params.img_size``.
+A *place* is ``file:line:column`` (both from 1).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Literal, NoReturn, Protocol
+
+from streamdata.errors import RecipeError
+
+Key = str | int | float | bool
+Path = tuple[Key, ...]
+Kind = Literal["error", "warning", "not checked"]
+
+_MAX_LISTED = 30
+
+
+def path_text(path: Path) -> str:
+    """Shows a path as a reader would write it; the root itself is ``root``."""
+    text = ""
+    for key in path:
+        if isinstance(key, str) and key.isidentifier():
+            text += f".{key}" if text else key
+        else:
+            text += f"[{key!r}]"
+    return text or "root"
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns ``, did you mean 'x'?`` for the nearest candidate, or an empty string."""
+    close = get_close_matches(name, list(candidates), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def listing(names: Iterable[str]) -> str:
+    """Shows names in a message, sorted, as many as a reader takes in."""
+    known = sorted(names)
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return (", ".join(known[:_MAX_LISTED]) or "none") + more
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something to say about one place of a recipe.
+
+    Attributes:
+        place: ``file:line:column``.
+        path: the node, as `path_text` shows it.
+        message: what was expected and what was found; a second line, if any, says what to do.
+        kind: ``not checked`` marks what a static check could not look into.
+        target: the dotted name that was being built, if any.
+        chain: the places of the includes that lead here, innermost first.
+    """
+
+    place: str
+    path: str
+    message: str
+    kind: Kind = "error"
+    target: str | None = None
+    chain: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The problem as one message."""
+        who = f"{self.path} ({self.target})" if self.target else self.path
+        lines = [f"{self.place}: {who}: {self.message}", *(f"  included from {place}" for place in self.chain)]
+        return "\n".join(lines)
+
+
+class Report(Protocol):
+    """What becomes of a problem: building raises at the first, checking collects them all."""
+
+    def __call__(self, problem: Problem, cause: BaseException | None = None) -> None:
+        """Takes one problem and the exception behind it."""
+
+
+def refuse(problem: Problem, cause: BaseException | None = None) -> NoReturn:
+    """The report of building: raises `RecipeError`."""
+    raise RecipeError(str(problem)) from cause
+
+
+class UnreadableError(Exception):
+    """A file of a recipe cannot be read any further, whoever listens.
+
+    Attributes:
+        problem: what was found.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass
+class Places:
+    """The lines and columns of one file.
+
+    Attributes:
+        file: the file's name as shown in messages.
+        chain: the places of the includes that lead to this file, innermost first.
+        values: (line, column) where each node's value starts.
+        keys: (line, column) of the key before each mapping value.
+    """
+
+    file: str
+    chain: tuple[str, ...] = ()
+    values: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+
+    def place(self, path: Path, *, key: bool = False) -> str:
+        """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
+        if key and path in self.keys:
+            return self._shown(self.keys[path])
+        while path and path not in self.values:
+            path = path[:-1]
+        return self._shown(self.values.get(path, (1, 1)))
+
+    def problem(
+        self,
+        path: Path,
+        message: str,
+        *,
+        key: bool = False,
+        at: tuple[int, int] | None = None,
+        kind: Kind = "error",
+        target: str | None = None,
+    ) -> Problem:
+        """Describes a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column."""
+        place = self._shown(at) if at else self.place(path, key=key)
+        return Problem(place, path_text(path), message, kind, target, self.chain)
+
+    def _shown(self, mark: tuple[int, int]) -> str:
+        return f"{self.file}:{mark[0]}:{mark[1]}"

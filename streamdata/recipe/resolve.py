@@ -1,0 +1,117 @@
+"""A tree with OmegaConf's interpolations → the tree of their values.
+
+Every node is asked for by itself, so that a problem is known by its path and the expansion can be bounded:
+interpolations that point at whole nodes multiply a document just as aliases do.
+"""
+
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
+
+from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError
+from streamdata.recipe.variables import UNKNOWN, References
+from streamdata.recipe.yaml_tree import MAX_DEPTH, MAX_REPEATED_NODES
+
+
+def resolve(tree: Any, references: References, places: Places, report: Report) -> Any:
+    """Resolves interpolations, and puts the held values in the place of their markers.
+
+    Args:
+        tree: a dict or list without references.
+        references: holds the values behind markers.
+        places: the places of the nodes.
+        report: takes what does not resolve; its value becomes `UNKNOWN`.
+
+    Raises:
+        UnreadableError: the interpolations expand without bound, or OmegaConf refuses the tree as a whole.
+    """
+    checked = _with_valid_grammar(tree, (), references, places, report)
+    try:
+        config = OmegaConf.create(checked)
+    except (OmegaConfBaseException, RecursionError) as exc:
+        raise UnreadableError(places.problem((), f"OmegaConf refuses it: {_first_line(exc)}")) from exc
+    limit = _count(checked) + MAX_REPEATED_NODES
+    return _Resolution(references, places, report, limit).node(config, ())
+
+
+def _count(tree: Any) -> int:
+    if isinstance(tree, dict):
+        return 1 + sum(map(_count, tree.values()))
+    return 1 + sum(map(_count, tree)) if isinstance(tree, list) else 1
+
+
+def _first_line(exc: BaseException) -> str:
+    return str(exc).partition("\n")[0]
+
+
+def _with_valid_grammar(tree: Any, path: Path, references: References, places: Places, report: Report) -> Any:
+    """OmegaConf parses all texts when it takes the tree, and does not say how far it got: try them one by one."""
+    if isinstance(tree, dict):
+        return {
+            key: _with_valid_grammar(child, (*path, key), references, places, report) for key, child in tree.items()
+        }
+    if isinstance(tree, list):
+        return [_with_valid_grammar(child, (*path, at), references, places, report) for at, child in enumerate(tree)]
+    if not (isinstance(tree, str) and "${" in tree):
+        return tree
+    try:
+        OmegaConf.create([tree])
+    except (OmegaConfBaseException, RecursionError) as exc:
+        report(places.problem(path, f"expected a valid interpolation in {tree!r}: {_first_line(exc)}"), exc)
+        return references.hold(UNKNOWN)
+    return tree
+
+
+class _Resolution:
+    def __init__(self, references: References, places: Places, report: Report, limit: int) -> None:
+        self.references = references
+        self.places = places
+        self.report = report
+        self.left = limit
+
+    def node(self, node: Any, path: Path) -> Any:
+        """The value of a node that OmegaConf gave, and of what is below it."""
+        self._bound(path)
+        if isinstance(node, DictConfig):
+            # `list` first: resolving a child may touch the config that is iterated.
+            return {key: self._child(node, key, path) for key in list(node.keys())}
+        if isinstance(node, ListConfig):
+            return [self._child(node, index, path) for index in range(len(node))]
+        if isinstance(node, dict):  # a plain one comes from a resolver
+            return {key: self.node(child, (*path, key)) for key, child in node.items()}
+        if isinstance(node, list):
+            return [self.node(child, (*path, index)) for index, child in enumerate(node)]
+        return self._text(node, path) if isinstance(node, str) else node
+
+    def _child(self, config: Any, key: Any, path: Path) -> Any:
+        below: tuple[Key, ...] = (*path, key)
+        try:
+            value = config[key]
+        except UnsupportedInterpolationType as exc:
+            message = f"{_first_line(exc)}\n  Register it with OmegaConf before the recipe is built."
+            self.report(self.places.problem(below, message, kind="not checked"), exc)
+            return UNKNOWN
+        except MissingMandatoryValue as exc:
+            self.report(self.places.problem(below, "expected a value in the place of '???'"), exc)
+            return UNKNOWN
+        except (OmegaConfBaseException, RecursionError) as exc:
+            self.report(self.places.problem(below, _first_line(exc)), exc)
+            return UNKNOWN
+        return self.node(value, below)
+
+    def _text(self, text: str, path: Path) -> Any:
+        try:
+            return self.references.release(text)
+        except ValueError as exc:
+            self.report(self.places.problem(path, str(exc)), exc)
+            return UNKNOWN
+
+    def _bound(self, path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            message = f"interpolations add more than {MAX_REPEATED_NODES} nodes to what is written"
+            raise UnreadableError(self.places.problem(path, message))
+        if len(path) > MAX_DEPTH:
+            message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"
+            raise UnreadableError(self.places.problem(path, message))

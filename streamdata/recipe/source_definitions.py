@@ -1,0 +1,337 @@
+"""A target's dotted name → its definition in source text, and what it can be called with."""
+
+import ast
+import builtins
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from streamdata.recipe.parameters import Parameters
+from streamdata.recipe.places import did_you_mean
+from streamdata.recipe.source_modules import (
+    Alias,
+    Binding,
+    Computed,
+    Imported,
+    SourceModule,
+    SourceModules,
+    dotted_name,
+)
+from streamdata.recipe.trust import is_standard
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_MAX_STEPS = 50
+_WITHOUT_CONSTRUCTOR = ("object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol")
+_KEEPS_SIGNATURE = {
+    "abstractmethod", "cache", "classmethod", "contextmanager", "final", "lru_cache", "no_grad", "override",
+    "runtime_checkable", "staticmethod", "total_ordering", "inference_mode", "deprecated", "wraps",
+}  # fmt: skip
+
+
+class NotFoundError(Exception):
+    """There is no such name, by all that the source shows."""
+
+
+class NotCheckedError(Exception):
+    """Only running the code would tell."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Where a name leads.
+
+    Attributes:
+        name: the dotted name where it is defined, past all re-exports.
+        module: the module that defines it; None in the standard library, which is not read.
+        node: the class or function; None in the standard library.
+        owner: the class whose method it is.
+    """
+
+    name: str
+    module: SourceModule | None = None
+    node: ast.ClassDef | Function | None = None
+    owner: "Definition | None" = None
+
+
+class Definitions:
+    """Finds definitions by following names through source text."""
+
+    def __init__(self) -> None:
+        self.modules = SourceModules()
+
+    def find(self, name: str) -> Definition:
+        """Follows a dotted name to its definition.
+
+        Raises:
+            NotFoundError: the source shows that there is no such thing.
+            NotCheckedError: the source does not tell.
+        """
+        try:
+            return self._absolute(name.split("."), 0)
+        except SyntaxError as exc:
+            raise NotFoundError(f"{exc.filename}:{exc.lineno}: not valid Python: {exc.msg}") from exc
+
+    def _absolute(self, parts: list[str], depth: int) -> Definition:
+        if is_standard(parts[0]):
+            return Definition(".".join(parts))
+        module = self.modules.find(parts[0])
+        if module is None:
+            raise NotFoundError(f"no module {parts[0]!r} was found\n  Install it, or put its directory on PYTHONPATH.")
+        return self._inside(module, parts[1:], depth)
+
+    def _inside(self, module: SourceModule, parts: list[str], depth: int) -> Definition:
+        """Follows the rest of a name inside a module."""
+        if depth > _MAX_STEPS:
+            raise NotCheckedError(f"the re-exports of {module.name!r} go round in circles")
+        if not parts:
+            raise NotFoundError(f"it is the module {module.name!r}, expected something inside a module")
+        binding = module.names.get(parts[0])
+        if binding is not None:
+            return self._bound(module, binding, parts, depth + 1)
+        submodule = self.modules.find(f"{module.name}.{parts[0]}")
+        if submodule is not None:
+            return self._inside(submodule, parts[1:], depth + 1)
+        return self._from_stars(module, parts, depth + 1)
+
+    def _bound(self, module: SourceModule, binding: Binding, parts: list[str], depth: int) -> Definition:
+        first, rest = parts[0], parts[1:]
+        if isinstance(binding, Computed):
+            raise NotCheckedError(f"{module.name}.{first} is computed when {module.name} is imported")
+        if isinstance(binding, Alias):
+            if binding.dotted.partition(".")[0] not in module.names:
+                raise NotCheckedError(f"{module.name}.{first} is computed when {module.name} is imported")
+            return self._inside(module, [*binding.dotted.split("."), *rest], depth)
+        if isinstance(binding, Imported):
+            return self._imported(module, binding, rest, depth)
+        definition = Definition(f"{module.name}.{first}", module, binding)
+        for part in rest:
+            definition = self._member(definition, part)
+        return definition
+
+    def _imported(self, module: SourceModule, binding: Imported, rest: list[str], depth: int) -> Definition:
+        name = [binding.name] if binding.name else []
+        if binding.module == module.name:
+            # `from . import x` in a package's own file: the submodule, for the name itself is this very import.
+            submodule = self.modules.find(f"{module.name}.{binding.name}")
+            if submodule is not None:
+                return self._inside(submodule, rest, depth)
+        if is_standard(binding.module):
+            return Definition(".".join([binding.module, *name, *rest]))
+        source = self.modules.find(binding.module)
+        if source is None:
+            raise NotFoundError(f"{module.name} imports {binding.module!r}, which was not found")
+        return self._inside(source, [*name, *rest], depth)
+
+    def _from_stars(self, module: SourceModule, parts: list[str], depth: int) -> Definition:
+        dynamic = module.is_dynamic or not module.has_source
+        for star in module.stars:
+            try:
+                return self._absolute([*star.split("."), *parts], depth)
+            except NotFoundError:
+                continue
+            except NotCheckedError:
+                dynamic = True
+        if dynamic:
+            raise NotCheckedError(f"{module.name!r} does not show {parts[0]!r} in Python source")
+        guess = did_you_mean(parts[0], [*module.names, *module.submodules()])
+        raise NotFoundError(f"module {module.name!r} has no {parts[0]!r}{guess}")
+
+    def _member(self, owner: Definition, name: str) -> Definition:
+        """A method or inner class, of the class itself or of a base."""
+        if not isinstance(owner.node, ast.ClassDef):
+            raise NotCheckedError(f"{name!r} of {owner.name} is known only at run time")
+        known: list[str] = []
+        for cls in self.lineage(owner):
+            if self._is_opaque(cls):
+                raise NotCheckedError(f"the class {cls.name} is not read, which {owner.name} is based on")
+            if not isinstance(cls.node, ast.ClassDef):
+                continue
+            members = {node.name: node for node in cls.node.body if isinstance(node, ast.ClassDef | Function)}
+            if name in members:
+                return Definition(f"{cls.name}.{name}", cls.module, members[name], owner)
+            known.extend(members)
+            if name in _assigned_names(cls.node):
+                raise NotCheckedError(f"{cls.name}.{name} is computed")
+        raise NotFoundError(f"class {owner.name!r} has no {name!r}{did_you_mean(name, known)}")
+
+    def lineage(self, cls: Definition) -> list[Definition]:
+        """Returns a class and its bases, nearest first; one whose source is not read has ``node=None``."""
+        found: list[Definition] = []
+        self._add_lineage(cls, found, 0)
+        names = [definition.name for definition in found]
+        # A base that several share comes after all of them, as in Python's own order.
+        return [definition for at, definition in enumerate(found) if definition.name not in names[at + 1 :]]
+
+    def _add_lineage(self, cls: Definition, found: list[Definition], depth: int) -> None:
+        found.append(cls)
+        if not isinstance(cls.node, ast.ClassDef) or cls.module is None or depth > _MAX_STEPS:
+            return
+        for base in cls.node.bases:
+            self._add_lineage(self._base(cls.module, base), found, depth + 1)
+
+    def _base(self, module: SourceModule, expression: ast.expr) -> Definition:
+        name = dotted_name(expression)
+        if name is None:
+            return Definition(ast.unparse(expression))
+        top = name.partition(".")[0]
+        if top not in module.names and hasattr(builtins, top):
+            return Definition(name)
+        try:
+            return self._inside(module, name.split("."), 0)
+        except (NotFoundError, NotCheckedError):
+            return Definition(name)
+
+    def parameters(self, definition: Definition) -> list[Parameters]:
+        """Returns what a call must satisfy; for a class with both, that of ``__new__`` and that of ``__init__``.
+
+        Raises:
+            NotCheckedError: the source does not tell.
+        """
+        if isinstance(definition.node, ast.ClassDef):
+            return list(self._constructors(definition))
+        if definition.node is None:
+            raise NotCheckedError(f"the source of {definition.name} is not read")
+        _refuse_decorators(definition.node, definition.name)
+        names = [] if definition.owner is None else _decorators(definition.node)
+        is_bound = definition.owner is not None and "classmethod" in names
+        return [_function_parameters(definition.node, skip_first=is_bound)]
+
+    def _constructors(self, cls: Definition) -> Iterator[Parameters]:
+        lineage = self.lineage(cls)
+        found = [self._constructor(lineage, name) for name in ("__new__", "__init__")]
+        opaque = next((base.name for base in lineage if self._is_opaque(base)), None)
+        if opaque and not any(found):
+            raise NotCheckedError(f"the class {opaque} is not read, which {cls.name} is based on")
+        yield from (parameters for parameters in found if parameters)
+        if not any(found):
+            yield Parameters()
+
+    def _constructor(self, lineage: list[Definition], name: str) -> Parameters | None:
+        for at, cls in enumerate(lineage):
+            if self._is_opaque(cls):
+                return None
+            if not isinstance(cls.node, ast.ClassDef):
+                continue
+            own = [node for node in cls.node.body if isinstance(node, Function) and node.name == name]
+            if own:
+                _refuse_decorators(own[-1], f"{cls.name}.{name}")
+                return _function_parameters(own[-1], skip_first=True)
+            if name in _assigned_names(cls.node):
+                raise NotCheckedError(f"{cls.name}.{name} is computed")
+            if name == "__init__" and _is_dataclass(cls.node):
+                return _dataclass_parameters(lineage[at:])
+            if name == "__init__":
+                _refuse_decorators(cls.node, cls.name)
+            self._refuse_metaclass(cls)
+        return None
+
+    def _is_opaque(self, cls: Definition) -> bool:
+        neutral = cls.name in _WITHOUT_CONSTRUCTOR or cls.name.startswith("collections.abc.")
+        return cls.node is None and not neutral
+
+    def _refuse_metaclass(self, cls: Definition) -> None:
+        assert isinstance(cls.node, ast.ClassDef), "only classes have metaclasses"
+        for keyword in cls.node.keywords:
+            if keyword.arg != "metaclass" or cls.module is None:
+                continue
+            metaclass = self._base(cls.module, keyword.value)
+            if metaclass.name in ("type", "abc.ABCMeta"):
+                continue
+            if not isinstance(metaclass.node, ast.ClassDef) or "__call__" in _method_names(metaclass.node):
+                raise NotCheckedError(f"the metaclass {metaclass.name} may change how {cls.name} is called")
+
+    def sets_attribute(self, cls: Definition, name: str) -> bool:
+        """Whether a class, or a base of it, gives its objects an attribute; also True where that cannot be told."""
+        for base in self.lineage(cls):
+            if not isinstance(base.node, ast.ClassDef):
+                if self._is_opaque(base):
+                    return True
+                continue
+            if name in _assigned_names(base.node) or name in _method_names(base.node):
+                return True
+            for node in ast.walk(base.node):
+                if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store):
+                    return True
+        return False
+
+
+def _method_names(cls: ast.ClassDef) -> set[str]:
+    return {node.name for node in cls.body if isinstance(node, Function)}
+
+
+def _assigned_names(cls: ast.ClassDef) -> set[str]:
+    """The names that a class body binds by assignment with a value."""
+    names: set[str] = set()
+    for statement in cls.body:
+        if isinstance(statement, ast.Assign):
+            names.update(target.id for target in statement.targets if isinstance(target, ast.Name))
+        elif isinstance(statement, ast.AnnAssign) and statement.value and isinstance(statement.target, ast.Name):
+            names.add(statement.target.id)
+    return names
+
+
+def _decorators(node: ast.ClassDef | Function) -> list[str]:
+    """The last parts of the decorators' names."""
+    calls = [decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list]
+    return [(dotted_name(call) or "?").rpartition(".")[2] for call in calls]
+
+
+def _refuse_decorators(node: ast.ClassDef | Function, name: str) -> None:
+    unknown = [decorator for decorator in _decorators(node) if decorator not in _KEEPS_SIGNATURE]
+    if unknown:
+        raise NotCheckedError(f"the decorator {unknown[0]!r} may change the parameters of {name}")
+
+
+def _function_parameters(node: Function, *, skip_first: bool) -> Parameters:
+    arguments = node.args
+    ordered = [argument.arg for argument in arguments.posonlyargs + arguments.args]
+    without_default = len(ordered) - len(arguments.defaults)
+    required, optional = ordered[:without_default], ordered[without_default:]
+    positional = [argument.arg for argument in arguments.posonlyargs if argument.arg in required]
+    if skip_first:
+        required, positional = required[1:], [name for name in positional if name != ordered[0]]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        (required if default is None else optional).append(argument.arg)
+    by_position_only = {argument.arg for argument in arguments.posonlyargs}
+    return Parameters(
+        tuple(name for name in required if name not in by_position_only),
+        tuple(name for name in optional if name not in by_position_only),
+        tuple(positional),
+        arguments.kwarg is not None,
+    )
+
+
+def _is_dataclass(cls: ast.ClassDef) -> bool:
+    for decorator in cls.decorator_list:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if (dotted_name(call) or "").rpartition(".")[2] == "dataclass":
+            given = decorator.keywords if isinstance(decorator, ast.Call) else []
+            return not any(word.arg == "init" and ast.unparse(word.value) == "False" for word in given)
+    return False
+
+
+def _dataclass_parameters(lineage: list[Definition]) -> Parameters:
+    fields: dict[str, bool] = {}
+    for cls in reversed(lineage):
+        if isinstance(cls.node, ast.ClassDef) and _is_dataclass(cls.node):
+            for statement in cls.node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    _add_field(fields, statement, statement.target.id)
+    required = tuple(name for name, has_default in fields.items() if not has_default)
+    return Parameters(required, tuple(name for name, has_default in fields.items() if has_default))
+
+
+def _add_field(fields: dict[str, bool], statement: ast.AnnAssign, name: str) -> None:
+    """Notes a dataclass's field and whether it has a default."""
+    kind = (dotted_name(statement.annotation) or "").rpartition(".")[2]
+    if kind in ("ClassVar", "KW_ONLY"):
+        return
+    value = statement.value
+    if isinstance(value, ast.Call) and (dotted_name(value.func) or "").rpartition(".")[2] == "field":
+        given = {word.arg: ast.unparse(word.value) for word in value.keywords}
+        if given.get("init") == "False":
+            fields.pop(name, None)
+        else:
+            fields[name] = "default" in given or "default_factory" in given
+    else:
+        fields[name] = value is not None

@@ -1,0 +1,181 @@
+"""Which targets a recipe may name: the name is judged before import, the object after.
+
+The standard library is refused, for it can run anything, except:
+
+    builtins.bool, dict, float, frozenset, int, len, list, set, str, tuple
+    collections.OrderedDict, datetime.timedelta, fractions.Fraction, functools.partial, pathlib.Path
+
+Any other importable target is accepted unless the caller narrows with ``allow``, which no recipe can widen.
+streamdata's own recipe and command rooms are never targets: they would build another recipe under other rules.
+"""
+
+import builtins
+import collections
+import datetime as dt
+import fractions
+import functools
+import pathlib
+import sys
+import types
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+_STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "distutils"}
+_OWN = "streamdata"
+_OWN_REFUSED = ("streamdata.recipe", "streamdata.cli", "streamdata.instantiate_from_yaml")
+
+PERMITTED: dict[str, object] = {
+    **{
+        f"builtins.{name}": getattr(builtins, name)
+        for name in ("bool", "dict", "float", "frozenset", "int", "len", "list", "set", "str", "tuple")
+    },
+    "collections.OrderedDict": collections.OrderedDict,
+    "datetime.timedelta": dt.timedelta,
+    "fractions.Fraction": fractions.Fraction,
+    "functools.partial": functools.partial,
+    "pathlib.Path": pathlib.Path,
+}
+"""The standard library's targets that a recipe may name."""
+
+_BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+_MAX_WRAPPERS = 20
+_PLAIN_CALLABLES = (types.FunctionType, type(functools.lru_cache(len)))
+
+
+def validated_allow(allow: Collection[str] | None) -> Collection[str] | None:
+    """Returns ``allow`` if it is None or a collection of package names.
+
+    Raises:
+        ValueError: it is a single text, or holds something else than dotted names.
+    """
+    if allow is None:
+        return None
+    if isinstance(allow, str) or not all(isinstance(name, str) and _is_dotted(name) for name in allow):
+        raise ValueError(f"allow: expected a list of package names, got {allow!r}\n  Write allow=['my_pkg'].")
+    return allow
+
+
+def is_standard(name: str) -> bool:
+    """Whether a dotted name belongs to the standard library."""
+    return name.partition(".")[0] in _STANDARD
+
+
+def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | None:
+    """Returns why a target's name is refused, or None; imports nothing."""
+    if not _is_dotted(name) or "." not in name:
+        return f"expected a dotted name such as 'my_pkg.MyDataset', got {name!r}"
+    if any(part.startswith("__") for part in name.split(".")):
+        return f"{name!r} is refused: a part that begins with '__' reaches into Python itself"
+    return _refusal_of_origin(name, allow, permitted=name in PERMITTED)
+
+
+def refusal_of_module(name: str, allow: Collection[str] | None = None) -> str | None:
+    """Returns why a module may not be passed through on the way to a target, or None."""
+    permitted = any(target.startswith(name + ".") for target in PERMITTED)
+    return _refusal_of_origin(name, allow, permitted=permitted)
+
+
+def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, holder: object = None) -> str | None:
+    """Returns why what a target's name resolved to is refused, or None.
+
+    An object is judged by where it was defined, not by the name that led to it: by its own module, by what it is bound
+    to, and by what it wraps.
+
+    Args:
+        obj: what the name resolved to.
+        allow: the packages that the caller accepts.
+        holder: what it was read from: a class answers for a static method that says nothing of itself.
+    """
+    if isinstance(holder, type) and isinstance(obj, types.BuiltinFunctionType) and not (obj.__module__ or obj.__self__):
+        return _refusal_of_part(holder, allow)
+    for part in _parts(obj):
+        refusal = _refusal_of_part(part, allow)
+        if refusal:
+            return refusal
+    return None
+
+
+def _parts(obj: object, depth: int = 0) -> Iterator[object]:
+    """An object and the functions that it wraps, by ``functools.partial`` or ``functools.wraps``."""
+    if isinstance(obj, functools.partial):
+        inner = [obj.func]
+    else:
+        yield obj
+        wrapped = _own_attributes(obj).get("__wrapped__")
+        inner = [] if wrapped is None else [wrapped]
+    for part in inner if depth < _MAX_WRAPPERS else ():
+        yield from _parts(part, depth + 1)
+
+
+def _own_attributes(obj: object) -> Mapping[str, Any]:
+    # Not `hasattr`: an object that answers to every name would seem to wrap something.
+    try:
+        return vars(obj)
+    except TypeError:
+        return {}
+
+
+def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
+    if isinstance(obj, types.ModuleType):
+        return f"it is the module {obj.__name__!r}, expected something inside a module"
+    if any(obj is permitted for permitted in PERMITTED.values()):
+        return _refusal_of_origin(_origin(obj), allow, permitted=True)
+    if isinstance(obj, type):
+        return _refusal_of_origin(_origin(obj), allow)
+    if isinstance(obj, _BOUND):
+        return _refusal_of_bound(obj, allow)
+    owner = getattr(obj, "__objclass__", None)
+    if isinstance(owner, type):
+        return _refusal_of_origin(_origin(owner), allow)
+    return _refusal_of_callable(obj, allow) if callable(obj) else _refusal_of_data(obj, allow)
+
+
+def _refusal_of_bound(method: Any, allow: Collection[str] | None) -> str | None:
+    """A method or builtin function: judged by its owner, and by its own module, which may be that of a base class."""
+    owner = method.__self__
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        refusal = _refusal_of_origin(_origin(owner if isinstance(owner, type) else type(owner)), allow)
+        if refusal or not isinstance(method.__module__, str):
+            return refusal
+    return _refusal_of_origin(_origin(method), allow)
+
+
+def _refusal_of_callable(obj: object, allow: Collection[str] | None) -> str | None:
+    """A function, or an instance that can be called; a standard type of instance could call anything."""
+    cls = type(obj)
+    if is_standard(cls.__module__) and not isinstance(obj, _PLAIN_CALLABLES):
+        return _refusal_of_origin(_origin(cls), allow)
+    return _refusal_of_origin(_origin(obj), allow)
+
+
+def _refusal_of_data(obj: object, allow: Collection[str] | None) -> str | None:
+    return None if is_standard(type(obj).__module__) else _refusal_of_origin(_origin(type(obj)), allow)
+
+
+def _origin(obj: object) -> str:
+    module = getattr(obj, "__module__", None)
+    if not isinstance(module, str):
+        module = type(obj).__module__
+    return f"{module}.{getattr(obj, '__qualname__', type(obj).__qualname__)}"
+
+
+def _refusal_of_origin(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
+    if _is_inside(name, _OWN_REFUSED):
+        return f"{name!r} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
+    if is_standard(name) and not permitted:
+        return f"{name!r} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
+    if allow is not None and not _is_inside(name, [*allow, _OWN]):
+        return _not_allowed(name, allow)
+    return None
+
+
+def _not_allowed(name: str, allow: Collection[str]) -> str:
+    return f"{name!r} is refused: the caller allows only {', '.join(sorted({*allow, _OWN}))}"
+
+
+def _is_inside(name: str, packages: Collection[str]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))

@@ -1,0 +1,289 @@
+"""``${variables:x}`` and ``${dynamic_objs:x}`` → the caller's values, before OmegaConf sees the tree.
+
+Rewriting the tree instead of registering resolvers keeps OmegaConf's global state untouched, so that two recipes may be
+built at once. A value is a literal: a ``${`` in it means nothing. What OmegaConf cannot hold (objects, tuples, the text
+``???``) travels through it as a marker, and comes back by identity, also through ``${a.b}``.
+"""
+
+import pathlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
+from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError, did_you_mean, listing
+from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
+
+_OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)")
+_REFERENCE = re.compile(r"\$\{\s*(variables|dynamic_objs)\s*:(.*)\}", re.DOTALL)
+_UNCLOSED = re.compile(r"\$\{\s*(?:variables|dynamic_objs)\s*:")
+_MISSING_SPELLING = re.compile(r"\\*\?\?\?")
+_GRAMMAR_SAFE = re.compile(r"[\w.+\-/@%|?* ]*")
+_SCALARS = (int, float, bool, bytes, type(None))
+
+
+class Unknown:
+    """The value of a reference that has none; only a check meets it."""
+
+    def __repr__(self) -> str:
+        """``?``, in messages."""
+        return "?"
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamic:
+    """One use of an object that the caller passed.
+
+    Attributes:
+        name: its name in ``dynamic_objs``.
+        value: the object itself.
+    """
+
+    name: str
+    value: object
+
+
+@dataclass(frozen=True)
+class _Reference:
+    kind: str
+    name: str
+    default: str | None
+
+
+class References:
+    """The values that a recipe may refer to, and which of them it used.
+
+    Args:
+        variables: scalars, paths, lists, tuples and dicts by name.
+        dynamic_objs: any objects by name; None accepts every name, with an unknown object.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], dynamic_objs: Mapping[str, object] | None) -> None:
+        self.variables = variables
+        self.dynamic_objs = dynamic_objs
+        self.used: set[str] = set()
+        self._held: list[object] = []
+        # A marker must not be writable in a recipe, or one place could name another's object.
+        self._token = f"\0{secrets.token_hex(8)}:"
+
+    def unused(self) -> list[str]:
+        """Returns the variables that no rewritten file referred to, defaults or not."""
+        return sorted(set(self.variables) - self.used)
+
+    def hold(self, value: object) -> str:
+        """Returns the marker that stands for a value while OmegaConf resolves the rest."""
+        self._held.append(value)
+        return f"{self._token}{len(self._held) - 1}\0"
+
+    def release(self, text: str) -> object:
+        """Returns the value behind a marker, or a text without any as it is.
+
+        Raises:
+            ValueError: a marker stands inside a longer text.
+        """
+        if self._token not in text:
+            return str(text)  # OmegaConf may return a private subclass of str
+        number = text.removeprefix(self._token).removesuffix("\0")
+        if not number.isdecimal():
+            raise ValueError("an object, a tuple or '???' must be the whole value, got it inside a longer text")
+        return self._held[int(number)]
+
+    def rewrite(self, tree: Any, places: Places, report: Report) -> Any:
+        """Returns a tree without references, for OmegaConf.
+
+        Args:
+            tree: as `read_yaml` returned it.
+            places: the places of its nodes.
+            report: takes what is missing, unsuitable or malformed.
+        """
+        return _Rewriting(self, places, report).node(tree, ())
+
+
+class _Rewriting:
+    """Rewrites the references of one file."""
+
+    def __init__(self, references: References, places: Places, report: Report) -> None:
+        self.references = references
+        self.places = places
+        self.report = report
+
+    def node(self, node: Any, path: Path) -> Any:
+        if isinstance(node, dict):
+            return {self._key(key, path): self.node(child, (*path, key)) for key, child in node.items()}
+        if isinstance(node, list):
+            return [self.node(child, (*path, index)) for index, child in enumerate(node)]
+        return self._text(node, path) if isinstance(node, str) and "${" in node else node
+
+    def _key(self, key: Key, path: Path) -> Key:
+        if isinstance(key, str) and _OPENING.search(key):
+            self._problem((*path, key), "expected a plain key, got a reference, which only works in values", key=True)
+        return key
+
+    def _text(self, text: str, path: Path) -> Any:
+        """The value of a text: typed where the whole text is one reference."""
+        parts = split(text)
+        if len(parts) == 1 and (reference := self._reference(parts[0], path)):
+            return self._whole(reference, path)
+        return join(part for old in parts for part in self._part(old, path))
+
+    def _reference(self, part: Part, path: Path) -> _Reference | None:
+        if not isinstance(part, Interpolation):
+            return None
+        match = _REFERENCE.fullmatch(part.text)
+        if match is None:
+            if _UNCLOSED.match(part.text):
+                self._problem(path, f"expected '}}' at the end of the reference {part.text!r}")
+            return None
+        name, comma, default = match[2].partition(",")
+        if "${" in name:
+            self._problem(path, f"expected a plain name in {part.text!r}, got an interpolation")
+        return _Reference(match[1], name.strip(), default.strip() if comma else None)
+
+    def _whole(self, reference: _Reference, path: Path) -> Any:
+        if reference.kind == "dynamic_objs":
+            return self.references.hold(self._dynamic(reference, path))
+        if self._is_given(reference):
+            return self._literal(self.references.variables[reference.name], path, reference.name)
+        if reference.default is None:
+            return self.references.hold(self._missing(reference, path))
+        return self._default(reference, reference.default, path)
+
+    def _is_given(self, reference: _Reference) -> bool:
+        self.references.used.add(reference.name)
+        return reference.name in self.references.variables
+
+    def _default(self, reference: _Reference, default: str, path: Path) -> Any:
+        """A default is YAML, or text with interpolations."""
+        if "${" not in default:
+            return self._literal(self._yaml(reference, default, path), path, reference.name)
+        if default[0] in "[{\"'":
+            message = f"the default of {reference.name!r} mixes YAML and interpolation: {default}"
+            self._problem(path, f"{message}\n  Write the list, mapping or text beside it, and let the default name it.")
+        return self._text(default, path)
+
+    def _yaml(self, reference: _Reference, default: str, path: Path) -> Any:
+        try:
+            return read_yaml(default.encode(), Places(self.places.file), self.report)
+        except UnreadableError as exc:
+            message = f"the default of {reference.name!r} is {exc.problem.message}: {default}"
+            self.report(self.places.problem(path, message), exc)
+            return None
+
+    def _dynamic(self, reference: _Reference, path: Path) -> object:
+        given = self.references.dynamic_objs
+        if reference.default is not None:
+            self._problem(path, f"${{dynamic_objs:{reference.name}}} takes no default, got {reference.default!r}")
+        elif given is not None and reference.name not in given:
+            return self._missing(reference, path)
+        return Dynamic(reference.name, UNKNOWN if given is None else given.get(reference.name, UNKNOWN))
+
+    def _missing(self, reference: _Reference, path: Path) -> Unknown:
+        dynamic = reference.kind == "dynamic_objs"
+        given = (self.references.dynamic_objs if dynamic else self.references.variables) or {}
+        what = "dynamic object" if dynamic else "variable"
+        remedy = "" if dynamic else f", or write a default: ${{variables:{reference.name},…}}"
+        self._problem(
+            path,
+            f"no {what} {reference.name!r} was given{did_you_mean(reference.name, given)}; given: {listing(given)}\n"
+            f"  Pass {reference.kind}={{{reference.name!r}: …}}{remedy}.",
+        )
+        return UNKNOWN
+
+    def _part(self, part: Part, path: Path) -> list[Part]:
+        """What a part of a longer text becomes."""
+        if isinstance(part, LiteralPart):
+            return [part]
+        reference = self._reference(part, path)
+        if reference is None:
+            return [Interpolation(self._inside(part.text, path))]
+        if reference.kind == "dynamic_objs":
+            self._problem(path, f"${{dynamic_objs:{reference.name}}} must be the whole value, got a longer text")
+            return []
+        if self._is_given(reference):
+            value = self.references.variables[reference.name]
+            self._literal(value, path, reference.name)
+            return [LiteralPart(str(value))]
+        if reference.default is None:
+            self._missing(reference, path)
+            return []
+        return self._default_part(reference, reference.default, path)
+
+    def _default_part(self, reference: _Reference, default: str, path: Path) -> list[Part]:
+        if "${" in default:
+            return [new for old in split(default) for new in self._part(old, path)]
+        value = self._yaml(reference, default, path)
+        return [LiteralPart(value if isinstance(value, str) else default)]
+
+    def _inside(self, text: str, path: Path) -> str:
+        """Replaces the references inside an interpolation of OmegaConf's, such as ``${oc.env:A,${variables:b}}``."""
+        done, index = text[:2], 2
+        while match := _OPENING.search(text, index):
+            start = match.start(1)
+            end = closing(text, start) or len(text)
+            reference = self._reference(Interpolation(text[start:end]), path)
+            alone = (done + text[index:start]).rstrip()[-1:] in (",", ":") and text[end:].lstrip()[:1] in (",", "}")
+            done += text[index:start] + (self._argument(reference, alone, path) if reference else text[start:end])
+            index = end
+        return done + text[index:]
+
+    def _argument(self, reference: _Reference, alone: bool, path: Path) -> str:
+        if reference.kind == "dynamic_objs":
+            self._problem(path, f"${{dynamic_objs:{reference.name}}} must be the whole value, got an interpolation")
+            return "null"
+        if self._is_given(reference):
+            return self._grammar_text(self.references.variables[reference.name], alone, path, reference.name)
+        if reference.default is None:
+            self._missing(reference, path)
+            return "null"
+        return self._inside("${" + reference.default, path)[2:]
+
+    def _grammar_text(self, value: Any, alone: bool, path: Path, name: str) -> str:
+        """Writes a value in OmegaConf's grammar; ``alone`` says that it is a whole argument of a resolver."""
+        if value is None:
+            return "null"
+        if isinstance(value, bool | int | float):
+            return str(value).lower()
+        if isinstance(value, str | pathlib.Path) and alone:
+            quoted = join([LiteralPart(str(value))]).replace("'", "\\'")
+            if "\\" not in str(value):
+                return f"'{quoted}'"
+        if isinstance(value, str | pathlib.Path) and _GRAMMAR_SAFE.fullmatch(str(value)):
+            return str(value)
+        self._problem(path, f"the variable {name!r} cannot stand inside another interpolation, its value is {value!r}")
+        return "null"
+
+    def _literal(self, value: Any, path: Path, name: str, depth: int = 0) -> Any:
+        """A value as OmegaConf must see it to give it back unchanged."""
+        if depth > MAX_DEPTH:
+            self._problem(path, f"the variable {name!r} is nested deeper than {MAX_DEPTH} levels")
+        elif type(value) is dict and all(type(key) in (str, int, float, bool) for key in value):
+            return {key: self._literal(child, path, name, depth + 1) for key, child in value.items()}
+        elif type(value) is list:
+            return [self._literal(child, path, name, depth + 1) for child in value]
+        elif type(value) is tuple:
+            for child in value:
+                self._literal(child, path, name, depth + 1)
+            return self.references.hold(value)
+        elif type(value) is str:
+            return self.references.hold(value) if _MISSING_SPELLING.fullmatch(value) else join([LiteralPart(value)])
+        elif type(value) in _SCALARS or isinstance(value, pathlib.Path):
+            return value
+        else:
+            self._unsuitable(value, path, name)
+        return self.references.hold(UNKNOWN)
+
+    def _unsuitable(self, value: object, path: Path, name: str) -> None:
+        got = f"{type(value).__module__}.{type(value).__qualname__}"
+        self._problem(
+            path,
+            f"expected text, a number, a path, a list or a dict in the variable {name!r}, got {got}\n"
+            f"  Pass an object as dynamic_objs={{{name!r}: …}} and write ${{dynamic_objs:{name}}}.",
+        )
+
+    def _problem(self, path: Path, message: str, *, key: bool = False) -> None:
+        self.report(self.places.problem(path, message, key=key))

@@ -1,0 +1,201 @@
+"""YAML text → plain dicts, lists and scalars, each with its line and column.
+
+Values are read as OmegaConf reads them (``1e-3`` is a float, dates stay text), except that ``12:30`` stays text too
+instead of becoming the number 750. Loading is safe: no tag builds an object, a key given twice is an error, aliases may
+neither form a cycle nor multiply the document, and nesting is bounded.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError
+
+MAX_DEPTH = 100
+MAX_REPEATED_NODES = 100_000
+"""How many nodes aliases (and interpolations of whole nodes) may add to what is written."""
+
+_TAG = "tag:yaml.org,2002:"
+_FLOAT = re.compile(
+    r"""[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+             |[0-9][0-9_]*[eE][-+]?[0-9]+
+             |\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?
+             |\.(?:inf|Inf|INF))$
+      |\.(?:nan|NaN|NAN)$""",
+    re.VERBOSE,
+)
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
+
+
+class _RecipeLoader(yaml.SafeLoader):
+    """PyYAML's safe loader in pure Python: the one in C overflows its stack on deep nesting."""
+
+
+_REPLACED = {_TAG + name for name in ("float", "int", "timestamp")}
+_RecipeLoader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _REPLACED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_RecipeLoader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+_RecipeLoader.add_implicit_resolver(_TAG + "int", _INT, list("-+0123456789"))
+
+_SCALARS = {
+    _TAG + "null": SafeConstructor.construct_yaml_null,
+    _TAG + "bool": SafeConstructor.construct_yaml_bool,
+    _TAG + "int": SafeConstructor.construct_yaml_int,
+    _TAG + "float": SafeConstructor.construct_yaml_float,
+    _TAG + "str": SafeConstructor.construct_yaml_str,
+    _TAG + "value": SafeConstructor.construct_yaml_str,
+}
+
+
+def read_yaml(content: bytes, places: Places, report: Report) -> Any:
+    """Reads the one document of a file, and notes the places of its nodes.
+
+    Args:
+        content: the file's bytes, UTF-8.
+        places: is filled.
+        report: takes duplicate keys, cycles and unknown tags, after which reading goes on.
+
+    Returns:
+        Nested dicts, lists and scalars that share nothing with one another; None for an empty document.
+
+    Raises:
+        UnreadableError: it is not YAML in UTF-8, or aliases or nesting exceed their bounds.
+    """
+    try:
+        node = yaml.compose(content.decode("utf-8-sig"), _RecipeLoader)
+    except UnicodeDecodeError as exc:
+        line = content.count(b"\n", 0, exc.start) + 1
+        places.values[()] = (line, exc.start - content.rfind(b"\n", 0, exc.start))
+        raise UnreadableError(places.problem((), f"expected UTF-8, got byte 0x{content[exc.start]:02x}")) from exc
+    except yaml.YAMLError as exc:
+        raise UnreadableError(places.problem((), _yaml_message(exc, places))) from exc
+    except RecursionError as exc:
+        raise UnreadableError(places.problem((), f"nested deeper than {MAX_DEPTH} levels")) from exc
+    return None if node is None else _TreeBuilder(places, report).value(node, ())
+
+
+def _yaml_message(exc: yaml.YAMLError, places: Places) -> str:
+    """Says what PyYAML found, and lets the root's place point there."""
+    mark = getattr(exc, "problem_mark", None)
+    if mark is not None:
+        places.values[()] = (mark.line + 1, mark.column + 1)
+    said = [getattr(exc, "context", None), getattr(exc, "problem", None)]
+    return "not valid YAML: " + (" ".join(part for part in said if part) or str(exc))
+
+
+_Pairs = dict[Key, tuple[yaml.Node, yaml.Node]]
+
+
+def _mark(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+class _TreeBuilder:
+    """Turns PyYAML's graph of nodes, where an alias is the same node again, into a tree."""
+
+    def __init__(self, places: Places, report: Report) -> None:
+        self.places = places
+        self.report = report
+        self.constructor = SafeConstructor()
+        self.built: set[int] = set()
+        self.open: set[int] = set()
+        self.repeated = 0
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        """Builds one node and what is below it."""
+        self.places.values[path] = _mark(node)
+        self._bound(node, path)
+        if id(node) in self.open:
+            self._problem(path, "expected a tree, got an alias to a node that holds it (a cycle)")
+            return None
+        self.open.add(id(node))
+        try:
+            return self._content(node, path)
+        finally:
+            self.open.remove(id(node))
+
+    def _content(self, node: yaml.Node, path: Path) -> Any:
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _bound(self, node: yaml.Node, path: Path) -> None:
+        self.repeated += id(node) in self.built
+        self.built.add(id(node))
+        if self.repeated > MAX_REPEATED_NODES:
+            message = f"aliases add more than {MAX_REPEATED_NODES} nodes to what is written (an alias bomb)"
+            raise UnreadableError(self.places.problem(path, message))
+        if len(path) > MAX_DEPTH:
+            raise UnreadableError(self.places.problem(path, f"nested deeper than {MAX_DEPTH} levels"))
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        construct = _SCALARS.get(node.tag)
+        if construct is None or not isinstance(node, yaml.ScalarNode):
+            self._problem(path, f"the YAML tag {node.tag!r} is refused, expected plain mappings, lists and scalars")
+            return None
+        try:
+            return construct(self.constructor, node)
+        except (KeyError, ValueError) as exc:
+            kind = node.tag.removeprefix(_TAG)
+            self.report(self.places.problem(path, f"expected a value of YAML type {kind}, got {node.value!r}"), exc)
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[Key, Any]:
+        result = {}
+        for key, (key_node, value_node) in self._pairs(node, path).items():
+            self.places.keys[(*path, key)] = _mark(key_node)
+            result[key] = self.value(value_node, (*path, key))
+        return result
+
+    def _pairs(self, node: yaml.MappingNode, path: Path) -> _Pairs:
+        """A mapping's keys and values, with those that it merges and does not override."""
+        own: _Pairs = {}
+        merged: _Pairs = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                for source in self._merge_sources(value_node, path):
+                    merged = self._merged_pairs(source, path) | merged
+            else:
+                self._add(own, key_node, value_node, path)
+        return merged | own
+
+    def _merged_pairs(self, node: yaml.MappingNode, path: Path) -> _Pairs:
+        self._bound(node, path)
+        if id(node) in self.open:
+            self._problem(path, "expected a tree, got a merge of a mapping into itself (a cycle)")
+            return {}
+        self.open.add(id(node))
+        try:
+            return self._pairs(node, path)
+        finally:
+            self.open.remove(id(node))
+
+    def _merge_sources(self, node: yaml.Node, path: Path) -> Iterator[yaml.MappingNode]:
+        """The mappings that ``<<`` names; the first one that has a key gives its value."""
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if isinstance(source, yaml.MappingNode):
+                yield source
+            else:
+                self._problem(path, f"expected mappings after '<<', got {source.tag.removeprefix(_TAG)}")
+
+    def _add(self, pairs: _Pairs, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> None:
+        key = self._scalar(key_node, path)
+        at = _mark(key_node)
+        if not isinstance(key, Key):
+            self.report(self.places.problem(path, f"expected text or a number as a key, got {key!r}", at=at))
+        elif key in pairs:
+            first = pairs[key][0].start_mark.line + 1
+            message = f"the key {key!r} is given twice, the first time in line {first}"
+            self.report(self.places.problem((*path, key), message, at=at))
+        else:
+            pairs[key] = (key_node, value_node)
+
+    def _problem(self, path: Path, message: str) -> None:
+        self.report(self.places.problem(path, message))

@@ -1,0 +1,67 @@
+"""Permutations of [0, n) that are computed, not stored."""
+
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+_ROUNDS = 8
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_MASK = (1 << 64) - 1
+
+
+def _round_keys(seed: int) -> list[np.uint64]:
+    """Derive the round keys by splitmix64 (Steele, Lea, Flood 2014)."""
+    keys = []
+    for _ in range(_ROUNDS):
+        seed = (seed + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        keys.append(np.uint64(mixed ^ (mixed >> 31)))
+    return keys
+
+
+class Permutation:
+    """A keyed bijection on [0, size): an unbalanced Feistel network with cycle walking.
+
+    A number is split into (left, right) on the grid [0, a) × [0, b) with a·b the least such product not below `size`; each
+    round adds a hash of one half to the other, modulo its side. What falls outside [0, size) is sent through
+    again, which happens to at most about one number in √size. See Black and Rogaway, "Ciphers with arbitrary finite domains" (2002).
+
+    Args:
+        size: How many numbers, at least 1; 10**9 costs no more than 10.
+        seed: The key, in [0, 2**64).
+    """
+
+    __slots__ = ("_keys", "_left", "_right", "size")
+
+    def __init__(self, size: int, seed: int) -> None:
+        assert size >= 1, f"a permutation of {size} numbers"
+        left = isqrt(size - 1) + 1
+        self.size = size
+        self._left, self._right = np.uint64(left), np.uint64(-(-size // left))
+        self._keys = _round_keys(seed)
+
+    def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Map positions, int64 (n,) in [0, size), to their images, int64 (n,)."""
+        images = self._once(positions.astype(np.uint64))
+        outside = np.flatnonzero(images >= self.size)
+        while outside.size:
+            images[outside] = again = self._once(images[outside])
+            outside = outside[again >= self.size]
+        return images.astype(np.int64)
+
+    def _once(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        left, right = np.divmod(numbers, self._right)
+        for index, key in enumerate(self._keys):
+            source = left if index % 2 else right
+            mixed = (source + key) * _SPREAD
+            mixed ^= mixed >> _HALF
+            mixed *= key | np.uint64(1)
+            mixed >>= _HALF
+            if index % 2:
+                right = (right + mixed) % self._right
+            else:
+                left = (left + mixed) % self._left
+        return left * self._right + right

@@ -1,0 +1,104 @@
+"""Who reads: the data-parallel rank of this process, and the lane of a worker."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParallel:
+    """The data-parallel group: `dp_size` replicas, of which this process is number `dp_rank`, from 0.
+
+    Raises:
+        ValueError: `dp_size` is below 1, or `dp_rank` is not in [0, dp_size).
+    """
+
+    dp_size: int
+    dp_rank: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.dp_rank < self.dp_size):
+            raise ValueError(
+                f"data parallel: expected 0 <= dp_rank < dp_size, got dp_rank={self.dp_rank}, dp_size={self.dp_size}\n"
+                "  Ranks count from 0; pass both to set_data_parallel(dp_size, dp_rank)."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One (data-parallel rank, DataLoader worker) pair; lane `index` of `count`."""
+
+    dp_size: int
+    dp_rank: int
+    num_workers: int
+    worker: int
+
+    @property
+    def index(self) -> int:
+        """Its number: ranks first, workers within a rank."""
+        return self.dp_rank * self.num_workers + self.worker
+
+    @property
+    def count(self) -> int:
+        """How many lanes there are."""
+        return self.dp_size * self.num_workers
+
+
+def find_data_parallel() -> DataParallel:
+    """Find the group of this process: torch.distributed, else RANK and WORLD_SIZE, else one replica.
+
+    Must be called in the trainer's process: a spawned worker has no process group.
+
+    Raises:
+        ValueError: WORLD_SIZE is above 1 and RANK is missing, or one of them is no integer.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return DataParallel(dp_size=distributed.get_world_size(), dp_rank=distributed.get_rank())
+    dp_size = _integer_from_environment("WORLD_SIZE", 1)
+    if dp_size > 1 and "RANK" not in os.environ:
+        raise ValueError(
+            f"data parallel: WORLD_SIZE is {dp_size} but RANK is not set\n"
+            "  Launch with torchrun, or call set_data_parallel(dp_size, dp_rank)."
+        )
+    return DataParallel(dp_size=dp_size, dp_rank=_integer_from_environment("RANK", 0) if dp_size > 1 else 0)
+
+
+def _integer_from_environment(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"data parallel: expected an integer in {name}, got {text!r}\n  Set it, or unset it.") from None
+
+
+class _AtFork:
+    """The group as it was in the parent when it forked; found in a worker, it could have been changed by a worker_init_fn."""
+
+    found: DataParallel | ValueError | None = None
+
+    @classmethod
+    def remember(cls) -> None:
+        try:
+            cls.found = find_data_parallel()
+        except ValueError as error:  # raised where the group is asked for, which most forked processes never do
+            cls.found = error
+
+
+def remember_data_parallel_at_fork() -> None:
+    """From now on, let forked processes know the group that their parent saw. Calling it again changes nothing."""
+    if _AtFork.found is None:
+        _AtFork.remember()
+        os.register_at_fork(before=_AtFork.remember)
+
+
+def data_parallel_at_fork() -> DataParallel:
+    """The group that the parent of this forked process saw.
+
+    Raises:
+        ValueError: As `find_data_parallel` did there.
+    """
+    assert _AtFork.found is not None, "remember_data_parallel_at_fork() was not called before the fork"
+    if isinstance(_AtFork.found, ValueError):
+        raise _AtFork.found
+    return _AtFork.found

@@ -1,0 +1,11 @@
+"""Shards: bytes ↔ records.
+
+1. `urls`: what a recipe names (braces, globs, directories, lists) → sorted urls of shards.
+2. `build`, `indexing`: shards → index files beside them or in the cache (`tar_index`, `sidecar_index`, `jsonl_index`).
+3. `tar`, `jsonl`: runs of records → windows → records, by their indexes.
+4. `sequential`: compressed and piped shards → records, from their start.
+
+`readers` is the contract that 3 and 4 fulfil.
+"""
+
+__all__ = ["jsonl", "readers", "sequential", "tar", "urls"]

@@ -1,0 +1,126 @@
+"""The file that an index is kept in: a checked header, rows of a fixed size, and a CRC32 per 512 rows.
+
+Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes per row, size and version of the shard
+and of its sidecar, number of records, how much was passed over and where first, CRC32 of the header so far), one row
+per record and one more that tells where the last record ends, then the CRCs. The header is checked whenever it is
+read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9 records.
+"""
+
+import mmap
+import os
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.shards.readers import Int64s
+from streamdata.shards.storage import Stamp
+
+_MAGIC = b"sdindex\n"
+_FORMAT = 1
+_HEADER = struct.Struct("<8s8sIIQqQqQQQ")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+CHUNK_ROWS = 512
+NO_STAMP = Stamp(0, 0)
+
+Rows = npt.NDArray[np.void]
+
+
+class IndexDamageError(Exception):
+    """An index file is not what was published; it is to be built again."""
+
+
+class IndexHeader(NamedTuple):
+    """What an index says of its shard without its rows."""
+
+    kind: str
+    row_bytes: int
+    stamps: tuple[Stamp, Stamp]  # of the shard, of its sidecar
+    num_records: int
+    skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
+    first_skipped: int  # where the first was: a line from 1, an offset, or a record from 0
+
+
+def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
+    """The parts of an index file; `rows` has one row more than there are records."""
+    assert len(rows) == header.num_records + 1, f"{len(rows)} rows for {header.num_records} records"
+    (shard, sidecar) = header.stamps
+    head = _HEADER.pack(
+        _MAGIC, header.kind.encode(), _FORMAT, header.row_bytes, *shard, *sidecar, header.num_records, header.skipped,
+        header.first_skipped,
+    )  # fmt: skip
+    body = rows.tobytes()
+    step = CHUNK_ROWS * header.row_bytes
+    crcs = np.array([zlib.crc32(body[at : at + step]) for at in range(0, len(body), step)], "<u4")
+    return [head, _CRC.pack(zlib.crc32(head)), body, crcs.tobytes()]
+
+
+def _chunks(count: int) -> int:
+    return -(-(count + 1) // CHUNK_ROWS)
+
+
+def _decode(head: bytes, size: int) -> IndexHeader:
+    if len(head) < HEADER_BYTES or zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
+        raise IndexDamageError("its header does not match its CRC32")
+    magic, kind, version, row_bytes, *numbers = _HEADER.unpack_from(head)
+    if (magic, version) != (_MAGIC, _FORMAT):
+        raise IndexDamageError(f"it is of format {magic!r} {version}, expected {_MAGIC!r} {_FORMAT}")
+    count = numbers[4]
+    expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
+    if size != expected:
+        raise IndexDamageError(f"it has {size} bytes, expected {expected}")
+    stamps = (Stamp(*numbers[0:2]), Stamp(*numbers[2:4]))
+    return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:7])
+
+
+def read_header(path: str) -> IndexHeader:
+    """The header of an index file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        IndexDamageError: It is not as it was published, or of another format.
+    """
+    with open(path, "rb") as file:
+        return _decode(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size)
+
+
+class IndexFile:
+    """A mapped index. It may be mapped because published files are replaced, never changed."""
+
+    def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self.header = _decode(file.read(HEADER_BYTES), size)
+            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        if self.header.row_bytes != dtype.itemsize:
+            raise IndexDamageError(f"its rows have {self.header.row_bytes} bytes, expected {dtype.itemsize}")
+        count = self.header.num_records
+        self._rows: Rows = np.frombuffer(self._map, dtype, count + 1, HEADER_BYTES)
+        crcs_at = HEADER_BYTES + self._rows.nbytes
+        self._crcs: npt.NDArray[np.uint32] = np.frombuffer(self._map, "<u4", _chunks(count), crcs_at)
+        self._checked = np.zeros(_chunks(count), np.bool_)
+
+    def rows(self, numbers: Int64s) -> tuple[Rows, Rows]:
+        """The rows of these records, and the rows after them (which tell where the records end).
+
+        Raises:
+            IndexDamageError: A row is not as it was published.
+        """
+        following = numbers + 1
+        if len(numbers) and int(following.max()) > self.header.num_records:
+            raise IndexDamageError(f"it has {self.header.num_records} records, expected {int(following.max())} or more")
+        for chunks in (numbers // CHUNK_ROWS, following // CHUNK_ROWS):
+            if not self._checked[chunks].all():
+                self._check(np.unique(chunks))
+        return self._rows[numbers], self._rows[following]
+
+    def _check(self, chunks: Int64s) -> None:
+        for chunk in chunks[~self._checked[chunks]].tolist():
+            crc = zlib.crc32(self._rows[chunk * CHUNK_ROWS : (chunk + 1) * CHUNK_ROWS].tobytes())
+            if crc != self._crcs[chunk]:
+                raise IndexDamageError(f"rows from {chunk * CHUNK_ROWS} on do not match their CRC32")
+            self._checked[chunk] = True

@@ -1,0 +1,187 @@
+"""Finding, building and opening indexes: `(kind, url) → index file beside the shard or in the cache → IndexFile`."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.shards import jsonl_index, sidecar_index, tar_index
+from streamdata.shards.index_file import (
+    NO_STAMP,
+    IndexDamageError,
+    IndexFile,
+    IndexHeader,
+    Rows,
+    encode,
+    read_header,
+)
+from streamdata.shards.publish import cache_directory, publish_beside_or_cached
+from streamdata.shards.readers import Int64s
+from streamdata.shards.recent import Recent
+from streamdata.shards.storage import Stamp, check_stamp, is_remote, local_path
+
+logger = logging.getLogger(__name__)
+MAX_OPEN_INDEXES = 128
+Stamps = tuple[Stamp, Stamp]
+
+
+class Job(NamedTuple):
+    """One index: its kind (tar, jsonl, or meta: of the sidecar of a tar), the shard, and for meta the sidecar."""
+
+    kind: str
+    url: str
+    sidecar: str = ""
+
+
+class _Kind(NamedTuple):
+    dtype: np.dtype[Any]
+    build: Callable[[Job], tuple[Rows, int, int]]
+    skipped: str  # what the count of the passed over counts
+
+
+KINDS = {
+    "jsonl": _Kind(jsonl_index.DTYPE, lambda job: jsonl_index.build_rows(job.url), "blank lines, the first line {}"),
+    "meta": _Kind(
+        sidecar_index.DTYPE,
+        lambda job: sidecar_index.build_rows(job.url, job.sidecar),
+        "records without a line in the sidecar, the first record number {}",
+    ),
+    "tar": _Kind(
+        tar_index.DTYPE,
+        lambda job: tar_index.build_rows(job.url),
+        "members whose names give no key and field, the first at offset {}",
+    ),
+}
+
+
+def _places(job: Job) -> tuple[str | None, str]:
+    """Where the index may be: beside the shard (hidden, so that no glob takes it for a shard), and in the cache."""
+    where = job.url if is_remote(job.url) else os.path.abspath(local_path(job.url))
+    name = f"{os.path.basename(local_path(job.url))}.{job.kind}.index"
+    digest = hashlib.blake2b(where.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    cached = os.path.join(cache_directory(), "indexes", digest[:2], f"{digest}.{job.kind}.index")
+    return None if is_remote(job.url) else os.path.join(os.path.dirname(where), f".{name}"), cached
+
+
+def find(job: Job, stamps: Stamps) -> tuple[str, IndexHeader] | None:
+    """Path and header of the index of just this version of the shard, if it has been built."""
+    for path in _places(job):
+        if path is None:
+            continue
+        try:
+            header = read_header(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except IndexDamageError as damage:
+            logger.warning("index '%s': %s; it is built again", path, damage)
+            continue
+        if (header.kind, header.row_bytes, header.stamps) == (job.kind, KINDS[job.kind].dtype.itemsize, stamps):
+            return path, header
+    return None
+
+
+def build(job: Job, stamps: Stamps) -> str:
+    """Build and publish the index, wherever it may be written.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ShardError: The shard is damaged, or it changed meanwhile.
+    """
+    kind = KINDS[job.kind]
+    rows, skipped, first = kind.build(job)
+    check_stamp(job.url, stamps[0])
+    if job.sidecar:
+        check_stamp(job.sidecar, stamps[1])
+    header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(rows) - 1, skipped, first)
+    return publish_beside_or_cached(*_places(job), encode(header, rows))
+
+
+def warn_of_skipped(job: Job, header: IndexHeader) -> None:
+    """Log what the shard holds that is no record, or less than one."""
+    if header.skipped:
+        what = KINDS[job.kind].skipped.format(header.first_skipped)
+        logger.warning("shard '%s': %d %s", job.url, header.skipped, what)
+
+
+_open_indexes: Recent[tuple[Job, Stamps], IndexFile] = Recent(MAX_OPEN_INDEXES)
+
+
+def open_index(job: Job, stamps: Stamps) -> IndexFile:
+    """The mapped index, one of a bounded number per thread; built again where it is gone or damaged."""
+    return _open_indexes.get((job, stamps), lambda _: _open(job, stamps))
+
+
+def _open(job: Job, stamps: Stamps) -> IndexFile:
+    found = find(job, stamps)
+    if found is None:
+        check_stamp(job.url, stamps[0])
+    return IndexFile(found[0] if found else build(job, stamps), KINDS[job.kind].dtype)
+
+
+def rows_of(job: Job, stamps: Stamps, numbers: Int64s) -> tuple[Rows, Rows]:
+    """The rows of these records and the rows after them, from an index that is built again if it is damaged."""
+    try:
+        return open_index(job, stamps).rows(numbers)
+    except IndexDamageError as damage:
+        logger.warning("index of '%s': %s; it is built again", job.url, damage)
+    path = build(job, stamps)
+    _open_indexes.forget((job, stamps))
+    try:
+        return _open_indexes.get((job, stamps), lambda _: IndexFile(path, KINDS[job.kind].dtype)).rows(numbers)
+    except IndexDamageError as damage:
+        raise ShardError(
+            f"index of '{job.url}': just built, and yet {damage}\n  Look after the disk that holds it."
+        ) from damage
+
+
+class Runs(NamedTuple):
+    """The records of several runs, one after another."""
+
+    shards: Int64s  # of each record
+    numbers: Int64s  # of each record, in its shard
+
+
+def spread(shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
+    """The records of the runs [first, first + count)."""
+    starts = np.cumsum(counts) - counts
+    numbers = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
+    return Runs(np.repeat(shards, counts), numbers)
+
+
+def gather(jobs: Callable[[int], tuple[Job, Stamps]], runs: Runs, dtype: np.dtype[Any]) -> tuple[Rows, Rows]:
+    """The index rows of the records of `runs` and the rows after them; each shard's index is asked once."""
+    rows: Rows = np.empty(len(runs.shards), dtype)
+    following: Rows = np.empty(len(runs.shards), dtype)
+    order = np.argsort(runs.shards, kind="stable")
+    shards, begins = np.unique(runs.shards[order], return_index=True)
+    for shard, places in zip(shards.tolist(), np.split(order, begins[1:]), strict=True):
+        rows[places], following[places] = rows_of(*jobs(shard), runs.numbers[places])
+    return rows, following
+
+
+def check_spans(url: Callable[[int], str], runs: Runs, begins: Int64s, ends: Int64s, sizes: Int64s) -> None:
+    """Raise unless each record of an index lies within its shard: an index may come with a shard from anywhere."""
+    wrong = np.flatnonzero((begins >= ends) | (begins < 0) | (ends > sizes[runs.shards]))
+    if len(wrong):
+        place = int(wrong[0])
+        raise ShardError(
+            f"index of '{url(int(runs.shards[place]))}': record {int(runs.numbers[place])} expected within the shard, "
+            f"got bytes {int(begins[place])} to {int(ends[place])}\n  Delete the index; it is then built again."
+        )
+
+
+def headers_of(jobs: Sequence[Job], stamps: Sequence[Stamps]) -> list[IndexHeader | None]:
+    """The headers of the indexes that there are."""
+    found = [find(job, stamp) for job, stamp in zip(jobs, stamps, strict=True)]
+    return [entry[1] if entry else None for entry in found]
+
+
+def single(stamp: Stamp) -> Stamps:
+    """The stamps of a shard without a sidecar."""
+    return stamp, NO_STAMP

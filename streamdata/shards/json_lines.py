@@ -1,0 +1,76 @@
+"""The lines of a JSON Lines file: `bytes at offsets → a few megabytes of whole lines at a time`.
+
+Lines end with a line feed, as JSON Lines (jsonlines.org) asks; a carriage return before it is white space to JSON. The
+last line may lack its end. A byte order mark at the beginning of the file belongs to no line.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.shards.readers import Int64s
+from streamdata.shards.storage import ByteSource
+
+BOM = b"\xef\xbb\xbf"
+BLANK = b" \t\r\n"  # the white space of JSON
+_BLANK_CODES = np.frombuffer(BLANK, np.uint8)
+_CHUNK = 4 << 20
+_LINE_FEED = 10
+
+
+class Lines(NamedTuple):
+    """Consecutive lines: `buffer[start:end]` is one, its line end left out."""
+
+    offset: int  # of the buffer in the file
+    buffer: bytes
+    starts: Int64s
+    ends: Int64s
+    is_blank: npt.NDArray[np.bool_]
+
+    def line(self, number: int) -> bytes:
+        """The bytes of one of the lines."""
+        return self.buffer[int(self.starts[number]) : int(self.ends[number])]
+
+
+def lines_of(source: ByteSource) -> Iterator[Lines]:
+    """All lines of a file, which is read forward only."""
+    offset, carry = 0, b""
+    while True:
+        chunk = source.read(_CHUNK, offset + len(carry))
+        buffer = carry + chunk
+        text = np.frombuffer(buffer, np.uint8)
+        ends = np.flatnonzero(text == _LINE_FEED)
+        if not chunk and carry:  # what is left has no line feed
+            ends = np.array([len(buffer)])
+        if len(ends):
+            starts = np.concatenate(([0], ends[:-1] + 1))
+            starts[0] = len(BOM) if offset == 0 and buffer.startswith(BOM) else 0
+            yield Lines(offset, buffer, starts, ends, _blank_lines(buffer, text, starts, ends))
+            rest = int(ends[-1]) + 1
+            offset, carry = offset + rest, buffer[rest:]
+        else:
+            carry = buffer
+        if not chunk:
+            return
+
+
+def numbered_lines(source: ByteSource) -> Iterator[tuple[int, int, bytes]]:
+    """The lines that are not blank: number from 1, offset in the file, bytes."""
+    number = 0
+    for lines in lines_of(source):
+        for line in np.flatnonzero(~lines.is_blank).tolist():
+            yield number + line + 1, lines.offset + int(lines.starts[line]), lines.line(line)
+        number += len(lines.starts)
+
+
+def _blank_lines(
+    buffer: bytes, text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s
+) -> npt.NDArray[np.bool_]:
+    """Which lines hold nothing but white space. Few lines begin with any, and only those are read."""
+    first = np.where(starts < ends, text[np.minimum(starts, len(text) - 1)], _LINE_FEED)
+    is_blank: npt.NDArray[np.bool_] = np.isin(first, _BLANK_CODES)
+    for line in np.flatnonzero(is_blank).tolist():
+        is_blank[line] = not buffer[int(starts[line]) : int(ends[line])].strip(BLANK)
+    return is_blank

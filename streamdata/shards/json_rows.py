@@ -1,0 +1,126 @@
+"""One line of JSON Lines → a dict whose values are exactly those written, or an error with line and column.
+
+orjson rejects NaN, Infinity and broken text, but turns integers beyond 64 bits into floats. Those are searched for
+over whole buffers at once, and only rows that may have one are looked at closely.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from streamdata.errors import ShardError
+from streamdata.shards.readers import Int64s, Record
+
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+_LONG_DIGITS = re.compile(rb"[0-9]{19}")
+_STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOTALL)
+_INTEGER = re.compile(rb"-?[0-9]+")
+_MAX_DIGITS = 20
+_STRIDE = 4
+_FURTHER = (2, 15, 6, 14, 10, 13, 1, 3, 5, 7, 9, 11)  # of 16 digits, those that are not at multiples of four
+
+
+def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
+    """The object of one line.
+
+    Args:
+        line: One physical line, with or without its line end.
+        url: The file, for messages.
+        number: The line's number from 1, for messages.
+        doubtful: Whether the line may hold an integer beyond 64 bits.
+
+    Raises:
+        ShardError: The line is no JSON object, or holds an integer that 64 bits cannot.
+    """
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        raise explain(line, url, number) from None
+    if type(row) is not dict:
+        raise explain(line, url, number)
+    if doubtful and _LONG_DIGITS.search(line):
+        check_integers(line, url, number)
+    return row
+
+
+def explain(line: bytes, url: str, number: int) -> ShardError:
+    """The error for a line that is no JSON object; its column counts characters from 1."""
+    line = line.partition(b"\n")[0].rstrip(b"\r")
+    try:
+        row = orjson.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode("utf-8")) + 1
+        return _bad(url, number, column, "UTF-8", f"{error.reason} {line[error.start : error.start + 1]!r}")
+    except orjson.JSONDecodeError as error:
+        return _bad(url, number, error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
+    assert type(row) is not dict, f"{url}:{number} is an object on the second try"
+    return _bad(url, number, 1, "a JSON object", "null" if row is None else type(row).__name__)
+
+
+def reserved(row: Record, url: str, number: int) -> ShardError:
+    """The error for a row with a field that streamdata gives to every record."""
+    names = " and ".join(repr(name) for name in ("__url__", "__key__") if name in row)
+    return _bad(url, number, 1, "other field names", f"{names}, which streamdata sets itself")
+
+
+def _bad(url: str, number: int, column: int, expected: str, got: str) -> ShardError:
+    return ShardError(f"{url}:{number}:{column}: expected {expected}, got {got}\n  Correct the line, or remove it.")
+
+
+def check_integers(line: bytes, url: str, number: int) -> None:
+    """Raise if a line, which is known to be JSON, holds an integer below -2^63 or above 2^64 - 1."""
+    for token in _STRING_OR_NUMBER.finditer(line):
+        digits = token[0]
+        if len(digits) < _MAX_DIGITS or not _INTEGER.fullmatch(digits):
+            continue
+        if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
+            column = len(line[: token.start()].decode("utf-8")) + 1
+            got = digits[:40].decode() + ("…" if len(digits) > 40 else "")
+            raise _bad(url, number, column, "an integer from -2^63 to 2^64 - 1", got)
+
+
+def doubtful_integers(buffer: bytes) -> Int64s:
+    """Offsets within all runs of digits that may be integers beyond 64 bits, and within few others.
+
+    Such an integer has 20 digits, or 19 after a minus sign. Every fourth byte is looked at first: of 19 digits, four
+    are there. What remains is looked at byte by byte, for many rows at once.
+    """
+    text = np.frombuffer(buffer, np.uint8)
+    whole = len(text) // _STRIDE * _STRIDE
+    every_fourth = text[:whole].view("<u4").astype(np.uint8)  # the low bytes; faster than a slice with a stride
+    digit = _is_digit(np.concatenate((every_fourth, text[whole : whole + 1])))
+    pairs = digit[1:] & digit[:-1]
+    found = np.flatnonzero(pairs[2:] & pairs[:-2]).astype(np.int64) * _STRIDE
+    for further in _FURTHER:
+        found = found[_is_digit_at(text, found + further)]
+    return _long_integers(text, found)
+
+
+def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
+    """Of offsets of 16 digits in a row, each among the first four of a run or later, those of runs too long.
+
+    A run is too long with 20 digits, or 19 after a minus sign, unless they are a fraction.
+    """
+    start = found.copy()
+    for _ in range(_STRIDE - 1):
+        start -= _is_digit_at(text, start - 1)
+    before = text.take(start - 1, mode="clip")
+    start, before = start[before != ord(".")], before[before != ord(".")]
+    for further in range(_MAX_DIGITS - _STRIDE, _MAX_DIGITS - 1):
+        inside = _is_digit_at(text, start + further)
+        start, before = start[inside], before[inside]
+    long: Int64s = start[_is_digit_at(text, start + _MAX_DIGITS - 1) | (before == ord("-"))]
+    return long
+
+
+def _is_digit_at(text: npt.NDArray[np.uint8], places: Int64s) -> npt.NDArray[np.bool_]:
+    """Whether there are digits at these places; beyond the ends, the outermost bytes count."""
+    return _is_digit(text.take(places, mode="clip"))
+
+
+def _is_digit(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    digit: npt.NDArray[np.bool_] = (text - np.uint8(ord("0"))) < np.uint8(10)
+    return digit

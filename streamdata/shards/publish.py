@@ -1,0 +1,73 @@
+"""Publishing a file so that readers see all of it or none: temporary file → fsync → rename → fsync of the directory."""
+
+import errno
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from streamdata.errors import ShardError
+
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def publish(path: str, parts: Sequence[bytes]) -> None:
+    """Write the joined `parts` to `path` in one step; whoever publishes last wins, and no reader sees a mixture.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    # Not tempfile.mkstemp: its file is readable by its owner only, and a data set is shared.
+    temporary = os.path.join(folder, f".{name.removeprefix('.')}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    _sync_directory(folder)
+
+
+def _sync_directory(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish_beside_or_cached(beside: str | None, cached: str, parts: Sequence[bytes]) -> str:
+    """Publish at `beside`, or at `cached` where there is no such place or it cannot be written.
+
+    Returns:
+        Where the file is now.
+
+    Raises:
+        ShardError: The cache cannot be written either.
+    """
+    if beside is not None:
+        try:
+            publish(beside, parts)
+            return beside
+        except OSError as error:  # tried, not asked: access bits say little about root and network mounts
+            if error.errno not in _NOT_ALLOWED:
+                raise
+    try:
+        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        publish(cached, parts)
+    except OSError as error:
+        raise ShardError(
+            f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: {error}\n"
+            "  Set STREAMDATA_CACHE to a directory that can be written."
+        ) from error
+    return cached
+
+
+def cache_directory() -> str:
+    """$STREAMDATA_CACHE, by default ~/.cache/streamdata."""
+    return os.environ.get("STREAMDATA_CACHE") or str(Path("~/.cache/streamdata").expanduser())

@@ -1,0 +1,63 @@
+"""The contract of readers: `urls → shards of numbered records → windows of runs → records`.
+
+A record is a fresh dict with `__url__`, `__key__` and its fields. Readers are picklable; they open files lazily, in
+the process that reads.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Record = dict[str, Any]
+Int64s = npt.NDArray[np.int64]
+
+
+class Window(Protocol):
+    """Some runs of consecutive records; positions count through the runs in the order in which they were given."""
+
+    look_ahead: int  # how many positions one `take` should get at most
+
+    def __len__(self) -> int: ...
+
+    def take(self, positions: Sequence[int] | Int64s) -> list[Record]:
+        """The records at these positions, in this order."""
+        ...
+
+
+class IndexedShards(Protocol):
+    """Shards of which any record can be read by its number."""
+
+    urls: list[str]
+    num_records: Int64s  # per shard
+
+    def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
+        """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
+        ...
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Base name and number of records per shard."""
+        ...
+
+    def anomalies(self) -> dict[str, int]:
+        """How much of the shards is no record, or less than one, by kind."""
+        ...
+
+
+class SequentialShards(Protocol):
+    """Shards that are read from their start."""
+
+    urls: list[str]
+
+    def stream(self, shard: int) -> Iterator[Record]:
+        """The records of one shard in their order in the file."""
+        ...
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Base name and size in bytes per shard (0 for a pipe)."""
+        ...
+
+    def anomalies(self) -> dict[str, int]:
+        """What this process has seen so far that is no record, or less than one, by kind."""
+        ...

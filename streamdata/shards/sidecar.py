@@ -1,0 +1,49 @@
+"""Joining the fields of sidecar lines to the records of a tar shard."""
+
+from collections.abc import Sequence
+
+from streamdata.errors import ShardError
+from streamdata.shards.json_rows import parse_row
+from streamdata.shards.readers import Record
+from streamdata.shards.sidecar_index import line_key, match_key
+
+
+def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple.
+
+    Raises:
+        ValueError: One is no name, comes twice, or is reserved.
+    """
+    if isinstance(meta_names, str):
+        raise ValueError(f"meta_names: expected a list of names, got the text {meta_names!r}\n  Write [{meta_names}].")
+    for place, name in enumerate(meta_names):
+        if not isinstance(name, str) or name in meta_names[:place] or (name.startswith("__") and name.endswith("__")):
+            raise ValueError(
+                f"meta_names: expected different names, without two underscores at both ends, got {name!r}\n"
+                "  Name each field of the sidecar once."
+            )
+    return tuple(meta_names)
+
+
+def join(record: Record, line: bytes | None, meta_names: Sequence[str], sidecar: str, offset: int) -> None:
+    """Add the fields `meta_names` of a sidecar's line to a record; all None where the record has no line.
+
+    Raises:
+        ShardError: The line is not the record's, or a field is there already.
+    """
+    url = record["__url__"]
+    row = {} if line is None else parse_row(line, f"{sidecar} (at offset {offset})", 1)
+    if line is not None:
+        expected = match_key(record["__key__"], record.get("id"), url)
+        if (got := line_key(row, sidecar, 1)) != expected:
+            raise ShardError(
+                f"sidecar '{sidecar}': offset {offset}: expected the line of key '{expected}', got that of '{got}'\n"
+                "  Delete the index of the shard; it is then built again."
+            )
+    for name in meta_names:
+        if name in record:
+            raise ShardError(
+                f"shard '{url}': record '{record['__key__']}': expected no field '{name}', since meta_names asks for "
+                f"it, got one in the archive\n  Rename the field in '{sidecar}', or drop it from meta_names."
+            )
+        record[name] = row.get(name)

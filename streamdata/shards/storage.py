@@ -1,0 +1,275 @@
+"""Shards as bytes at offsets: local files by positioned reads, remote ones by range reads through fsspec.
+
+`url + Stamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import fsspec
+
+from streamdata.errors import ShardError
+from streamdata.shards.recent import Recent
+
+MAX_OPEN_SHARDS = 128
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
+# Where the file systems of fsspec say which version of a file this is, the most exact first.
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastModified", "last_modified", "updated",
+             "created")  # fmt: skip
+
+
+class Stamp(NamedTuple):
+    """Which version of a file this is: its size in bytes and its mtime in ns (remote: a hash of its tag, or 0)."""
+
+    size: int
+    version: int
+
+
+class ByteSource(Protocol):
+    """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
+
+    @property
+    def size(self) -> int | None: ...
+
+    def read(self, size: int, offset: int) -> bytes: ...
+
+
+def is_pipe(url: str) -> bool:
+    """Whether the url is a command whose output is the shard."""
+    return url.startswith("pipe:")
+
+
+def is_remote(url: str) -> bool:
+    """Whether the url is read through fsspec."""
+    return not is_pipe(url) and not url.startswith("file://") and _REMOTE.match(url) is not None
+
+
+def local_path(url: str) -> str:
+    """The path of a url that is not remote."""
+    return url.removeprefix("file://")
+
+
+def stamp_of(url: str) -> Stamp:
+    """The stamp of the file as it is now.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: It is a directory or a device, or a remote file of unknown size.
+    """
+    if is_remote(url):
+        return _remote_stamp(url)
+    status = os.stat(local_path(url))
+    if not stat.S_ISREG(status.st_mode):
+        raise ShardError(
+            f"shard '{url}': expected a regular file, got mode {status.st_mode:o}\n  Name a file of records."
+        )
+    return Stamp(status.st_size, status.st_mtime_ns)
+
+
+def _remote_stamp(url: str) -> Stamp:
+    filesystem, path = fsspec.core.url_to_fs(url)
+    details = filesystem.info(path)
+    if not isinstance(details.get("size"), int):
+        raise ShardError(f"shard '{url}': its server tells no size, got {details.get('size')!r}\n  Copy it to a disk.")
+    version = next((str(details[name]) for name in _VERSIONS if details.get(name)), "")
+    digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
+    return Stamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0)
+
+
+def stamps_of(urls: Sequence[str]) -> list[Stamp]:
+    """The stamps of many files; remote ones are asked for at the same time."""
+    if not any(map(is_remote, urls)):
+        return [stamp_of(url) for url in urls]
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(stamp_of, urls))
+
+
+def changed(url: str, expected: Stamp, got: Stamp) -> ShardError:
+    """The error for a file that is not the one that was indexed."""
+    return ShardError(
+        f"shard '{url}': it was replaced or modified after the run began, "
+        f"expected {expected.size} bytes of version {expected.version}, got {got.size} bytes of version {got.version}\n"
+        "  Leave shards as they are while they are read; to use the new ones, start the run again."
+    )
+
+
+def check_stamp(url: str, expected: Stamp) -> None:
+    """Raise ShardError unless the file is still the one that was indexed."""
+    try:
+        got = stamp_of(url)
+    except FileNotFoundError as error:
+        raise ShardError(
+            f"shard '{url}': it was removed after the run began, expected {expected.size} bytes, got no file\n"
+            "  Leave shards as they are while they are read."
+        ) from error
+    if got != expected:
+        raise changed(url, expected, got)
+
+
+class LocalShard:
+    """An open local file, read at offsets. It closes itself with its last reference.
+
+    Positioned reads leave no position behind, so processes that fork share the file without harm; and unlike under a
+    memory map, a file that shrinks gives fewer bytes, not a dead process.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._path = local_path(url)
+        self.fd = -1
+        self.fd = os.open(self._path, os.O_RDONLY)
+        status = os.fstat(self.fd)
+        self.size: int = status.st_size
+        self.pread = partial(os.pread, self.fd)  # as read, in one call; fewer bytes also beyond 2 GiB
+        self._identity = (status.st_dev, status.st_ino)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`, fewer only at the end of the file."""
+        piece = os.pread(self.fd, size, offset)
+        if len(piece) == size or not piece:
+            return piece
+        pieces = [piece]  # one call reads at most 2 GiB
+        while piece and (size := size - len(piece)):
+            offset += len(piece)
+            piece = os.pread(self.fd, size, offset)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def check(self, expected: Stamp) -> None:
+        """Raise ShardError unless this is the version that was indexed, and the file at its path.
+
+        A file that another was renamed over lives on under its descriptor, but has no links any more.
+        """
+        status = os.fstat(self.fd)
+        if (status.st_size, status.st_mtime_ns) != expected or not status.st_nlink:
+            self._fail(expected)
+
+    def check_path(self, expected: Stamp) -> None:
+        """As `check`, and raise ShardError too if another file is at the path now, however it came there."""
+        self.check(expected)
+        try:
+            status = os.stat(self._path)  # noqa: PTH116  # this is asked often
+        except FileNotFoundError:
+            self._fail(expected)
+        if (status.st_dev, status.st_ino) != self._identity:
+            self._fail(expected)
+
+    def _fail(self, expected: Stamp) -> NoReturn:
+        _open_shards.forget(self.url)
+        check_stamp(self.url, expected)
+        raise changed(self.url, expected, expected)
+
+
+_open_shards: Recent[str, LocalShard] = Recent(MAX_OPEN_SHARDS)
+
+
+def opened(url: str) -> LocalShard:
+    """The open local shard, one of a bounded number per thread."""
+    return _open_shards.get(url, LocalShard)
+
+
+class RemoteFile:
+    """A remote file read mostly forward, through the read-ahead of fsspec."""
+
+    def __init__(self, url: str) -> None:
+        filesystem, path = fsspec.core.url_to_fs(url)
+        self.size: int = stamp_of(url).size
+        self._file: Any = filesystem.open(path, "rb")
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`, fewer only at the end of the file."""
+        self._file.seek(offset)
+        return bytes(self._file.read(size))
+
+
+def byte_source(url: str) -> ByteSource:
+    """The file as bytes at offsets, for one pass over it."""
+    return RemoteFile(url) if is_remote(url) else LocalShard(url)
+
+
+def read_ranges(
+    urls: Sequence[str], stamps: Sequence[Stamp], ranges: Iterable[tuple[int, int, int]]
+) -> list[bytes]:
+    """The bytes of many (shard, begin, end), in this order, all of versions `stamps`.
+
+    Raises:
+        ShardError: A shard has changed, or ends before the range does.
+    """
+    wanted = list(ranges)
+    pieces: list[bytes] = [b""] * len(wanted)
+    by_shard: dict[int, list[int]] = {}
+    for place, (shard, _, _) in enumerate(wanted):
+        by_shard.setdefault(shard, []).append(place)
+    remote: list[int] = []
+    for shard, places in by_shard.items():  # one at a time, so that few files are open at once
+        if is_remote(urls[shard]):
+            remote += places
+        else:
+            _read_local(opened(urls[shard]), stamps[shard], [(place, *wanted[place][1:]) for place in places], pieces)
+    if remote:
+        found = _remote_ranges(urls, [wanted[place] for place in remote])
+        for place, piece in zip(remote, found, strict=True):
+            pieces[place] = piece
+        check_shards(urls, stamps, {wanted[place][0] for place in remote})
+        for place in remote:
+            shard, begin, end = wanted[place]
+            if len(pieces[place]) != end - begin:
+                raise short_read(urls[shard], begin, end - begin, len(pieces[place]))
+    return pieces
+
+
+def _read_local(file: LocalShard, stamp: Stamp, wanted: list[tuple[int, int, int]], pieces: list[bytes]) -> None:
+    """Put the bytes of (place, begin, end) of one file at their places."""
+    for place, begin, end in wanted:
+        piece = file.pread(end - begin, begin)
+        pieces[place] = piece if len(piece) == end - begin else file.read(end - begin, begin)
+    file.check_path(stamp)
+    for place, begin, end in wanted:
+        if len(pieces[place]) != end - begin:
+            raise short_read(file.url, begin, end - begin, len(pieces[place]))
+
+
+def check_shards(urls: Sequence[str], stamps: Sequence[Stamp], shards: Iterable[int]) -> None:
+    """Raise ShardError unless each of the shards is still the one that was indexed."""
+    for shard in shards:
+        if is_remote(urls[shard]):
+            check_stamp(urls[shard], stamps[shard])
+        else:
+            opened(urls[shard]).check(stamps[shard])
+
+
+def short_read(url: str, offset: int, expected: int, got: int) -> ShardError:
+    """The error for a file that ends within what its index says is there."""
+    return ShardError(
+        f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"
+        "  Copy the shard again, and start the run again."
+    )
+
+
+def _remote_ranges(urls: Sequence[str], ranges: Sequence[tuple[int, int, int]]) -> list[bytes]:
+    """Ranges of remote shards; one request to each file system, which may serve them at the same time."""
+    groups: dict[int, tuple[Any, list[int]]] = {}
+    paths: list[str] = []
+    for place, (shard, _, _) in enumerate(ranges):
+        filesystem, path = fsspec.core.url_to_fs(urls[shard])
+        groups.setdefault(id(filesystem), (filesystem, []))[1].append(place)
+        paths.append(path)
+    pieces = [b""] * len(ranges)
+    for filesystem, places in groups.values():
+        begins, ends = [ranges[place][1] for place in places], [ranges[place][2] for place in places]
+        found = filesystem.cat_ranges([paths[place] for place in places], begins, ends, on_error="raise")
+        for place, piece in zip(places, found, strict=True):
+            if isinstance(piece, Exception):
+                raise piece
+            pieces[place] = bytes(piece)
+    return pieces

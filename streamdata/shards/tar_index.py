@@ -1,0 +1,52 @@
+"""The index of a tar shard: 8 bytes per record, where its headers begin and their CRC32."""
+
+from array import array
+
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.shards.index_file import Rows
+from streamdata.shards.storage import byte_source
+from streamdata.shards.tar_headers import BLOCK
+from streamdata.shards.tar_records import SkippedMembers, interleaved, key_hash, records
+
+# Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
+DTYPE = np.dtype([("block", "<u4"), ("crc", "<u4")])
+
+
+def build_rows(url: str) -> tuple[Rows, int, int]:
+    """Rows of the shard's records and one for their end, the number of members passed over, the offset of the first.
+
+    Raises:
+        ShardError: The archive is damaged, holds what is no record, or is larger than 2 TiB.
+    """
+    skipped = SkippedMembers()
+    offsets, crcs, hashes = array("Q"), array("I"), array("Q")
+    end = 0
+    for record in records(byte_source(url), url, lambda name: False, skipped):
+        offsets.append(record.offset)
+        crcs.append(record.crc())
+        hashes.append(key_hash(record.key))
+        end = record.end
+    _check_keys_differ(url, np.array(hashes, np.uint64), offsets)
+    if end >= BLOCK << 32:
+        raise ShardError(f"shard '{url}': expected at most 2 TiB, got {end} bytes\n  Split it into several shards.")
+    rows = np.zeros(len(offsets) + 1, DTYPE)
+    rows["block"][:-1] = np.array(offsets, np.uint64) // BLOCK
+    rows["block"][-1] = end // BLOCK
+    rows["crc"][:-1] = crcs
+    return rows, skipped.count, skipped.first
+
+
+def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", offsets: "array[int]") -> None:
+    """Raise if two records have one key; equal hashes are looked at again, since they may be chance."""
+    order = np.argsort(hashes, kind="stable")
+    twins = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    for twin in twins.tolist():
+        first, second = (_key_at(url, offsets[int(order[place])]) for place in (twin, twin + 1))
+        if first == second:
+            raise interleaved(url, first, offsets[int(order[twin + 1])], offsets[int(order[twin])])
+
+
+def _key_at(url: str, offset: int) -> str:
+    return next(records(byte_source(url), url, lambda name: False, lambda entry: None, offset)).key

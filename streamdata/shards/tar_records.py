@@ -1,0 +1,153 @@
+"""The records of a tar archive: consecutive members that share a key (the convention of webdataset).
+
+A member's key is its name up to the first dot of its base name, with its directory; its field is the lower-cased rest.
+"""
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from streamdata.errors import ShardError
+from streamdata.shards.storage import ByteSource
+from streamdata.shards.tar_headers import BLOCK, Entry, damaged, data_of, entries
+
+MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
+_NOT_PLAIN = zlib.crc32(b"not plain")
+
+
+def plain_layout(key_bytes: int) -> struct.Struct:
+    """What takes field (padded with zeros) and size (in octal) out of a header whose name begins with a key and a dot."""
+    begin = max(0, min(key_bytes + 1, 100))
+    field_bytes = min(MAX_PLAIN_FIELD, 100 - begin)
+    return struct.Struct(f"{begin}x{field_bytes}s{124 - begin - field_bytes}x11s{512 - 135}x")
+
+
+@dataclass(slots=True)
+class TarRecord:
+    """The members of one key. `fields` holds the bytes of the fields that were wanted."""
+
+    key: str
+    offset: int
+    end: int
+    plain: bool = True
+    raw: list[bytes] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    fields: dict[str, bytes] = field(default_factory=dict)
+
+    def crc(self) -> int:
+        """CRC32 by which a read knows the headers again.
+
+        Of plain records, whose members' own headers say all and all alike, it is over the key and over field and size
+        of each member. Of others it is over all of the headers, from another initial value, so that the fast reader
+        never takes them for plain.
+        """
+        if not self.plain or len({len(raw) > BLOCK for raw in self.raw}) > 1:
+            return zlib.crc32(b"".join(self.raw), _NOT_PLAIN)
+        key = self.key.encode("utf-8", "surrogateescape")
+        layout = plain_layout(len(key))
+        parts = [part for raw in self.raw for part in layout.unpack_from(raw, len(raw) - BLOCK)]
+        return zlib.crc32(b"".join([key, *parts]))
+
+    def add(self, entry: Entry, *, plain: bool) -> None:
+        """Extend the record to the end of `entry`."""
+        self.end = entry.end
+        self.plain = self.plain and plain
+        self.raw.append(entry.raw)
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes] | None:
+    """Key and field of a member; None where its base name has no dot or begins with one."""
+    base = name.rfind(b"/") + 1
+    dot = name.find(b".", base)
+    return (name[:dot], name[dot + 1 :]) if dot > base else None
+
+
+def as_text(name: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 become lone surrogates, as in the standard library's tarfile."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def field_name(suffix: bytes) -> str:
+    """The field of a member whose name goes on with `suffix` after its key."""
+    return as_text(suffix).lower()
+
+
+def key_hash(key: str) -> int:
+    """64 bits by which keys are told apart."""
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+
+
+def records(
+    source: ByteSource,
+    url: str,
+    wanted: Callable[[str], bool],
+    skipped: Callable[[Entry], None],
+    start: int = 0,
+    stop: int | None = None,
+) -> Iterator[TarRecord]:
+    """The records from offset `start` on, with the bytes of the fields that are `wanted`.
+
+    Files whose names give no key and field go to `skipped`. Directories are passed over.
+
+    Raises:
+        ShardError: As `entries`, or a record has a field twice or one of a reserved name.
+    """
+    record: TarRecord | None = None
+    for entry in entries(source, url, start, stop):
+        parts = split_name(entry.name) if entry.is_file else None
+        if parts is None:
+            if entry.is_file:
+                skipped(entry)
+            if record is not None:
+                record.add(entry, plain=False)
+            continue
+        key = as_text(parts[0])
+        if record is None or record.key != key:
+            if record is not None:
+                yield record
+            record = TarRecord(key, entry.offset, entry.end)
+        record.add(entry, plain=entry.plain and len(parts[1]) <= MAX_PLAIN_FIELD)
+        name = _checked_field(url, record, entry, parts[1])
+        if wanted(name):
+            record.fields[name] = data_of(source, url, entry)
+    if record is not None:
+        yield record
+
+
+def _checked_field(url: str, record: TarRecord, entry: Entry, suffix: bytes) -> str:
+    name = field_name(suffix)
+    if name in record.names:
+        raise damaged(
+            url, entry.offset, entry.name, f"each field of record '{record.key}' once", f"'{name}' twice",
+            "Names differ by more than case within a record; rename one of the two.",
+        )  # fmt: skip
+    if name.startswith("__") and name.endswith("__"):
+        remedy = "Names with two underscores at both ends are streamdata's own; rename the member."
+        raise damaged(url, entry.offset, entry.name, "another field name", f"'{name}'", remedy)
+    record.names.add(name)
+    return name
+
+
+def interleaved(url: str, key: str, offset: int, first: int | None = None) -> ShardError:
+    """The error for a key that comes again after another one."""
+    before = f"which began at offset {first}, " if first is not None else ""
+    return ShardError(
+        f"shard '{url}': offset {offset}: expected the members of record '{key}', {before}side by side, "
+        "got them apart, with another record's between them\n"
+        "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
+    )
+
+
+class SkippedMembers:
+    """Counts members that belong to no record; says where the first one was."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = 0
+
+    def __call__(self, entry: Entry) -> None:
+        if not self.count:
+            self.first = entry.offset
+        self.count += 1

@@ -1,0 +1,37 @@
+"""From records to samples, in one lane.
+
+1. dataset → `Source` → records in numbered blocks
+2. seed, epoch, lane → `BlockOrder` → which blocks, in which order
+3. blocks, position → `Source.read` → records, each with the position after it
+4. records → process functions → samples, each with a cursor (`Leaf`)
+
+A process function is one of three kinds:
+
+- per record, `single_process_fn`: `fn(record) -> sample | None | list of samples`;
+- stream, `process_fn`: `fn(iterator of records) -> iterator of samples`, which holds nothing from one burst to the next;
+- stateful stream: one that does, and has `state_dict()` (small JSON, with `"rewind": n`, how many of the last records it still
+  needs) and `load_state_dict(state)`. Its state is created in `__call__`, since each lane works on a shallow copy.
+
+A record that a function sees carries its fields, `__url__` and `__key__` or `__index__`, and draws its randomness from
+`record_rng(record)`.
+"""
+
+from streamdata.sources.image_jsonl import ImageJsonlDataset
+from streamdata.sources.jsonl import JsonlIterableDataset
+from streamdata.sources.leaf import Leaf
+from streamdata.sources.map_style import MapStyleSource
+from streamdata.sources.order import BlockOrder
+from streamdata.sources.randomness import record_rng
+from streamdata.sources.source import Source
+from streamdata.sources.webdataset import MetaDistributedWebDataset
+
+__all__ = [
+    "BlockOrder",
+    "ImageJsonlDataset",
+    "JsonlIterableDataset",
+    "Leaf",
+    "MapStyleSource",
+    "MetaDistributedWebDataset",
+    "Source",
+    "record_rng",
+]

@@ -1,0 +1,210 @@
+"""Process functions: from records to samples, with a cursor after each sample from which the rest can be had again.
+
+1. records → `call_per_record` (`single_process_fn`) → samples, or the records of
+2. records → `Bursts` (`process_fn`, also `customized_yield_fn` over a merged stream) → samples
+"""
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from streamdata.progress import FunctionState, Position
+from streamdata.sources.source import Record, Sample, place_of
+from streamdata.sources.tally import Tally
+
+PerRecordFn = Callable[[Record], Sample | None | list[Sample]]
+StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
+
+Mark = TypeVar("Mark")
+"""Where the records' stream stands: a position, or for a merged stream the entries of what was pulled."""
+
+
+def call_per_record(
+    function: PerRecordFn, records: Iterable[tuple[Record, Position]], start: Position, tally: Tally
+) -> Iterator[tuple[Sample, Position]]:
+    """Yield what `function` makes of each record, none, one or several samples, each with the position after it.
+
+    Args:
+        function: The source's `single_process_fn`.
+        records: Records with the position after each, beginning at `start`.
+        start: Its `part` is how many outputs of the first record were delivered before.
+        tally: Counts the records that gave nothing, and failures.
+    """
+    skip = start[3]
+    for record, after in records:
+        try:
+            output = function(record)
+        except Exception as error:  # a user's function may raise anything; the tally decides
+            tally.fail(error, place_of(record), "single_process_fn")
+            skip = 0
+            continue
+        outputs = output if isinstance(output, list) else [] if output is None else [output]
+        if not outputs:
+            tally.drop(place_of(record), "single_process_fn gave no sample")
+        last = len(outputs)
+        for part, sample in enumerate(outputs, 1):
+            if part > skip:
+                yield complete(sample, record, "single_process_fn"), after if part == last else (*_record_at(after), part)
+        skip = 0
+
+
+def _record_at(after: Position) -> tuple[int, int, int]:
+    """Epoch, window and taken of the record that ends at `after` (a map-style record is a window of its own)."""
+    if after[2]:
+        return after[0], after[1], after[2] - 1
+    return after[0], after[1] - 1, 0
+
+
+def complete(sample: object, record: Record, what: str) -> Sample:
+    """Copy an output and give it the fields of `record`, beginning with '__', that it lacks.
+
+    Raises:
+        TypeError: The output is no dict.
+    """
+    if not isinstance(sample, dict):
+        raise TypeError(f"{what}: expected a dict, got {type(sample).__name__} for {place_of(record)}\n  Return samples as dicts.")
+    fields = {name: value for name, value in record.items() if name.startswith("__") and name.endswith("__")}
+    return {**fields, **sample}
+
+
+class Feed(Generic[Mark]):
+    """The iterator that a stream function pulls records from. It sees where bursts begin.
+
+    A burst is all the records pulled between two outputs, and the outputs until the function pulls again.
+
+    Args:
+        records: Each record with the mark after it.
+        start: The mark of the burst that begins here.
+        fold: Joins a mark with the next one, to the mark after both.
+    """
+
+    def __init__(self, records: Iterator[tuple[Record, Mark]], start: Mark, fold: Callable[[Mark, Mark], Mark]) -> None:
+        self.start = start
+        self.given = 0
+        self.outputs = 0
+        """Outputs of all bursts together."""
+        self.state: FunctionState | None = None
+        self.last: Record = {}
+        self.exhausted = False
+        self.error: Exception | None = None
+        """What the records themselves raised, such as a damaged shard."""
+        self.stateful: Any = None
+        """The function, if its state is to be asked for when a burst begins."""
+        self._records, self._fold = records, fold
+        self._held: deque[Mark] = deque()
+
+    def __iter__(self) -> "Feed[Mark]":
+        return self
+
+    def __next__(self) -> Record:
+        if self.error is not None:
+            raise StopIteration  # a function that swallowed it must come to its end, where it is raised again
+        if self.given:
+            self._begin_burst()
+        try:
+            self.last, mark = next(self._records)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        except Exception as error:
+            # Kept, because it passes through the function, which may swallow it; and it is no failure of the function's own.
+            self.error = error
+            raise
+        self._held.append(mark)
+        return self.last
+
+    def forget(self) -> int:
+        """Begin a burst after all that was pulled, with nothing held; return how many records that passes over."""
+        lost = len(self._held)
+        self._advance(0)
+        self.given, self.state = 0, None
+        return lost
+
+    def _begin_burst(self) -> None:
+        rewind = 0
+        if self.stateful is not None:
+            self.state = self.stateful.state_dict()
+            rewind = _checked_rewind(self.state, len(self._held))
+        self._advance(rewind)
+        self.given = 0
+
+    def _advance(self, keep: int) -> None:
+        while len(self._held) > keep:
+            self.start = self._fold(self.start, self._held.popleft())
+
+
+def _checked_rewind(state: Any, held: int) -> int:
+    rewind = state.get("rewind", 0) if isinstance(state, dict) else None
+    if type(rewind) is not int or not 0 <= rewind <= held:
+        raise ValueError(
+            f"state_dict(): expected a dict with 'rewind' between 0 and {held}, the records pulled since what it last held, got {state!r}"
+            "\n  'rewind' is how many of the last records pulled the function still needs."
+        )
+    return rewind
+
+
+class Bursts(Generic[Mark]):
+    """Iterates over what a stream function makes of a stream of records.
+
+    After each output `feed.start`, `feed.given` and `feed.state` are the cursor: feeding a new copy of the function from there,
+    with that state, and dropping the given outputs, goes on with the next one.
+
+    Args:
+        function: The stream function; stateful if it has `state_dict` and `load_state_dict`.
+        feed: Its records.
+        given: Outputs of the first burst that were delivered before, and are dropped now.
+        state: State of the function at the start of the first burst.
+        tally: Counts failures; None where they are not forgiven.
+        what: What the function is called in messages.
+    """
+
+    def __init__(
+        self, function: StreamFn, feed: Feed[Mark], given: int, state: FunctionState | None, tally: Tally, what: str
+    ) -> None:
+        self.feed = feed
+        self._function, self._given, self._state = function, given, state
+        self._tally, self._what = tally, what
+
+    def __iter__(self) -> Iterator[Sample]:
+        if self._given:
+            self._tally.replaying = True
+        while True:
+            outputs = self._outputs()
+            try:
+                for sample in outputs:
+                    self.feed.given += 1
+                    self.feed.outputs += 1
+                    if self._tally.replaying:
+                        self._tally.replaying = self.feed.given < self._given
+                        continue
+                    yield complete(sample, self.feed.last, self._what)
+            except Exception as error:  # a user's function may raise anything; the tally decides
+                if self.feed.error is not None:
+                    raise
+                self._tally.replaying = False
+                lost = self.feed.forget()
+                self._tally.fail(error, f"{place_of(self.feed.last)}, with {lost} records in hand", self._what)
+                continue
+            self._check_end()
+            return
+
+    def _outputs(self) -> Iterator[Sample]:
+        function = self._function
+        if hasattr(function, "state_dict") and hasattr(function, "load_state_dict"):
+            # A copy for each lane and each start: two lanes in one process must not share what they hold.
+            function = self.feed.stateful = copy.copy(function)
+            if self._state is not None:
+                function.load_state_dict(self._state)  # type: ignore[attr-defined]
+                self.feed.state = self._state
+        self._state = None
+        return iter(function(self.feed))
+
+    def _check_end(self) -> None:
+        if self.feed.error is not None:
+            raise self.feed.error
+        if not self.feed.exhausted:
+            raise ValueError(
+                f"{self._what} ended before its records did, after {place_of(self.feed.last)}\n"
+                "  A stream function must go on until the iterator that it was given ends."
+            )

@@ -1,0 +1,73 @@
+"""Images that the lines of a JSONL file name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from streamdata.errors import ShardError
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.sources.functions import PerRecordFn
+from streamdata.sources.process_image import open_image
+from streamdata.sources.source import Record
+
+
+class ImageJsonlDataset:
+    """A map-style dataset: line i of a JSONL file, with the image that it names.
+
+    A line carries `imagepath` (absolute, or relative to the JSONL file) and any other fields; the image arrives as a PIL
+    image under `image`. The lines' offsets are indexed on disk, so that nothing grows with their number.
+
+    Args:
+        jsonl_path: The JSONL file.
+        single_process_fn: A function of one record.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+
+    def __init__(self, jsonl_path: str, single_process_fn: PerRecordFn | None = None) -> None:
+        self.single_process_fn = single_process_fn
+        self._path = jsonl_path
+        self._lines = JsonlShards([jsonl_path])
+        self._length = int(self._lines.num_records[0])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Record:
+        """Read line `index` (from 0, or from the end) and its image.
+
+        Raises:
+            IndexError: There is no such line.
+            ShardError: The line names no image.
+            FileNotFoundError: There is no such image.
+            PIL.UnidentifiedImageError: It is no image.
+        """
+        if not -self._length <= index < self._length:
+            raise IndexError(f"{self._path}: line index {index} of {self._length}")
+        return self._with_image(self._read([index % self._length])[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Record]:
+        """Read many lines at once, each in [0, len)."""
+        return [self._with_image(record) for record in self._read(indices)]
+
+    def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        firsts = np.asarray(indices, dtype=np.int64)
+        window = self._lines.window(np.zeros_like(firsts), firsts, np.ones_like(firsts))
+        return window.take(list(range(len(firsts))))
+
+    def _with_image(self, record: Record) -> Record:
+        name = record.get("imagepath")
+        if not isinstance(name, str):
+            raise ShardError(
+                f"{self._path}, line {int(record['__key__']) + 1}: expected the path of an image in 'imagepath', got {name!r}\n"
+                f"  Its fields are {sorted(key for key in record if not key.startswith('__'))}."
+            )
+        record["image"] = self._open(Path(self._path).parent / name)
+        return record
+
+    def _open(self, path: Path) -> Image.Image:
+        return open_image(path)

@@ -1,0 +1,47 @@
+"""JSONL shards."""
+
+from collections.abc import Sequence
+
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.sequential import SequentialJsonl
+from streamdata.shards.urls import expand, is_sequential
+from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+class JsonlIterableDataset:
+    """Records of JSONL shards: each line is an object; its `__key__` is the line's number, as a string from "0".
+
+    Blank lines are skipped and counted. `.jsonl.gz` and `.jsonl.zst` are read from their start.
+
+    Args:
+        path: A brace expression, a glob, a directory, a list of these, or several joined by commas.
+        process_fn: A stream function, see `streamdata.sources`.
+        single_process_fn: A function of one record, called first.
+        block_size: The most records that are dealt to a lane at once.
+        shuffle_buffer: Records among which a lane shuffles; 0 keeps the order inside blocks.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A shard is listed twice.
+        ShardError: A line is no JSON object that Python can hold exactly; raised when it is read.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFn | None = None,
+        *,
+        single_process_fn: PerRecordFn | None = None,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        shuffle_buffer: int = 1000,
+    ) -> None:
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        urls = expand(path, SUFFIXES)
+        self.source: BlockSource | SequentialSource
+        if any(map(is_sequential, urls)):
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls), shuffle_buffer)
+        else:
+            self.source = BlockSource("jsonl", JsonlShards(urls), block_size, shuffle_buffer)

@@ -1,0 +1,177 @@
+"""Images and image-text pairs as tensors: decoding with Pillow, within bounds, and resizing."""
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from streamdata.text import tokenize
+
+FORMATS: Final = ("JPEG", "PNG", "WEBP")
+"""Other decoders of Pillow are not reachable, whatever a file contains."""
+
+MAX_PIXELS: Final = 89_478_485
+"""Width times height that is decoded at most (256 MiB as RGB): where Pillow begins to warn of decompression bombs."""
+
+IMAGE_FIELDS: Final = ("jpg", "jpeg", "png", "webp")
+TEXT_FIELDS: Final = ("txt", "caption")
+
+_OVERSAMPLING: Final = 2
+"""A JPEG is decoded at the smallest scale that has this many pixels per pixel wanted: within 2/255 of full scale."""
+
+
+class ImageTextPairProcessFnBuilder:
+    """Turns image-text records into tensors: a stream function, one sample per record.
+
+    The image is the first of the fields `jpg`, `jpeg`, `png`, `webp`, the text the first of `txt` and `caption` (such
+    as a sidecar's, with `meta_names: [caption]`) that the record has. A sample has
+
+    - `img`: float32, shape (3, img_size, img_size), see `to_tensor`;
+    - `txt`: token ids, int64, shape (n,), n ≤ max_text_len, with the special tokens of the tokenizer's own format;
+    - all other fields of the record.
+
+    Args:
+        img_size: height and width.
+        max_text_len: tokens of text at most; longer ones are cut.
+        tokenizer_name: a local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
+
+    Raises:
+        ValueError: a size is not positive.
+    """
+
+    def __init__(self, img_size: int, max_text_len: int, tokenizer_name: str) -> None:
+        self.img_size = _positive("ImageTextPairProcessFnBuilder", "img_size", img_size)
+        self.max_text_len = _positive("ImageTextPairProcessFnBuilder", "max_text_len", max_text_len)
+        self.tokenizer_name = tokenizer_name
+
+    def __call__(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yields a sample per record.
+
+        Raises:
+            ValueError: a record has no image or no text, or its image is too large.
+            PIL.UnidentifiedImageError: an image is none, or of a format not in `FORMATS`.
+            OSError: an image is damaged.
+        """
+        return map(self._sample, records)
+
+    def _sample(self, record: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        image_field = _first_field(record, IMAGE_FIELDS, "an image")
+        text = record[_first_field(record, TEXT_FIELDS, "a text")]
+        text = text.decode() if isinstance(text, bytes) else text
+        ids = tokenize(self.tokenizer_name, text, self.max_text_len, with_special_tokens=True)
+        img = to_tensor(decode_image(record[image_field]), self.img_size)
+        rest = {name: value for name, value in record.items() if name != image_field}
+        return {**rest, "img": img, "txt": torch.from_numpy(ids)}
+
+
+class ImageJsonlProcessFnBuilder:
+    """Turns the PIL image in a record's `image` into a tensor: a function per record. Other fields stay.
+
+    Args:
+        img_size: height and width of the result, float32, shape (3, img_size, img_size), see `to_tensor`.
+
+    Raises:
+        ValueError: it is not positive.
+    """
+
+    def __init__(self, img_size: int) -> None:
+        self.img_size = _positive("ImageJsonlProcessFnBuilder", "img_size", img_size)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Returns the record with its image as a tensor.
+
+        Raises:
+            ValueError: it has no PIL image in `image`.
+            OSError: the image is damaged.
+        """
+        image = record.get("image")
+        if not isinstance(image, Image.Image):
+            raise ValueError(
+                f"ImageJsonlProcessFnBuilder: expected a PIL image in field 'image', got {type(image).__name__}; "
+                f"the record has {sorted(record)}\n  Use it on a source that opens images, such as ImageJsonlDataset."
+            )
+        return {**record, "image": to_tensor(image, self.img_size)}
+
+
+def open_image(path: Path) -> Image.Image:
+    """Reads a file and its image's header; pixels are decoded when they are first used.
+
+    No file stays open: an image may wait long in a batch.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        PIL.UnidentifiedImageError: it is no image, or of a format not in `FORMATS`.
+        ValueError: it has more than `MAX_PIXELS`.
+    """
+    try:
+        return decode_image(path.read_bytes())
+    except (OSError, ValueError) as error:
+        error.add_note(f"image {path}")
+        raise
+
+
+def decode_image(data: bytes) -> Image.Image:
+    """As `open_image`, from the bytes of a file."""
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(
+            f"image: expected at most {MAX_PIXELS} pixels, got {image.width} x {image.height}; it is not decoded\n"
+            "  Shrink it before training, or filter its record out."
+        )
+    return image
+
+
+def to_tensor(image: Image.Image, size: int) -> Any:
+    """Makes a float32 tensor of shape (3, size, size), values in [0, 1], RGB.
+
+    The whole image is resized to the square, bicubic with antialiasing; its proportions are not kept. Crop before where
+    they matter. Transparent parts become white. EXIF is not looked at: what is stored is what is trained.
+
+    Args:
+        image: any mode; a JPEG that is not decoded yet is decoded at a reduced scale where that is enough.
+        size: height and width.
+
+    Raises:
+        OSError: it is damaged.
+    """
+    import torch
+
+    image.draft(None, (size * _OVERSAMPLING, size * _OVERSAMPLING))
+    resized = _as_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
+    # Divided in numpy: 255 / 255 is exactly 1, and the transposition costs no pass of its own.
+    channels_first = np.asarray(resized).transpose(2, 0, 1)
+    return torch.from_numpy(np.divide(channels_first, np.float32(255), dtype=np.float32, order="C"))
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        # 16 bits per pixel, which Pillow's own conversion would clip at 255.
+        deep: npt.NDArray[Any] = np.asarray(image)
+        return Image.fromarray((deep // 257).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        opaque = image.convert("RGBA")
+        white = Image.new("RGBA", opaque.size, "white")
+        return Image.alpha_composite(white, opaque).convert("RGB")
+    return image.convert("RGB")
+
+
+def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> str:
+    for name in names:
+        if record.get(name) is not None:
+            return name
+    raise ValueError(
+        f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record has "
+        f"{sorted(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
+    )
+
+
+def _positive(who: str, name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{who}: {name} is {value}, expected at least 1\n  Set it to a positive number.")
+    return value

@@ -1,0 +1,123 @@
+"""Packing text records into training rows, as a stateful stream function."""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import StateError
+from streamdata.text import Row, RowPacker, end_token, tokenize, tokenizer_fingerprint
+
+_NOTHING_HELD = {"rewind": 0, "offset": 0}
+
+
+class TextJsonlProcessFnBuilder:
+    """Packs documents into rows of one length: a stateful stream function, from records to samples.
+
+    Documents follow each other without a gap, each ended by the tokenizer's end-of-sequence token, over shards, epochs
+    and resumes; every token of that stream is in exactly one row. A sample holds four tensors of shape
+    (max_sequence_length,):
+
+    - `tokens` int64;
+    - `labels` int64, the stream shifted by one, beyond the row's end too; -100 where there is no next token;
+    - `loss_mask` bool, False exactly there: in the padding that ends a finite stream, and at its last token;
+    - `position_ids` int64, from 0 at each document's start and each row's start (padding counts as a document).
+
+    Its state says how many of the last records are still needed and where in the first of them the next row begins.
+
+    Args:
+        max_sequence_length: tokens per row.
+        tokenizer_name: a local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
+        text_key: the record's field that holds the text, str or UTF-8 bytes.
+
+    Raises:
+        ValueError: `max_sequence_length` is not positive.
+    """
+
+    def __init__(self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text") -> None:
+        if max_sequence_length < 1:
+            raise ValueError(
+                f"TextJsonlProcessFnBuilder: max_sequence_length is {max_sequence_length}, expected at least 1\n"
+                "  Set it to the number of tokens in a training row."
+            )
+        self.max_sequence_length = max_sequence_length
+        self.tokenizer_name = tokenizer_name
+        self.text_key = text_key
+        self._held_at_start = _NOTHING_HELD
+        self._packer: RowPacker | None = None
+
+    def __call__(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Begins a stream of rows; ends with a padded one where the records end.
+
+        Raises:
+            ValueError: a record has no text, or the tokenizer no end-of-sequence token.
+        """
+        # Made here, not in the constructor: lanes work on shallow copies, which would share it.
+        skip = self._held_at_start["offset"]
+        self._packer = RowPacker(self.max_sequence_length, end_token(self.tokenizer_name), skip)
+        return self._rows(self._packer, records)
+
+    def _rows(self, packer: RowPacker, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for record in records:
+            packer.add(self._tokens(record))
+            while (row := packer.next_row()) is not None:
+                yield _sample(row)
+        if (row := packer.last_row()) is not None:
+            yield _sample(row)
+
+    def _tokens(self, record: dict[str, Any]) -> npt.NDArray[np.int64]:
+        text = record.get(self.text_key)
+        if isinstance(text, bytes):
+            text = text.decode()
+        if not isinstance(text, str):
+            raise ValueError(
+                f"TextJsonlProcessFnBuilder: expected text in field {self.text_key!r}, got {type(text).__name__}; "
+                f"the record has {sorted(record)}\n  Set text_key to the field that holds the text."
+            )
+        return tokenize(self.tokenizer_name, text, with_special_tokens=False)
+
+    def state_dict(self) -> dict[str, int]:
+        """Says what is held; no payload. See `load_state_dict`."""
+        held = {"rewind": self._packer.num_held, "offset": self._packer.taken} if self._packer else self._held_at_start
+        return {**held, **self._settings()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next call go on where the state was taken, given the last `rewind` records again.
+
+        Args:
+            state: `rewind`, `offset` (tokens of the first of these records that were in rows before) and what must
+                not have changed: `max_sequence_length` and `tokenizer`, a fingerprint of the tokenizer and text_key.
+
+        Raises:
+            StateError: it was written with other settings, or is no such state.
+        """
+        settings = self._settings()
+        if not isinstance(state, dict) or any(not _is_count(state.get(key)) for key in (*_NOTHING_HELD, *settings)):
+            raise StateError(
+                f"TextJsonlProcessFnBuilder: expected counts {[*_NOTHING_HELD, *settings]}, got {state!r}\n"
+                "  Give the states as to_state made them, or reload_from_url_level=True to pack afresh."
+            )
+        for key, present in settings.items():
+            if state[key] != present:
+                raise StateError(
+                    f"TextJsonlProcessFnBuilder: the state was written with {key}={state[key]}, the run has {present}\n"
+                    "  Give reload_from_url_level=True to pack afresh from the present windows, or set it back."
+                )
+        self._packer = None
+        self._held_at_start = {key: state[key] for key in _NOTHING_HELD}
+
+    def _settings(self) -> dict[str, int]:
+        fingerprint = zlib.crc32(self.text_key.encode(), tokenizer_fingerprint(self.tokenizer_name))
+        return {"max_sequence_length": self.max_sequence_length, "tokenizer": fingerprint}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _sample(row: Row) -> dict[str, Any]:
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in row._asdict().items()}

@@ -1,0 +1,191 @@
+"""Shards as a source: cut into blocks, read in windows."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.progress import Position
+from streamdata.progress.fields import CURSOR, SEED
+from streamdata.run import Permutation, stable_seed
+from streamdata.shards.readers import IndexedShards, SequentialShards, Window
+from streamdata.sources.source import ReadTask, Record
+
+Indices = npt.NDArray[np.int64]
+
+DEFAULT_BLOCK_SIZE = 64
+_FINEST = 4096
+"""A small source is cut into about so many blocks, so that many lanes find work in it."""
+_CHUNK = 2048
+"""Positions of a window that are permuted at once."""
+
+
+def _content(shards: IndexedShards | SequentialShards) -> str:
+    text = repr([tuple(pair) for pair in shards.identity()])
+    return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _check_sizes(block_size: int, shuffle_buffer: int) -> None:
+    if block_size < 1 or shuffle_buffer < 0:
+        raise ValueError(
+            f"expected block_size >= 1 and shuffle_buffer >= 0 (records), got {block_size} and {shuffle_buffer}\n"
+            "  shuffle_buffer=0 keeps the order inside blocks."
+        )
+
+
+class BlockSource:
+    """Indexed shards, cut into blocks of at most `block_size` records; a lane shuffles windows of its blocks by index.
+
+    Args:
+        kind: What the shards are, for descriptions.
+        shards: The shards.
+        block_size: Records in a block at most; a source of fewer than 4,096 times as many is cut finer.
+        shuffle_buffer: Records in a window, about; 0 keeps the order inside blocks.
+    """
+
+    def __init__(self, kind: str, shards: IndexedShards, block_size: int, shuffle_buffer: int) -> None:
+        _check_sizes(block_size, shuffle_buffer)
+        self.shards, self._kind = shards, kind
+        records = shards.num_records
+        self.num_records = int(records.sum())
+        self._block_size = max(1, min(block_size, self.num_records // _FINEST))
+        self._window = max(1, shuffle_buffer // self._block_size)
+        self._shuffle_inside = shuffle_buffer > 0
+        self._records = records
+        self._record_ends = np.cumsum(records)
+        self._block_ends = np.cumsum(-(-records // self._block_size))
+
+    @property
+    def num_blocks(self) -> int:
+        return int(self._block_ends[-1]) if len(self._block_ends) else 0
+
+    def describe(self, shuffle: bool) -> str:
+        window = self._window if shuffle and self._shuffle_inside else 0
+        return (
+            f"{self._kind}, {self.num_records} records in {len(self._records)} shards {_content(self.shards)}, "
+            f"blocks of {self._block_size}, shuffle {shuffle}, windows of {window}"
+        )
+
+    def window_start(self, task: ReadTask, position: Position) -> Position:
+        epoch, window, taken, _ = position
+        blocks = task.order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        done = taken >= int(self._runs(blocks)[2].sum())
+        return (epoch, window + done, 0, 0)
+
+    def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
+        epoch: int | None = position[0]
+        _, window, taken, _ = position
+        while epoch is not None:
+            task.fields[SEED] = task.order.seed(epoch)
+            while len(blocks := task.order.blocks(epoch, window * self._window, (window + 1) * self._window)):
+                for record in self._read_window(task, epoch, window, blocks, taken):
+                    taken += 1
+                    yield record, (epoch, window, taken, 0)
+                window, taken = window + 1, 0
+            epoch, window = task.order.next_epoch(epoch), 0
+
+    def _read_window(self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int) -> Iterator[Record]:
+        shards, firsts, counts = self._runs(blocks)
+        opened = self.shards.window(shards, firsts, counts)
+        size, permutation = len(opened), None
+        if task.order.shuffle and self._shuffle_inside:
+            number = task.order.number(epoch, window * self._window)
+            permutation = Permutation(size, stable_seed(task.order.seed(epoch), number))
+        starts = self._record_ends[shards] - self._records[shards] + firsts
+        for begin in range(taken, size, _CHUNK):
+            positions = np.arange(begin, min(size, begin + _CHUNK))
+            if permutation is not None:
+                positions = permutation(positions)
+            places = _places(starts, counts, positions) if task.with_places else None
+            yield from _take(task, opened, positions.tolist(), places)
+
+    def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
+        """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
+        shards = np.searchsorted(self._block_ends, blocks, side="right")
+        blocks_before = self._block_ends[shards] - -(-self._records[shards] // self._block_size)
+        firsts = (blocks - blocks_before) * self._block_size
+        return shards, firsts, np.minimum(self._block_size, self._records[shards] - firsts)
+
+
+def _places(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
+    """The number in the whole source of each position of a window."""
+    ends = np.cumsum(counts)
+    runs = np.searchsorted(ends, positions, side="right")
+    places: list[int] = (starts[runs] + positions - (ends - counts)[runs]).tolist()
+    return places
+
+
+def _take(task: ReadTask, opened: Window, positions: list[int], places: list[int] | None) -> Iterator[Record]:
+    start = 0
+    while start < len(positions):
+        stop = start + task.grow(opened.look_ahead)
+        for number, record in enumerate(opened.take(positions[start:stop]), start):
+            record.update(task.fields)
+            if places is not None:
+                record[CURSOR] = places[number]
+            yield record
+        start = stop
+
+
+class SequentialSource:
+    """Shards that can only be read from their start: each is one block, shuffled in groups held in memory.
+
+    A resume reads the shard in which it stood again from its start. Where one shard of a source is such, all of its
+    shards are read this way.
+
+    Args:
+        kind: What the shards are, for descriptions.
+        shards: The shards.
+        shuffle_buffer: Records in a group; 0 keeps their order.
+    """
+
+    def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
+        _check_sizes(1, shuffle_buffer)
+        self.shards, self._kind, self._group = shards, kind, shuffle_buffer
+        self.num_blocks = len(shards.urls)
+
+    def describe(self, shuffle: bool) -> str:
+        group = self._group if shuffle else 0
+        return f"{self._kind}, {self.num_blocks} shards {_content(self.shards)} from their start, shuffle {shuffle}, groups of {group}"
+
+    def window_start(self, task: ReadTask, position: Position) -> Position:
+        return (*position[:2], 0, 0)
+
+    def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
+        epoch: int | None = position[0]
+        _, window, taken, _ = position
+        while epoch is not None:
+            task.fields[SEED] = task.order.seed(epoch)
+            while len(blocks := task.order.blocks(epoch, window, window + 1)):
+                seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
+                for record in self._read_shard(task, int(blocks[0]), seed, taken):
+                    taken += 1
+                    yield record, (epoch, window, taken, 0)
+                window, taken = window + 1, 0
+            epoch, window = task.order.next_epoch(epoch), 0
+
+    def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[Record]:
+        size = self._group if task.order.shuffle and self._group else 1
+        for group, records in enumerate(_grouped(self.shards.stream(shard), size)):
+            done = min(len(records), max(0, taken - group * size))
+            order = np.arange(done, len(records))
+            if size > 1 and len(order):
+                order = Permutation(len(records), stable_seed(seed, group))(order)
+            for index in order.tolist():
+                record = records[index]
+                record.update(task.fields)
+                if task.with_places:
+                    record[CURSOR] = (shard << 40) + group * size + index
+                yield record
+
+
+def _grouped(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
+    group: list[Record] = []
+    for record in records:
+        group.append(record)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,65 @@
+"""What a lane needs of a source."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeAlias
+
+from streamdata.progress import Position
+from streamdata.progress.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
+from streamdata.run import Lane
+from streamdata.sources.order import BlockOrder
+from streamdata.sources.tally import Tally
+
+Record: TypeAlias = dict[str, Any]
+Sample: TypeAlias = dict[str, Any]
+
+
+class Source(Protocol):
+    """Records in blocks. `read` is the only thing that a lane does with it."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in an epoch; 0 means that there are no records."""
+
+    def describe(self, shuffle: bool) -> str:
+        """What determines the order of its records: a line that changes when the order does, to be compared on resume."""
+
+    def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
+        """Yield each record from `position` on, with the position after it, until the order ends.
+
+        A record carries the fields of `streamdata.progress.fields`, and where `task.with_places` its place in the source.
+        """
+
+    def window_start(self, task: "ReadTask", position: Position) -> Position:
+        """The beginning of the window in which the next record at `position` lies."""
+
+
+class ReadTask:
+    """Who reads what, in which order.
+
+    Args:
+        name: The source's path of names.
+        lane: Who reads.
+        order: The lane's blocks.
+        tally: Where the source's failures are counted.
+        with_places: Whether a process function will see the records (and may ask for their places).
+    """
+
+    def __init__(self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_places: bool) -> None:
+        self.name, self.lane, self.order, self.tally, self.with_places = name, lane, order, tally, with_places
+        self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
+        self._ahead = 1
+
+    def grow(self, most: int) -> int:
+        """How many records to read ahead now: 1 at first, so that the first sample is not late, then more, up to `most`."""
+        now = min(self._ahead, most)
+        self._ahead = max(self._ahead, 2 * now)
+        return now
+
+
+def place_of(record: object) -> str:
+    """Say which record it is: url and key, or index."""
+    if not isinstance(record, dict):
+        return "a record without fields"
+    if URL in record:
+        return f"{record[URL]}, key {record.get(KEY)!r}"
+    return f"index {record[INDEX]}" if INDEX in record else f"place {record.get(CURSOR)}"

@@ -1,0 +1,52 @@
+"""What a lane did not deliver of a source, counted."""
+
+import logging
+
+logger = logging.getLogger("streamdata")
+
+
+class Tally:
+    """Counts of one source in one lane: records dropped by a process function, and failures forgiven under `max_bad`.
+
+    Args:
+        name: The source's path of names.
+        max_bad: How many failures are forgiven.
+        dropped: Records dropped before.
+        bad: Failures forgiven before.
+    """
+
+    def __init__(self, name: str, max_bad: int, dropped: int = 0, bad: int = 0) -> None:
+        self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
+        self.last_reason = "nothing was dropped"
+        self.replaying = False
+        """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
+
+    def drop(self, place: str, reason: str) -> None:
+        """Count a record that a process function did not want."""
+        self.last_reason = f"{place}: {reason}"
+        if not self.replaying:
+            self.dropped += 1
+
+    def fail(self, error: Exception, place: str, what: str) -> None:
+        """Forgive a failure, or raise it once there were more than `max_bad`.
+
+        Raises:
+            Exception: `error` itself, with its place added as a note.
+        """
+        self.last_reason = f"{place}: {what} raised {type(error).__name__}: {error}"
+        if self.replaying:
+            return
+        if self.bad >= self.max_bad:
+            error.add_note(f"source {self.name!r}: {what} failed at {place}\n{self._remedy()}")
+            raise error
+        self.bad += 1
+        logger.warning("source %r: skipped (%d of max_bad=%d) %s", self.name, self.bad, self.max_bad, self.last_reason)
+
+    def summary(self) -> str:
+        """Say what was dropped so far, for an error message."""
+        return f"{self.dropped} records dropped, {self.bad} failures skipped; the last: {self.last_reason}"
+
+    def _remedy(self) -> str:
+        if self.bad:
+            return f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
+        return "  Mend the data or the function, or set the source's max_bad to skip so many failures per lane."

@@ -1,0 +1,53 @@
+"""Tar shards of the webdataset convention, with metadata from sidecars."""
+
+from collections.abc import Sequence
+
+from streamdata.shards.sequential import SequentialTar
+from streamdata.shards.tar import TarShards
+from streamdata.shards.urls import expand, is_sequential
+from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+
+
+class MetaDistributedWebDataset:
+    """Records of tar shards; beside `x/00001.tar` may lie its metadata, `x/00001.meta.jsonl` or `x/00001.jsonl`.
+
+    A record is a dict of the members that share a key: raw bytes under what follows the first dot of the member's base name,
+    lower-cased. See https://github.com/webdataset/webdataset for the convention.
+
+    Args:
+        path: A brace expression, a glob, a directory, a list of these, or several joined by commas.
+        process_fn: A stream function, see `streamdata.sources`.
+        meta_names: Fields of a record's metadata line that join the record; None where the line or the field is missing.
+            A line belongs to the record whose `.id` member, or else whose key, is its `key`.
+        include_dirs: Further directories; `dir*3` reads its shards three times per epoch.
+        single_process_fn: A function of one record, called first.
+        block_size: The most records that are dealt to a lane at once.
+        shuffle_buffer: Records among which a lane shuffles; 0 keeps the order inside blocks.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A shard is listed twice.
+        ShardError: A shard or sidecar is damaged.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFn | None = None,
+        *,
+        meta_names: Sequence[str] = (),
+        include_dirs: str | Sequence[str] | None = None,
+        single_process_fn: PerRecordFn | None = None,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        shuffle_buffer: int = 1000,
+    ) -> None:
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        urls = expand(path, SUFFIXES, include_dirs)
+        self.source: BlockSource | SequentialSource
+        if any(map(is_sequential, urls)):
+            self.source = SequentialSource("tar", SequentialTar(urls, meta_names), shuffle_buffer)
+        else:
+            self.source = BlockSource("tar", TarShards(urls, meta_names), block_size, shuffle_buffer)

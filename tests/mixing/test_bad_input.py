@@ -1,0 +1,233 @@
+"""Bad input gets an error that says who and what, and what is skipped is counted."""
+
+import logging
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset, SourceError, to_state
+from tests.streams import Numbers, NumbersAhead, assert_exact_resume
+
+
+def named(name, percent=1, **attributes):
+    """A source of ten numbers."""
+    return Numbers(name, 10, percent, **attributes)
+
+
+def without(attribute):
+    """A source that lacks an attribute."""
+    source = named("a")
+    delattr(source, attribute)
+    return source
+
+
+SAME = named("same")
+
+
+@pytest.mark.parametrize(
+    ("datasets", "message"),
+    [
+        ([], "expected at least one source"),
+        ([named("a"), named("a")], "the name 'a' is taken"),
+        ([without("name")], "expected a unique name without '.', got None"),
+        ([named("a.b")], r"expected a unique name without '.', got 'a\.b'"),
+        ([named("a", 0)], "'a': expected a positive number as percent, got 0"),
+        ([named("a", -1)], "expected a positive number as percent, got -1"),
+        ([named("a", float("nan"))], "expected a positive number as percent, got nan"),
+        ([named("a", float("inf"))], "expected a positive number as percent, got inf"),
+        ([named("a", "much")], "expected a positive number as percent, got 'much'"),
+        ([without("percent")], "expected a positive number as percent, got None"),
+        ([SAME, SAME], "the name 'same' is taken"),
+    ],
+)
+def test_a_bad_source_is_refused_at_construction(datasets, message):
+    """With its number, its kind and its name."""
+    with pytest.raises(ValueError, match=message):
+        MergedDataset(datasets)
+
+
+def test_the_same_object_in_two_mixtures_is_refused():
+    """Also under two parents."""
+    shared = named("shared")
+    inner = MergedDataset([shared])
+    inner.name, inner.percent = "inner", 1
+    with pytest.raises(ValueError, match="'inner.shared' is the same object as 'shared'"):
+        MergedDataset([shared, inner])
+
+
+def test_an_iterable_of_another_library_is_refused():
+    """It could be neither split nor resumed."""
+
+    class Stream:
+        name, percent = "stream", 1
+
+        def __iter__(self):
+            return iter([])
+
+    with pytest.raises(ValueError, match="'stream': expected a map-style dataset"):
+        MergedDataset([Stream()])
+
+
+def test_an_unknown_stop_rule_is_refused():
+    """With the rules that there are."""
+    with pytest.raises(ValueError, match="first_exhausted.*all_exhausted.*got 'longest'"):
+        MergedDataset([named("a")], stop="longest")
+
+
+@pytest.mark.parametrize("arguments", [(0, 0), (2, 2), (2, -1)])
+def test_an_impossible_rank_is_refused(arguments):
+    """0 <= dp_rank < dp_size."""
+    with pytest.raises(ValueError, match="expected 0 <= dp_rank < dp_size"):
+        MergedDataset([named("a")]).set_data_parallel(*arguments)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, True])
+def test_an_impossible_pass_is_refused(epoch):
+    """Passes count from 0."""
+    with pytest.raises(ValueError, match="expected an int >= 0"):
+        MergedDataset([named("a")]).set_epoch(epoch)
+
+
+def test_an_empty_source_is_refused():
+    """It would give nothing for ever."""
+    with pytest.raises(SourceError, match="source 'none': expected at least one record"):
+        next(iter(MergedDataset([Numbers("none", 0), named("a")])))
+
+
+class Bad(Numbers):
+    """Fails at multiples of three."""
+
+    def __getitem__(self, index):
+        if index % 3 == 0:
+            raise OSError(f"cannot read {index}")
+        return super().__getitem__(index)
+
+
+class BadAhead(Bad, NumbersAhead):
+    """The same, read many at once."""
+
+
+def fails_at_three(record):
+    if record["value"] % 3 == 0:
+        raise KeyError("three")
+    return record
+
+
+def stream_fails_at_three(records):
+    for record in records:
+        yield fails_at_three(record)
+
+
+FAILING = {
+    "dataset": (lambda **more: Bad("a", 10, **more), OSError, "__getitem__"),
+    "dataset ahead": (lambda **more: BadAhead("a", 10, **more), OSError, "__getitem__"),
+    "per record": (lambda **more: named("a", single_process_fn=fails_at_three, **more), KeyError, "single_process_fn"),
+    "stream": (lambda **more: named("a", process_fn=stream_fails_at_three, **more), KeyError, "process_fn"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_failure_keeps_its_type_and_gains_its_place(kind):
+    """Source, and url and key or index."""
+    make, error, what = FAILING[kind]
+    with pytest.raises(error) as caught:
+        list(MergedDataset([make()], cyclic=False))
+    assert f"source 'a': {what} failed at index " in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_max_bad_skips_and_counts(kind, caplog):
+    """Four of ten are skipped with a log line each; the count is in the state; the rest is delivered once."""
+    dataset = MergedDataset([FAILING[kind][0](max_bad=4)], cyclic=False)
+    with caplog.at_level(logging.WARNING, "streamdata"):
+        samples = list(dataset)
+    assert sorted(sample["value"] for sample in samples) == [1, 2, 4, 5, 7, 8]
+    assert len([r for r in caplog.records if "skipped" in r.message and "index" in r.message]) == 4
+    before_last = len(samples) - 1
+    assert to_state(samples)["cursor/0/0/0/0/a"]["bad"] >= 4 - (10 - before_last)
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_past_max_bad_it_is_an_error(kind):
+    """The fourth failure, where three are forgiven."""
+    make, error, _ = FAILING[kind]
+    with pytest.raises(error) as caught:
+        list(MergedDataset([make(max_bad=3)], cyclic=False))
+    assert "failure number 4, and max_bad=3" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_skips_resume_exactly(kind):
+    """The failures before are neither counted again nor forgotten."""
+    def make():
+        return MergedDataset([FAILING[kind][0](max_bad=20), named("b")], seed=4)
+
+    assert_exact_resume(make, steps=20, beyond=20)
+    with pytest.raises(FAILING[kind][1]):
+        states = {}
+        for sample in make():
+            states.update(to_state(sample))
+            if len(states) > 2 and states["cursor/0/0/0/0/a"].get("bad", 0) >= 10:
+                for _ in islice(iter(make().__iter_from__(states)), 60):
+                    pass
+
+
+@pytest.mark.parametrize("name", ["single_process_fn", "process_fn"])
+def test_an_epoch_without_a_sample_is_an_error(name):
+    """An endless filter would never return; the error names the source and what was dropped."""
+    function = (lambda record: None) if name == "single_process_fn" else (lambda records: (r for r in records if False))
+    with pytest.raises(SourceError, match=r"source 'a': a whole epoch \(number 0\) of this lane's share gave no sample"):
+        next(iter(MergedDataset([named("a", **{name: function}), named("b")])))
+
+
+def test_a_finite_source_without_a_sample_is_an_error():
+    """The summary says how many records were dropped, and the last of them."""
+    with pytest.raises(SourceError, match=r"10 records dropped, 0 failures skipped; the last: index \d: single_process_fn gave no sample"):
+        list(MergedDataset([named("a", single_process_fn=lambda record: None)], cyclic=False))
+
+
+def test_an_output_that_is_no_dict_is_an_error():
+    """With what it was."""
+    with pytest.raises(TypeError, match="single_process_fn: expected a dict, got int"):
+        list(MergedDataset([named("a", single_process_fn=lambda record: 3)], cyclic=False))
+
+
+def test_a_stream_function_that_ends_early_is_an_error():
+    """The rest of its records would be lost in silence."""
+    with pytest.raises(ValueError, match="process_fn ended before its records did"):
+        list(MergedDataset([named("a", process_fn=lambda records: islice(records, 3))], cyclic=False))
+
+
+def test_a_stream_function_cannot_swallow_an_error_of_its_records():
+    """What the records raise is raised again when the function goes on."""
+
+    def swallows(records):
+        while True:
+            try:
+                yield next(records)
+            except StopIteration:
+                return
+            except OSError:
+                continue
+
+    with pytest.raises(OSError, match="cannot read"):
+        list(MergedDataset([Bad("a", 10, process_fn=swallows)], cyclic=False))
+
+
+class Rewinds:
+    """A stateful function that asks for more records than it pulled."""
+
+    def state_dict(self):
+        return {"rewind": 5}
+
+    def load_state_dict(self, state):
+        pass
+
+    def __call__(self, records):
+        yield from records
+
+
+def test_an_impossible_rewind_is_an_error():
+    """It cannot need records that it never pulled."""
+    with pytest.raises(ValueError, match="'rewind' between 0 and 1"):
+        list(islice(iter(MergedDataset([named("a", process_fn=Rewinds())])), 3))

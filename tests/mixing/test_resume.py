@@ -1,0 +1,183 @@
+"""Resume is the suffix: over kinds of functions, nested mixtures, yield functions, numbers of workers."""
+
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset, record_rng
+from tests.streams import Numbers, NumbersAhead, assert_exact_resume, loaded, plain
+
+
+def odd_only(record: dict) -> dict | None:
+    return record if record["value"] % 2 else None
+
+
+def one_to_many(record: dict) -> list[dict]:
+    return [{"value": record["value"], "part": part} for part in range(record["value"] % 4)]
+
+
+def noisy(record: dict) -> dict:
+    return {**record, "noise": float(record_rng(record).random())}
+
+
+def filter_stream(records):
+    for record in records:
+        if record["value"] % 3:
+            yield record
+
+
+def one_to_many_stream(records):
+    for record in records:
+        for part in range(record["value"] % 4):
+            yield {"value": record["value"], "part": part}
+
+
+def many_to_one_stream(records):
+    group = []
+    for record in records:
+        group.append(record["value"])
+        if len(group) == 3:
+            yield {"group": group}
+            group = []
+    if group:
+        yield {"group": group}
+
+
+def irregular_stream(records):
+    """Pulls two, gives three; pulls one, gives none; and so on."""
+    for first in records:
+        second = next(records, first)
+        for part in range((first["value"] + second["value"]) % 4):
+            yield {"pair": (first["value"], second["value"]), "part": part}
+
+
+class Packer:
+    """A stateful stream: packs numbers, each repeated value % 5 + 1 times, into rows of 4; holds back what does not fill a row."""
+
+    def __init__(self):
+        self.state = {"rewind": 0, "skip": 0}
+
+    def state_dict(self):
+        return {"rewind": len(self.held), "skip": self.skip}
+
+    def load_state_dict(self, state):
+        self.state = state
+
+    def __call__(self, records):
+        self.held, self.skip = [], self.state["skip"]
+        for record in records:
+            self.held.append([record["value"]] * (record["value"] % 5 + 1))
+            while sum(map(len, self.held)) - self.skip >= 4:
+                yield {"row": self._take()}
+        while sum(map(len, self.held)) - self.skip > 0:
+            yield {"row": self._take()}
+
+    def _take(self):
+        flat = [value for part in self.held for value in part][self.skip :]
+        self.skip += 4
+        while self.held and self.skip >= len(self.held[0]):
+            self.skip -= len(self.held.pop(0))
+        if not self.held:
+            self.skip = 0
+        return flat[:4]
+
+
+FUNCTIONS = {
+    "plain": {},
+    "filter": {"single_process_fn": odd_only},
+    "one_to_many": {"single_process_fn": one_to_many},
+    "noisy": {"single_process_fn": noisy},
+    "filter_stream": {"process_fn": filter_stream},
+    "one_to_many_stream": {"process_fn": one_to_many_stream},
+    "many_to_one_stream": {"process_fn": many_to_one_stream},
+    "irregular_stream": {"process_fn": irregular_stream},
+    "packer": {"process_fn": Packer()},
+    "single_then_stream": {"single_process_fn": one_to_many, "process_fn": many_to_one_stream},
+    "single_then_packer": {"single_process_fn": one_to_many, "process_fn": Packer()},
+}
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersAhead])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_kind_of_function_resumes_exactly(name, kind):
+    """From every step, two sources whose epochs of 11 and 7 records roll over."""
+    assert_exact_resume(lambda: MergedDataset([kind("a", 11, 2, **FUNCTIONS[name]), kind("b", 7)], seed=3))
+
+
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_finite_stream_resumes_exactly_to_its_end(name, stop):
+    """The end of the stream, with what a function gives at its end, comes at the same step."""
+    assert_exact_resume(
+        lambda: MergedDataset([Numbers("a", 13, 2, **FUNCTIONS[name]), Numbers("b", 9)], cyclic=False, stop=stop), steps=40, beyond=40
+    )
+
+
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(1, 3), (2, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize("name", ["plain", "irregular_stream", "packer"])
+def test_resume_is_exact_with_workers(name, num_workers, batch_size):
+    """Batches of several workers, taken in turns, go on with the worker whose turn it is."""
+    assert_exact_resume(
+        lambda: MergedDataset([Numbers("a", 41, 2, **FUNCTIONS[name]), Numbers("b", 10), Numbers("c", 1)], seed=1),
+        num_workers=num_workers,
+        batch_size=batch_size,
+    )
+
+
+@pytest.mark.parametrize("inner_cyclic", [True, False])
+@pytest.mark.parametrize("outer_cyclic", [True, False])
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_nested_mixtures_resume_exactly(inner_cyclic, outer_cyclic, stop, num_workers):
+    """Each node has its own clock and its own entry; a finite mixture within an endless one begins its next round."""
+
+    def make():
+        deepest = MergedDataset([Numbers("d", 5, 2), Numbers("e", 3)], cyclic=False, stop=stop, seed=5)
+        deepest.name, deepest.percent = "deepest", 1
+        inner = MergedDataset([Numbers("a", 7, 3, process_fn=Packer()), deepest, Numbers("b", 4)], cyclic=inner_cyclic, stop=stop)
+        inner.name, inner.percent = "inner", 2
+        return MergedDataset([inner, Numbers("c", 30)], cyclic=outer_cyclic, stop=stop, seed=9)
+
+    assert_exact_resume(make, steps=40, beyond=20, num_workers=num_workers)
+
+
+def pairs(samples):
+    for first in samples:
+        second = next(samples, None)
+        if second is not None and (first.get("value", 0) + second.get("value", 0)) % 5 == 0:
+            continue
+        yield {"joined": [first.get("value"), second and second.get("value")]}
+        if first.get("value", 0) % 2:
+            yield {"echo": first.get("value")}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("cyclic", [True, False])
+@pytest.mark.parametrize("function", [pairs, Packer()])
+def test_a_yield_function_resumes_exactly(num_workers, cyclic, function):
+    """Several samples to one, some dropped, some echoed, over the merged stream of plain and processed sources."""
+
+    def make():
+        sources = [Numbers("a", 31, 2), Numbers("b", 10, single_process_fn=odd_only), NumbersAhead("c", 12)]
+        return MergedDataset(sources, cyclic=cyclic, stop="all_exhausted", customized_yield_fn=function)
+
+    assert_exact_resume(make, steps=40, beyond=20, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("outer", [None, pairs])
+def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer):
+    """Below another mixture, with or without a yield function of its own, over rounds of the inner one."""
+
+    def make():
+        inner = MergedDataset([Numbers("a", 9, 2), Numbers("b", 4)], cyclic=False, stop="all_exhausted", customized_yield_fn=pairs)
+        inner.name, inner.percent = "inner", 1
+        return MergedDataset([inner, Numbers("c", 30)], customized_yield_fn=outer)
+
+    assert_exact_resume(make, steps=50)
+
+
+def test_iterating_again_gives_the_same_stream():
+    """A second iterator begins where the first one did."""
+    dataset = MergedDataset([Numbers("a", 11, process_fn=Packer()), Numbers("b", 7)])
+    first, second = ([plain(batch) for batch in islice(loaded(dataset, 0), 30)] for _ in range(2))
+    assert first == second

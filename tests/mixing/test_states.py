@@ -1,0 +1,197 @@
+"""States: what they hold, and that states that do not fit are refused by what differs."""
+
+import json
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset, StateError, to_state
+from tests.streams import Numbers, in_lane, loaded, plain, resumed, through_json
+
+
+def make(seed=0, size=20, **changes):
+    """A mixture of two sources."""
+    return MergedDataset([Numbers("a", size, changes.pop("weight", 2)), Numbers("b", 10)], seed=seed, **changes)
+
+
+def states_after(dataset, count, num_workers=0):
+    """What a trainer holds after `count` samples."""
+    states = {}
+    for batch in islice(loaded(dataset, num_workers), count):
+        states.update(to_state(batch))
+    return through_json(states)
+
+
+def test_states_are_small_flat_json():
+    """One entry per source, rank and worker, of at most 300 bytes; nothing nested is lost by update."""
+    states = states_after(make(), 15, num_workers=2)
+    assert sorted(key for key in states if key.startswith("cursor")) == [f"cursor/0/0/0/{w}/{s}" for w in (0, 1) for s in "ab"]
+    assert all(len(json.dumps({key: value})) <= 300 for key, value in states.items() if key.startswith("cursor"))
+
+
+def test_to_state_takes_samples_lists_and_nested_lists():
+    """All give the same."""
+    batch = list(islice(iter(make()), 6))
+    assert to_state(batch) == to_state([batch[:2], [batch[2:]]])
+    states = {}
+    for sample in batch:
+        states.update(to_state(sample))
+    assert states == to_state(batch)
+
+
+@pytest.mark.parametrize("batch", [3, {"value": 1}, [{"value": 1}], "text", [None]])
+def test_to_state_refuses_what_carries_no_state(batch):
+    """A sample that a collate function built anew has lost its state."""
+    with pytest.raises(StateError, match="to_state: expected a sample"):
+        to_state(batch)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: make(seed=1), "the mixture has another order"),
+        (lambda: make(size=21), r"source 'a' has another order(.|\n)*20 records(.|\n)*21 records"),
+        (lambda: make(shuffle_unstreaming_subsets=False), "source 'a' has another order"),
+        (lambda: make(cyclic=False), "the mixture has another order"),
+        (lambda: MergedDataset([Numbers("x", 20)]), r"written for another dataset, with the sources \['', 'a', 'b'\]"),
+    ],
+)
+def test_states_of_another_dataset_or_seed_are_refused(other, message):
+    """The message says what differs."""
+    with pytest.raises(StateError, match=message):
+        other().set_dataloader_states(states_after(make(), 5))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"x": 1},
+        {"cursor/0/0/0/0/a": {"draws": 1}},
+        {"generation/0": {"format": 1}},
+        {"generation/0": {"format": 9, "dp_size": 1, "num_workers": 1, "nodes": {}}},
+        {"worker/0/0/x": 1},
+        {"worker/0/0/0": 1},
+        {"cursor/0/0/0/0/a": {"draws": 1, "clock": float("nan"), "epoch": 0, "window": 0, "taken": 0}},
+        {7: 7},
+        [1, 2],
+        None,
+    ],
+)
+def test_garbage_is_refused(garbage):
+    """The message names the key that to_state did not write."""
+    with pytest.raises(StateError, match="states: "):
+        make().set_dataloader_states(garbage)
+
+
+@pytest.mark.parametrize(("dp_size", "num_workers", "message"), [(2, 1, "dp_size=1, this run has dp_size=2"), (1, 3, "num_workers=2, this run")])
+def test_another_topology_is_refused(dp_size, num_workers, message):
+    """Until states can be dealt anew, only the same ranks and workers resume."""
+    states = states_after(make(), 8, num_workers=1 if dp_size > 1 else 2)
+    dataset = make()
+    dataset.set_data_parallel(dp_size, 0)
+    dataset.set_dataloader_states(states)
+    with pytest.raises(StateError, match=message):
+        next(iter(in_lane(dataset, 0, num_workers)))
+
+
+def test_states_of_another_rank_alone_are_refused():
+    """A rank that finds nothing of its own must not begin anew in silence."""
+    first = make()
+    first.set_data_parallel(2, 0)
+    dataset = make()
+    dataset.set_data_parallel(2, 1)
+    dataset.set_dataloader_states(states_after(first, 5))
+    with pytest.raises(StateError, match=r"nothing of rank 1, only of ranks \[0\]"):
+        next(iter(dataset))
+
+
+def test_all_ranks_can_resume_from_one_joined_dict():
+    """The ranks' entries have different keys."""
+    joined, rests = {}, []
+    for rank in range(2):
+        dataset = make()
+        dataset.set_data_parallel(2, rank)
+        samples = list(islice(iter(dataset), 20))
+        joined.update(to_state(samples[: 5 + rank]))
+        rests.append([plain(sample) for sample in samples[5 + rank :]])
+    for rank, rest in enumerate(rests):
+        dataset = make()
+        dataset.set_data_parallel(2, rank)
+        dataset.set_dataloader_states(through_json(joined))
+        assert [plain(sample) for sample in islice(iter(dataset), len(rest))] == rest
+
+
+def test_states_set_while_iterating_end_that_iteration():
+    """An iterator that began before would go on with the old ones."""
+    dataset = make()
+    iterator = iter(dataset)
+    states = to_state(next(iterator))
+    dataset.set_dataloader_states(states)
+    with pytest.raises(RuntimeError, match="states were set after"):
+        next(iterator)
+
+
+def test_weights_may_change_between_runs():
+    """The clocks go on: the new shares hold from the resume on, without a jump."""
+    states = states_after(make(weight=2), 300)
+    dataset = make(weight=8)
+    dataset.set_dataloader_states(states)
+    names = [sample["__datasetname__"] for sample in islice(iter(dataset), 180)]
+    assert all(abs(names[:j].count("a") - j * 8 / 9) <= 4 for j in range(1, 180))
+
+
+def test_a_source_that_joins_starts_at_the_lowest_clock():
+    """It gets its share from then on, not the thousands that it missed; also at the resume after that."""
+    states = states_after(make(), 3000)
+
+    def grown():
+        return MergedDataset([Numbers("a", 20, 2), Numbers("b", 10), Numbers("new", 10)])
+
+    dataset = resumed(grown, states)
+    names = []
+    for sample in islice(iter(dataset), 100):
+        names.append(sample["__datasetname__"])
+        states.update(to_state(sample))
+    assert 22 <= names.count("new") <= 28
+    whole = [plain(s) for s in islice(iter(resumed(grown, states)), 50)]
+    assert whole == [plain(s) for s in islice(iter(dataset), 0)] or 10 <= sum(s["__datasetname__"] == "new" for s in whole) <= 15
+
+
+def test_a_source_that_joined_but_was_not_drawn_yet_still_starts_at_the_lowest_clock():
+    """The states list the sources of each generation, so that the second resume tells it from one that never drew."""
+    states = states_after(make(), 3000)
+
+    def grown():
+        return MergedDataset([Numbers("a", 20, 2), Numbers("b", 10), Numbers("new", 10, 0.01)])
+
+    dataset = resumed(grown, states)
+    for sample in islice(iter(dataset), 2):
+        states.update(to_state(sample))
+    whole = [plain(s) for s in islice(iter(resumed(grown, states)), 60)]
+    assert [s["__datasetname__"] for s in whole].count("new") <= 2
+
+
+def test_a_source_can_leave():
+    """The others go on where they stood."""
+    states = states_after(make(), 31)
+    want = [s["value"] for s in islice(iter(resumed(make, states)), 60) if s["__datasetname__"] == "a"]
+    alone = resumed(lambda: MergedDataset([Numbers("a", 20, 2)]), states)
+    assert [s["value"] for s in islice(iter(alone), len(want))] == want
+
+
+def test_states_of_a_pass_continue_that_pass():
+    """Without set_epoch, a resume takes the latest pass; states of another pass do not apply."""
+    def finite():
+        return MergedDataset([Numbers("a", 12)], cyclic=False)
+
+    states, dataset = {}, finite()
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        values = []
+        for sample in islice(iter(dataset), 12 if epoch == 0 else 5):
+            values.append(sample["value"])
+            states.update(to_state(sample))
+    assert sorted(values + [s["value"] for s in resumed(finite, states)]) == list(range(12))
+    later = resumed(finite, states)
+    later.set_epoch(2)
+    assert sorted(s["value"] for s in later) == list(range(12))

@@ -1,0 +1,215 @@
+"""Real DataLoader workers under each start method: resume, passes, kills, and what workers must not decide."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from streamdata import MergedDataset, mixed_collate, to_state
+from tests.mixing.test_resume import Packer, irregular_stream
+from tests.streams import Numbers, NumbersAhead, loaded, plain, through_json
+
+START_METHODS = ["fork", "spawn", "forkserver"]
+
+
+def make():
+    """A mixture with a stateful function, an irregular one, a nested mixture and look-ahead."""
+    inner = MergedDataset([NumbersAhead("c", 9), Numbers("d", 5)], cyclic=False, stop="all_exhausted")
+    inner.name, inner.percent = "inner", 1
+    return MergedDataset([Numbers("a", 40, 2, process_fn=Packer()), Numbers("b", 30, process_fn=irregular_stream), inner], seed=8)
+
+
+def loader(dataset, method, num_workers=2, batch_size=3, **options):
+    """A stock DataLoader."""
+    context = method if num_workers else None
+    return DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=mixed_collate, multiprocessing_context=context, **options)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_resume_is_exact_with_real_workers(method):
+    """The batches are those of the simulated lanes; a resume goes on with them, a second resume too."""
+    want = [plain(batch) for batch in islice(loaded(make(), 2, 3), 14)]
+    states, got = {}, []
+    for leg in (3, 4, 7):
+        dataset = make()
+        dataset.set_dataloader_states(through_json(states))
+        for batch in islice(loader(dataset, method), leg):
+            got.append(plain(batch))
+            states.update(to_state(batch))
+    assert got == want
+
+
+def test_three_workers_and_prefetch_resume_exactly():
+    """Only what the trainer received counts, however far the workers ran ahead."""
+    want = [plain(batch) for batch in islice(loaded(make(), 3, 2), 20)]
+    states = {}
+    for batch in islice(loader(make(), "fork", 3, 2, prefetch_factor=5), 7):
+        states.update(to_state(batch))
+    dataset = make()
+    dataset.set_dataloader_states(through_json(states))
+    assert [plain(batch) for batch in islice(loader(dataset, "fork", 3, 2), 13)] == want[7:]
+
+
+def test_no_worker_and_one_worker_are_the_same_topology():
+    """States of one resume in the other."""
+    states = {}
+    for batch in islice(loader(make(), "fork", 1), 3):
+        states.update(to_state(batch))
+    dataset = make()
+    dataset.set_dataloader_states(states)
+    want = [plain(batch) for batch in islice(loaded(make(), 0, 3), 8)]
+    assert [plain(batch) for batch in islice(loader(dataset, None, 0), 5)] == want[3:]
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_set_epoch_reaches_persistent_workers(method):
+    """The next iteration of living workers is the new pass."""
+    dataset = MergedDataset([Numbers("a", 12)], cyclic=False)
+    batches = loader(dataset, method, 2, 2, persistent_workers=True)
+    passes = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        passes.append([sample["value"] for batch in batches for sample in batch])
+    assert [sorted(values) for values in passes] == [list(range(12))] * 3
+    assert passes[0] == passes[2] != passes[1]
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_states_set_after_workers_started_are_an_error(method):
+    """They would not see them: no silent fresh start."""
+    dataset = make()
+    batches = iter(loader(dataset, method))
+    states = to_state(next(batches))
+    with pytest.raises(RuntimeError, match="DataLoader workers already iterate"):
+        dataset.set_dataloader_states(states)
+
+
+def test_states_set_before_the_workers_looked_are_an_error():
+    """Living workers that had not begun to iterate find out themselves."""
+    dataset = make()
+    states = to_state(next(iter(make())))
+    batches = loader(dataset, "fork", 1, persistent_workers=True)
+    iterator = iter(batches)
+    dataset._shared[2:] = 0  # as if the worker had not come so far
+    dataset._shared[1] = dataset._version = 5
+    with pytest.raises(RuntimeError, match="states were set after"):
+        for _ in iterator:
+            pass
+    assert states
+
+
+def test_states_can_be_set_again_once_workers_have_gone():
+    """A finished DataLoader is no hindrance."""
+    dataset = make()
+    states = {}
+    for batch in islice(loader(dataset, "fork"), 3):
+        states.update(to_state(batch))
+    dataset.set_dataloader_states(states)
+    want = [plain(batch) for batch in islice(loaded(make(), 2, 3), 5)]
+    assert [plain(batch) for batch in islice(loader(dataset, "fork"), 2)] == want[3:]
+
+
+def change_rank(worker):
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = "1", "2"
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_the_rank_is_found_in_the_trainer_not_in_the_worker(method, monkeypatch):
+    """What a worker's environment says later changes nothing."""
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    batch = next(iter(loader(make(), method, worker_init_fn=change_rank)))
+    assert {sample["__dprank__"] for sample in batch} == {2}
+
+
+SCRIPT = """
+import os, signal, sys, time
+sys.path.insert(0, {root!r})
+import torch
+from torch.utils.data import DataLoader
+from streamdata import MergedDataset, mixed_collate
+from tests.streams import Numbers
+
+class Dies(Numbers):
+    def __getitem__(self, index):
+        if index == {fatal}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+if __name__ == "__main__":
+    loader = DataLoader(MergedDataset([Dies("a", 50)]), 4, num_workers=2, collate_fn=mixed_collate, multiprocessing_context={method!r})
+    iterator = iter(loader)
+    next(iterator)
+    print(*(worker.pid for worker in iterator._workers), flush=True)
+    for batch in iterator:
+        time.sleep(0.01)
+"""
+
+
+def start_script(tmp_path, method, fatal):
+    """Start a trainer of its own; return it with the process ids of its workers."""
+    path = tmp_path / "trainer.py"
+    path.write_text(SCRIPT.format(root=str(Path(__file__).parents[2]), method=method, fatal=fatal))
+    trainer = subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return trainer, [int(pid) for pid in trainer.stdout.readline().split()]
+
+
+def assert_gone(pids, within_s=10):
+    """None of these processes lives on."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.05)
+    assert pids
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_killed_worker_is_an_error_within_seconds(method, tmp_path):
+    """Not a hang, and no process is left."""
+    trainer, workers = start_script(tmp_path, method, fatal=5)
+    _, errors = trainer.communicate(timeout=60)
+    assert trainer.returncode == 1
+    assert "killed by signal" in errors or "exited unexpectedly" in errors
+    assert_gone(workers)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_its_trainer(method, number, tmp_path):
+    """Ctrl-C is a clean stop within seconds; even a killed trainer leaves no orphan."""
+    trainer, workers = start_script(tmp_path, method, fatal=-1)
+    trainer.send_signal(number)
+    trainer.communicate(timeout=60)
+    assert trainer.returncode != 0
+    assert_gone(workers, 30)
+
+
+def test_errors_of_a_worker_arrive_with_their_place():
+    """Type, source and record."""
+
+    class Fails(Numbers):
+        def __getitem__(self, index):
+            raise OSError(f"cannot read {index}")
+
+    with pytest.raises(OSError, match="source 'a': __getitem__ failed at index"):
+        next(iter(loader(MergedDataset([Fails("a", 9)]), "fork")))
+
+
+def test_tensors_of_samples_arrive_writable():
+    """Through mixed_collate, as an ordinary list of dicts."""
+
+    class Tensors(Numbers):
+        def __getitem__(self, index):
+            return {"x": torch.full((3,), index)}
+
+    batch = next(iter(loader(MergedDataset([Tensors("a", 9)]), "fork")))
+    batch[0]["x"] += 1
+    assert type(batch) is list
+    assert type(batch[0]) is dict

@@ -1,0 +1,139 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamdata.recipe import Problem, check_recipe
+from streamdata.recipe.trust import PERMITTED
+
+Write = Callable[..., str]
+
+
+def errors(problems: list[Problem]) -> list[str]:
+    """The first lines of the errors."""
+    return [str(problem).split("\n")[0] for problem in problems if problem.kind == "error"]
+
+
+@pytest.mark.usefixtures("zoo")
+def test_all_errors_are_reported_at_once(write: Write) -> None:
+    """Variables, interpolations, includes, targets and parameters, each with its place."""
+    recipe = write("""\
+        a: ${variables:img_siz}
+        b: ${nowhere}
+        c: {include: gone.yaml}
+        d: {target: os.system, params: {}}
+        e: {target: zoo.Sorce}
+        f: {target: zoo.Source, params: {img_sise: 1, seq_len: '${variables:seq}'}}
+        g: {target: zoo.Any, name: x}
+        h: 1
+        h: 2
+        """)
+    bare = "a target without params is the imported thing itself, and takes no attributes"
+    assert errors(check_recipe(recipe, {"img_size": 1, "seq": 2})) == [
+        "recipe.yaml:9:1: h: the key 'h' is given twice, the first time in line 8",
+        "recipe.yaml:1:4: a: no variable 'img_siz' was given, did you mean 'img_size'?; given: img_size, seq",
+        "recipe.yaml:2:4: b: Interpolation key 'nowhere' not found",
+        "recipe.yaml:3:14: c.include: the included file 'gone.yaml' was not found",
+        f"recipe.yaml:7:4: g (zoo.Any): {bare}, got name",
+        "recipe.yaml:4:13: d.target: 'os.system' is refused: of the standard library only these are targets: "
+        + ", ".join(PERMITTED),
+        "recipe.yaml:5:13: e.target: module 'zoo' has no 'Sorce', did you mean 'Source'?",
+        "recipe.yaml:6:34: f.params.img_sise (zoo.Source): unknown parameter 'img_sise', did you mean 'img_size'?",
+        "recipe.yaml:6:4: f (zoo.Source): missing parameters: img_size; given: img_sise, seq_len",
+    ]
+
+
+def test_no_target_is_imported(write: Write, zoo: Path) -> None:
+    """Not the module, not its package, not what it imports: shown in a fresh interpreter."""
+    (zoo / "loud").mkdir()
+    (zoo / "loud" / "__init__.py").write_text("from loud.inner import Box\nopen('imported', 'w')\n")
+    (zoo / "loud" / "inner.py").write_text(
+        "import torch\nopen('imported', 'w')\nclass Box:\n def __init__(self, x): ...\n"
+    )
+    write("a: {target: loud.Box, params: {y: 1}}\nb: {target: loud.inner.Box, params: {x: 1}}\n")
+    code = (
+        "import sys; from streamdata.recipe import check_recipe; found = check_recipe('recipe.yaml')\n"
+        "assert [p.path for p in found] == ['a.params.y', 'a'], found\n"
+        "assert not {'loud', 'loud.inner', 'torch'} & set(sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": f"{root}:{zoo}"}, timeout=60)
+    assert not Path("imported").exists()
+
+
+@pytest.mark.usefixtures("zoo")
+def test_a_sound_recipe_has_no_problems(write: Write) -> None:
+    """Includes, bare targets, partials, dataclasses, dynamic objects and interpolations."""
+    write("target: zoo.Source\nparams: {img_size: '${variables:n}'}\n", "inner.yaml")
+    recipe = write("""\
+        a: {include: inner.yaml, name: x}
+        b: {target: functools.partial, params: {func: {target: zoo.double}, x: '${dynamic_objs:any}'}}
+        c: {target: zoo.Point, params: {x: 1}}
+        d: {target: zoo.Any.build, params: {size: '${c.params.x}'}}
+        e: {target: builtins.dict, params: {k: 1}}
+        f: {target: zoo.functools.partial}
+        """)
+    assert check_recipe(recipe, {"n": 3}) == []
+
+
+@pytest.mark.usefixtures("zoo")
+def test_dynamic_names_are_checked_where_they_are_known(write: Write) -> None:
+    """Without a list any name will do."""
+    recipe = write("a: ${dynamic_objs:x}")
+    assert check_recipe(recipe) == []
+    assert check_recipe(recipe, dynamic_objs_names=["x"]) == []
+    assert "no dynamic object 'x'" in errors(check_recipe(recipe, dynamic_objs_names=["y"]))[0]
+
+
+def test_unused_variables_are_warnings(write: Write) -> None:
+    """As they are in building."""
+    (problem,) = check_recipe(write("a: 1"), {"x": 1})
+    assert (problem.kind, problem.message) == ("warning", "the variable 'x' is not used by the recipe")
+
+
+@pytest.mark.usefixtures("zoo")
+@pytest.mark.parametrize("text", ["target: zoo.bound\nparams: {}", "target: numpy.add\nparams: {}", "a: ${appl:1}"])
+def test_what_cannot_be_read_is_not_an_error(write: Write, text: str) -> None:
+    """Computed values, extensions in C and the application's resolvers are told apart."""
+    problems = check_recipe(write(text))
+    assert [problem.kind for problem in problems] == ["not checked"]
+
+
+@pytest.mark.usefixtures("zoo")
+@pytest.mark.parametrize("target", ["zoo.run", "zoo.Starter", "zoo.os.system", "zoo.functools.reduce"])
+def test_aliases_of_the_standard_library_are_seen(write: Write, target: str) -> None:
+    """By following the imports in the source."""
+    (problem,) = check_recipe(write(f"target: {target}"))
+    assert "is refused: of the standard library" in problem.message
+
+
+def test_allow_narrows_the_check(write: Write) -> None:
+    """By name, as in building."""
+    (problem,) = check_recipe(write("target: numpy.dot"), allow=["my_pkg"])
+    assert "the caller allows only my_pkg, streamdata" in problem.message
+
+
+def test_a_file_included_twice_is_reported_once_per_place(write: Write) -> None:
+    """Each chain of includes is one problem."""
+    write("a: {target: os.system}", "inner.yaml")
+    problems = check_recipe(write("- include: inner.yaml\n- include: inner.yaml\n"))
+    assert [problem.chain for problem in problems] == [
+        ("recipe.yaml:1:12: [0].include",),
+        ("recipe.yaml:2:12: [1].include",),
+    ]
+
+
+@pytest.mark.parametrize("text", ["a: [1", "", "a: &x [*x]"])
+def test_unreadable_recipes_are_reported_not_raised(write: Write, text: str) -> None:
+    """A problem like any other."""
+    assert len(check_recipe(write(text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 'x ${variables:gone'", "a: '${b.${variables:gone}}'", "target: ${variables:gone}"]
+)
+def test_a_missing_value_does_not_hide_or_multiply_problems(write: Write, text: str) -> None:
+    """What depends on it is passed over."""
+    assert 1 <= len(check_recipe(write(text + "\nb: {null_: 1}\n" if "target" not in text else text))) <= 2

@@ -1,0 +1,75 @@
+from collections.abc import Callable
+
+import pytest
+
+from streamdata.recipe import check_recipe
+
+pytestmark = pytest.mark.usefixtures("zoo")
+Write = Callable[..., str]
+
+
+def problems_of(write: Write, *children: str) -> list[str]:
+    """The first lines of what is wrong with the children, without what concerns the mixture's own class."""
+    lines = "".join(f"\n    - {child}" for child in children) or " []"
+    recipe = write(f"target: streamdata.MergedDataset\nparams:\n  datasets:{lines}\n")
+    found = [str(problem).split("\n")[0] for problem in check_recipe(recipe)]
+    return [line for line in found if ": target: " not in line and ": root (" not in line]
+
+
+def child(extra: str, target: str = "zoo.Point") -> str:
+    """A source of a class that neither names nor weighs itself."""
+    return f"{{target: {target}, params: {{x: 1}}{extra}}}"
+
+
+def test_sound_children_are_accepted(write: Write) -> None:
+    """Unique names, positive weights that need not add to one."""
+    assert problems_of(write, child(", name: a, percent: 1"), child(", name: b, percent: 2.5")) == []
+
+
+def test_every_bad_child_is_reported(write: Write) -> None:
+    """All at once, each with its place."""
+    found = problems_of(
+        write,
+        child(", name: a, percent: 1"),
+        child(", name: a, percent: 1"),
+        child(", name: a.b, percent: 0"),
+        child(", percent: .nan"),
+        child(", name: '', percent: -1"),
+        child(", name: d"),
+        child(", name: e, percent: yes"),
+        child(", name: f, percent: .inf"),
+    )
+    assert [line.removeprefix("recipe.yaml:") for line in found] == [
+        "5:49: params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:49",
+        "6:49: params.datasets[2].name: expected text without '.' as a name, got 'a.b'",
+        "6:63: params.datasets[2].percent: expected a positive number as percent, got 0",
+        "7:7: params.datasets[3]: expected a dataset with a name, got none",
+        "7:52: params.datasets[3].percent: expected a positive number as percent, got nan",
+        "8:49: params.datasets[4].name: expected text without '.' as a name, got ''",
+        "8:62: params.datasets[4].percent: expected a positive number as percent, got -1",
+        "9:7: params.datasets[5]: expected a dataset with a weight, got none",
+        "10:61: params.datasets[6].percent: expected a positive number as percent, got True",
+        "11:61: params.datasets[7].percent: expected a positive number as percent, got inf",
+    ]
+
+
+def test_no_datasets_is_an_error(write: Write) -> None:
+    """An empty list mixes nothing."""
+    recipe = write("target: streamdata.MergedDataset\nparams: {datasets: []}\n")
+    assert any("expected at least one dataset" in problem.message for problem in check_recipe(recipe))
+
+
+def test_included_children_bring_their_names(write: Write) -> None:
+    """The include's own keys override those of the included root."""
+    write(child(", name: inner, percent: 1"), "inner.yaml")
+    assert problems_of(write, "{include: inner.yaml}", "{include: inner.yaml, name: other}") == []
+    assert "'inner' again" in problems_of(write, "{include: inner.yaml}", "{include: inner.yaml}")[0]
+    assert "got 0" in problems_of(write, "{include: inner.yaml, percent: 0}")[0]
+
+
+def test_what_only_building_tells_is_not_reported(write: Write) -> None:
+    """Dynamic children, unknown values, factories, and classes that name and weigh themselves."""
+    assert problems_of(write, "${dynamic_objs:x}", child(", name: a, percent: 1")) == []
+    assert problems_of(write, "{target: zoo.double, params: {x: 1}}") == []
+    found = problems_of(write, child(", name: '${variables:n}', percent: '${variables:p}'"))
+    assert all("no variable" in line for line in found)

@@ -1,0 +1,114 @@
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from streamdata.errors import RecipeError
+from streamdata.recipe import instantiate_from_yaml
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def register() -> Iterator[Callable[[str, Any], None]]:
+    """Registers resolvers as an application does, under whichever name OmegaConf has for that."""
+    names: list[str] = []
+
+    def _register(name: str, resolver: Any) -> None:
+        names.append(name)
+        getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)(name, resolver)
+
+    yield _register
+    for name in names:
+        OmegaConf.clear_resolver(name)
+
+
+def test_interpolation_of_nodes_and_environment(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute, relative, embedded and environment interpolations keep working."""
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    built = instantiate_from_yaml(write("a: {b: [1, 2], c: '${.b}'}\nd: ${a.b[1]}\ne: '${oc.env:DATA_ROOT}/${d}'\n"))
+    assert built == {"a": {"b": [1, 2], "c": [1, 2]}, "d": 2, "e": "/data/2"}
+
+
+def test_a_list_root_can_be_interpolated(write: Write) -> None:
+    """Indexes name its nodes."""
+    assert instantiate_from_yaml(write("- 3\n- x: ${0}\n")) == [3, {"x": 3}]
+
+
+def test_resolvers_of_the_application_work_and_survive(write: Write, register: Callable[[str, Any], None]) -> None:
+    """Whatever they return arrives: scalars, nested data with markers, and objects."""
+    thing = object()
+    register("thing", lambda: thing)
+    register("wrap", lambda value: {"in": [value]})
+    built = instantiate_from_yaml(
+        write("a: '${thing:}'\nb: ${wrap:${c}}\nc: ${dynamic_objs:o}\n"), dynamic_objs={"o": thing}
+    )
+    assert built["a"] is thing
+    assert built["b"]["in"][0] is thing
+    assert OmegaConf.has_resolver("thing")
+
+
+def test_no_resolver_of_ours_is_registered(write: Write) -> None:
+    """Building leaves OmegaConf's global state alone."""
+    instantiate_from_yaml(write("a: ${variables:x}\nb: ${dynamic_objs:o}\n"), {"x": 1}, {"o": 2})
+    assert not OmegaConf.has_resolver("variables")
+    assert not OmegaConf.has_resolver("dynamic_objs")
+
+
+def test_an_applications_own_resolver_called_variables_survives(
+    write: Write, register: Callable[[str, Any], None]
+) -> None:
+    """It is neither used nor removed."""
+    register("variables", lambda name: f"theirs {name}")
+    assert instantiate_from_yaml(write("a: ${variables:x}\n"), {"x": "ours"}) == {"a": "ours"}
+    assert OmegaConf.create({"a": "${variables:x}"}).a == "theirs x"
+
+
+def test_two_recipes_are_built_at_once(write: Write) -> None:
+    """Each thread sees its own values."""
+    recipe = write("a: ${variables:x}\nb: ${a}\nc: ${dynamic_objs:o}\n")
+    objects = [object() for _ in range(40)]
+
+    def build(number: int) -> Any:
+        return instantiate_from_yaml(recipe, {"x": number}, {"o": objects[number]})
+
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(build, range(40)))
+    assert built == [{"a": n, "b": n, "c": objects[n]} for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x:\n  - y: ${nope.z}\n", r"recipe\.yaml:2:8: x\[0\]\.y: Interpolation key 'nope\.z' not found"),
+        ("x: ${oc.env:NO_SUCH_NAME}\n", r"recipe\.yaml:1:4: x: .*NO_SUCH_NAME"),
+        ("x: ${nobody:1}\n", r"recipe\.yaml:1:4: x: Unsupported interpolation type nobody\n  Register it"),
+        ("a: 1\nx: ['${']\n", r"recipe\.yaml:2:5: x\[0\]: expected a valid interpolation in '\$\{'"),
+        ("x: ${y}\ny: ${x}\n", r"recipe\.yaml:1:4: x: Recursive"),
+        ("x: {y: '${x}'}\n", r"recipe\.yaml:1:\d: x"),
+        ("x: '???'\n", r"recipe\.yaml:1:4: x: expected a value in the place of '\?\?\?'"),
+        ("x: ['???']\n", r"recipe\.yaml:1:5: x\[0\]: expected a value"),
+        ("x: ${dynamic_objs:o}\ny: a ${x}\n", r"recipe\.yaml:2:4: y: an object, a tuple .* whole value"),
+    ],
+)
+def test_what_does_not_resolve_has_its_place(write: Write, text: str, message: str) -> None:
+    """OmegaConf's exceptions become recipe errors with line, column and path."""
+    with pytest.raises(RecipeError, match=message):
+        instantiate_from_yaml(write(text), dynamic_objs={"o": object()})
+
+
+def test_the_cause_is_kept(write: Write) -> None:
+    """OmegaConf's own exception stays reachable."""
+    with pytest.raises(RecipeError) as caught:
+        instantiate_from_yaml(write("x: ${nope}\n"))
+    assert type(caught.value.__cause__).__name__ == "InterpolationKeyError"
+
+
+def test_interpolation_bombs_are_errors(write: Write) -> None:
+    """Nodes that name nodes eight times over are stopped."""
+    lines = ["a0: [1]"] + [f"a{n}: [{', '.join([f'${{a{n - 1}}}'] * 8)}]" for n in range(1, 9)]
+    lines = [line.replace("${", "'${").replace("}", "}'") for line in lines]
+    with pytest.raises(RecipeError, match="interpolations add more than"):
+        instantiate_from_yaml(write("\n".join(lines)))

@@ -1,0 +1,195 @@
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from streamdata.sources import process_image
+from streamdata.sources.process_image import (
+    ImageJsonlProcessFnBuilder,
+    ImageTextPairProcessFnBuilder,
+    decode_image,
+    open_image,
+    to_tensor,
+)
+from streamdata.text import load_tokenizer
+from tests.text.tiny_tokenizer import save_tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where a tiny tokenizer lies."""
+    return save_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def encode(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """The bytes of an image file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def halves(width: int = 40, height: int = 20) -> Image.Image:
+    """Left half red, right half blue."""
+    image = Image.new("RGB", (width, height), "red")
+    image.paste("blue", (width // 2, 0, width, height))
+    return image
+
+
+@pytest.mark.parametrize(("field", "kind"), [("jpg", "JPEG"), ("jpeg", "JPEG"), ("png", "PNG"), ("webp", "WEBP")])
+def test_pair_becomes_image_and_token_ids(tokenizer: str, field: str, kind: str) -> None:
+    """Each kind of image arrives as (3, size, size) in [0, 1], left red and right blue; the text as its ids."""
+    record = {field: encode(halves(), kind), "txt": b"the cat", "__key__": "x/1", "width": 40}
+    (sample,) = ImageTextPairProcessFnBuilder(16, 32, tokenizer)(iter([record]))
+    img, txt = sample["img"], sample["txt"]
+    assert (img.dtype, tuple(img.shape)) == (torch.float32, (3, 16, 16))
+    assert 0 <= img.min() <= img.max() <= 1
+    for side, color in ((img[:, :, 2], [1, 0, 0]), (img[:, :, -3], [0, 0, 1])):
+        assert torch.allclose(side.mean(dim=1), torch.tensor(color, dtype=torch.float32), atol=0.06)
+    assert txt.dtype == torch.int64
+    assert load_tokenizer(tokenizer).decode(txt.tolist()) == "the cat"
+    assert {key: sample[key] for key in sample if key not in ("img", "txt")} == {"__key__": "x/1", "width": 40}
+
+
+def test_pair_cuts_its_text(tokenizer: str) -> None:
+    """No more than max_text_len ids, from the start."""
+    record = {"png": encode(halves()), "txt": "the cat sat on the mat"}
+    (whole,) = ImageTextPairProcessFnBuilder(4, 99, tokenizer)(iter([record]))
+    (cut,) = ImageTextPairProcessFnBuilder(4, 3, tokenizer)(iter([record]))
+    assert cut["txt"].tolist() == whole["txt"][:3].tolist()
+
+
+def test_pair_takes_a_caption_where_there_is_no_txt(tokenizer: str) -> None:
+    """A sidecar's caption is a text, too; `txt` goes first; the caption itself stays."""
+    caption_only = {"png": encode(halves()), "caption": "the cat", "txt": None}
+    both = {"png": encode(halves()), "caption": "the cat", "txt": b"mat"}
+    first, second = ImageTextPairProcessFnBuilder(4, 99, tokenizer)(iter([caption_only, both]))
+    assert load_tokenizer(tokenizer).decode(first["txt"].tolist()) == "the cat"
+    assert load_tokenizer(tokenizer).decode(second["txt"].tolist()) == "mat"
+    assert first["caption"] == "the cat"
+
+
+@pytest.mark.parametrize(
+    ("record", "what"), [({"txt": b"x", "gif": b""}, "an image"), ({"png": b"", "id": 1}, "a text")]
+)
+def test_pair_names_the_fields_of_a_record_that_lacks_one(tokenizer: str, record: Any, what: str) -> None:
+    """The error says what was expected where, and what there is."""
+    with pytest.raises(ValueError, match=rf"expected {what} in one of the fields .*") as caught:
+        list(ImageTextPairProcessFnBuilder(4, 4, tokenizer)(iter([record])))
+    assert str(sorted(record)) in str(caught.value)
+
+
+def test_pair_does_not_change_its_record(tokenizer: str) -> None:
+    """A sample is a dict of its own."""
+    record = {"png": encode(halves()), "txt": b"x"}
+    before = dict(record)
+    list(ImageTextPairProcessFnBuilder(4, 4, tokenizer)(iter([record])))
+    assert record == before
+
+
+def test_image_of_a_record_becomes_a_tensor(tmp_path: Path) -> None:
+    """A PIL image under `image` becomes (3, size, size); other fields stay."""
+    halves().save(tmp_path / "a.png")
+    record = {"image": open_image(tmp_path / "a.png"), "caption": "x"}
+    sample = pickle.loads(pickle.dumps(ImageJsonlProcessFnBuilder(8)))(record)
+    assert tuple(sample["image"].shape) == (3, 8, 8)
+    assert sample["caption"] == "x"
+    assert isinstance(record["image"], Image.Image)
+
+
+def test_record_without_pil_image_is_an_error_that_names_its_fields() -> None:
+    """It says what was found."""
+    with pytest.raises(ValueError, match=r"got bytes; the record has \['image', 'x'\]"):
+        ImageJsonlProcessFnBuilder(8)({"image": b"", "x": 1})
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: ImageJsonlProcessFnBuilder(0), lambda: ImageTextPairProcessFnBuilder(4, 0, "")]
+)
+def test_sizes_must_be_positive(build: Any) -> None:
+    """At construction."""
+    with pytest.raises(ValueError, match="is 0, expected at least 1"):
+        build()
+
+
+def test_values_are_exact() -> None:
+    """0 is 0 and 255 is 1, and the tensor may be written to."""
+    tensor = to_tensor(Image.new("RGB", (5, 5), (0, 51, 255)), 5)
+    assert [set(channel.unique().tolist()) for channel in tensor] == [{0.0}, {torch.tensor(0.2).item()}, {1.0}]
+    tensor += 1
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (Image.new("L", (4, 4), 102), [0.4, 0.4, 0.4]),
+        (Image.new("1", (4, 4), 1), [1, 1, 1]),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), [1, 1, 1]),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 255)), [1, 0, 0]),
+        (Image.new("LA", (4, 4), (0, 0)), [1, 1, 1]),
+        (Image.new("RGB", (4, 4), "blue").quantize(2), [0, 0, 1]),
+        (Image.fromarray(np.full((4, 4), 0x6666, np.uint16)), [0.4, 0.4, 0.4]),
+        (Image.new("CMYK", (4, 4), (255, 0, 0, 0)), [0, 1, 1]),
+    ],
+    ids=["grey", "bits", "transparent", "opaque", "grey-transparent", "palette", "16-bit", "cmyk"],
+)
+def test_any_mode_becomes_rgb(image: Image.Image, expected: list[float]) -> None:
+    """Also what Pillow would clip (16 bits); transparent parts become white."""
+    stored = image if image.mode == "CMYK" else decode_image(encode(image))
+    color = torch.tensor(expected, dtype=torch.float32)
+    assert torch.allclose(to_tensor(stored, 2), color.reshape(3, 1, 1).expand(3, 2, 2))
+
+
+def test_palette_with_transparency_becomes_white() -> None:
+    """One entry of the palette may be transparent."""
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 255, 0, 0])
+    assert torch.equal(to_tensor(decode_image(encode(image, transparency=b"\xff\x00")), 2), torch.ones(3, 2, 2))
+
+
+def test_large_jpeg_is_decoded_at_reduced_scale() -> None:
+    """To twice the size wanted at least; the result is that of the whole image, nearly."""
+    gradient = np.add.outer(np.arange(1024), np.arange(1600)) // 11
+    image = Image.fromarray(gradient.astype(np.uint8)).convert("RGB")
+    stored = decode_image(encode(image, "JPEG", quality=95))
+    tensor = to_tensor(stored, 64)
+    assert stored.size == (200, 128)
+    assert (tensor - to_tensor(image, 64)).abs().max() < 3 / 255
+
+
+def test_image_of_too_many_pixels_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error gives its size and the limit."""
+    monkeypatch.setattr(process_image, "MAX_PIXELS", 799)
+    with pytest.raises(ValueError, match=r"at most 799 pixels, got 40 x 20; it is not decoded"):
+        decode_image(encode(halves(), "JPEG"))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM"])
+def test_other_formats_are_not_decoded(kind: str) -> None:
+    """Only the decoders that are needed see a file's bytes."""
+    with pytest.raises(UnidentifiedImageError):
+        decode_image(encode(halves(), kind))
+
+
+def test_damaged_image_is_an_error() -> None:
+    """A truncated file never gives a half-grey image."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    with pytest.raises(OSError, match="truncated"):
+        to_tensor(decode_image(encode(noise, "JPEG")[:2000]), 32)
+
+
+def test_open_image_keeps_no_file_open_and_names_the_path(tmp_path: Path) -> None:
+    """The file may go once its header was read; an error says which file it was."""
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encode(halves(), "JPEG"))
+    image = open_image(path)
+    path.write_bytes(b"no image")
+    assert image.size == (40, 20)
+    assert tuple(to_tensor(image, 4).shape) == (3, 4, 4)
+    with pytest.raises(UnidentifiedImageError) as caught:
+        open_image(path)
+    assert caught.value.__notes__ == [f"image {path}"]

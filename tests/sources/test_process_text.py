@@ -1,0 +1,187 @@
+import copy
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamdata.errors import StateError
+from streamdata.sources.process_text import TextJsonlProcessFnBuilder
+from streamdata.text import tokenize
+from tests.text.tiny_tokenizer import save_tiny_tokenizer
+
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where a tiny tokenizer lies."""
+    return save_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+class Driver:
+    """Feeds a stateful function as a lane does: notes its state at the first pull of each burst.
+
+    `cursor` is (record that the burst begins with, its state, outputs given in it).
+    """
+
+    def __init__(self, function: Any, records: list[Record], cursor: tuple[int, Any, int] = (0, None, 0)) -> None:
+        self._function = copy.copy(function)
+        self._records = records
+        self._next, self._state, self._skip = cursor
+        self._begin, self._given = self._next, 0
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], tuple[int, Any, int]]]:
+        if self._state is not None:
+            self._function.load_state_dict(self._state)
+        for output in self._function(self._pull()):
+            self._given += 1
+            if self._given > self._skip:
+                yield output, (self._begin, self._state, self._given)
+
+    def _pull(self) -> Iterator[Record]:
+        while True:
+            if self._given:
+                self._state = json.loads(json.dumps(self._function.state_dict()))
+                self._begin, self._given, self._skip = self._next - self._state["rewind"], 0, 0
+            if self._next == len(self._records):
+                return
+            self._next += 1
+            yield self._records[self._next - 1]
+
+
+def run(function: Any, records: list[Record], cursor: Any = (0, None, 0)) -> list[Any]:
+    """What is delivered from a cursor on, as (tensors as lists, cursor after)."""
+    return [({k: v.tolist() for k, v in row.items()}, after) for row, after in Driver(function, records, cursor)]
+
+
+def records_of(texts: list[str]) -> list[Record]:
+    """Records as a JSONL source gives them."""
+    return [{"text": text, "__key__": str(index)} for index, text in enumerate(texts)]
+
+
+texts_of = st.lists(st.text(st.sampled_from("the catso\n\u00e9"), max_size=25), max_size=10)
+
+
+@given(texts=texts_of, length=st.integers(1, 24))
+@settings(deadline=None)
+def test_packer_resumes_exactly_after_every_row(tokenizer: str, texts: list[str], length: int) -> None:
+    """From every cursor, and from those that a resumed run gives, the same rows and the same cursors follow."""
+    function = TextJsonlProcessFnBuilder(length, tokenizer)
+    whole = run(function, records_of(texts))
+    for index, (_, cursor) in enumerate(whole):
+        assert run(function, records_of(texts), cursor) == whole[index + 1 :]
+
+
+@given(texts=texts_of, length=st.integers(1, 24))
+@settings(deadline=None)
+def test_packer_loses_and_repeats_no_token(tokenizer: str, texts: list[str], length: int) -> None:
+    """All rows together hold every document's tokens, each followed by one end."""
+    rows = run(TextJsonlProcessFnBuilder(length, tokenizer), records_of(texts))
+    tokens = [token for row, _ in rows for token in row["tokens"]]
+    expected = [t for x in texts if x for t in [*tokenize(tokenizer, x, with_special_tokens=False).tolist(), 0]]
+    assert tokens[: len(expected)] == expected
+    trained = sum(sum(row["loss_mask"]) for row, _ in rows)
+    assert trained == max(len(expected) - 1, 0)
+    assert len(tokens) - len(expected) < length
+
+
+def test_packer_rows_are_tensors_of_their_own(tokenizer: str) -> None:
+    """Four tensors of one length; writing into one changes no other."""
+    (row, _), *_ = Driver(TextJsonlProcessFnBuilder(8, tokenizer), records_of(["the cat sat on the mat"] * 9))
+    kinds = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in row.items()}
+    assert kinds == {
+        "tokens": (torch.int64, (8,)),
+        "labels": (torch.int64, (8,)),
+        "loss_mask": (torch.bool, (8,)),
+        "position_ids": (torch.int64, (8,)),
+    }
+    labels = row["labels"].clone()
+    row["tokens"].zero_()
+    assert torch.equal(row["labels"], labels)
+
+
+def test_packer_state_is_small_json_without_payload(tokenizer: str) -> None:
+    """Its size does not grow with what is held."""
+    rows = run(TextJsonlProcessFnBuilder(64, tokenizer), records_of(["the cat sat on the mat" * 9] * 99))
+    states = [state for _, (_, state, _) in rows if state]
+    assert len(states) > 9
+    assert all(set(state) == {"rewind", "offset", "max_sequence_length", "tokenizer"} for state in states)
+    assert max(len(json.dumps(state)) for state in states) < 100
+
+
+def test_packer_refuses_the_state_of_another_length(tokenizer: str) -> None:
+    """The error says both lengths and how to go on."""
+    state = TextJsonlProcessFnBuilder(8, tokenizer).state_dict()
+    with pytest.raises(StateError, match=r"max_sequence_length=8, the run has 16\n.*reload_from_url_level=True"):
+        TextJsonlProcessFnBuilder(16, tokenizer).load_state_dict(state)
+
+
+def test_packer_refuses_the_state_of_another_tokenizer_or_field(tokenizer: str, tmp_path: Path) -> None:
+    """Its offset would point elsewhere; the same tokenizer in another place is accepted."""
+    state = TextJsonlProcessFnBuilder(8, tokenizer).state_dict()
+    TextJsonlProcessFnBuilder(8, save_tiny_tokenizer(tmp_path / "same")).load_state_dict(state)
+    other = save_tiny_tokenizer(tmp_path / "other", text="quick brown fox")
+    with pytest.raises(StateError, match="tokenizer="):
+        TextJsonlProcessFnBuilder(8, other).load_state_dict(state)
+    with pytest.raises(StateError, match="tokenizer="):
+        TextJsonlProcessFnBuilder(8, tokenizer, text_key="body").load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [None, [], {}, {"rewind": 1}, {"rewind": -1}, {"rewind": "1"}, {"offset": 1.5}])
+def test_packer_refuses_garbage(tokenizer: str, state: Any) -> None:
+    """What is no state of a packer is an error, never a fresh start."""
+    function = TextJsonlProcessFnBuilder(8, tokenizer)
+    whole = {**function.state_dict(), **state} if state else state
+    if state == {"rewind": 1}:
+        del whole["offset"]
+    with pytest.raises(StateError, match="expected counts"):
+        function.load_state_dict(whole)
+
+
+def test_packer_notices_that_a_document_has_changed(tokenizer: str) -> None:
+    """A first record shorter than the part of it that was packed is an error."""
+    function = TextJsonlProcessFnBuilder(4, tokenizer)
+    _, cursor = run(function, records_of(["cat sat on the mat", "the cat sat", "on the mat"]))[1]
+    assert cursor[1]["offset"] > 1
+    with pytest.raises(ValueError, match="start afresh"):
+        run(function, records_of(["o", "o", "o"]), cursor)
+
+
+def test_packer_names_the_fields_of_a_record_without_text(tokenizer: str) -> None:
+    """The error says which field was expected and which there are."""
+    with pytest.raises(ValueError, match=r"'text', got NoneType; the record has \['body'\]\n.*text_key"):
+        list(TextJsonlProcessFnBuilder(4, tokenizer)(iter([{"body": "x"}])))
+
+
+def test_packer_reads_the_field_it_was_given_and_bytes(tokenizer: str) -> None:
+    """`text_key` names the field; UTF-8 bytes are text."""
+    rows = run(TextJsonlProcessFnBuilder(4, tokenizer, "body"), [{"body": "cat\u00e9".encode()}])
+    assert rows == run(TextJsonlProcessFnBuilder(4, tokenizer), [{"text": "cat\u00e9"}])[: len(rows)]
+
+
+def test_packer_loads_its_tokenizer_on_first_use_only() -> None:
+    """Building and pickling it needs no tokenizer; a missing one is an error when it is used."""
+    function = pickle.loads(pickle.dumps(TextJsonlProcessFnBuilder(4, "/nowhere/tokenizer")))
+    with pytest.raises(OSError, match="nowhere"):
+        next(iter(function(iter([{"text": "x"}]))))
+
+
+def test_copies_of_a_packer_share_nothing(tokenizer: str) -> None:
+    """Two lanes in one process each pack their own stream."""
+    function = TextJsonlProcessFnBuilder(4, tokenizer)
+    lanes = [copy.copy(function)(iter(records_of([text] * 9))) for text in ("the cat", "on mat")]
+    alone = [run(function, records_of([text] * 9)) for text in ("the cat", "on mat")]
+    for a, b, (row_a, _), (row_b, _) in zip(*lanes, *alone, strict=True):
+        assert (a["tokens"].tolist(), b["tokens"].tolist()) == (row_a["tokens"], row_b["tokens"])
+
+
+def test_packer_refuses_rows_of_no_length() -> None:
+    """At construction."""
+    with pytest.raises(ValueError, match="max_sequence_length is 0, expected at least 1"):
+        TextJsonlProcessFnBuilder(0, "any")

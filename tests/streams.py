@@ -1,0 +1,124 @@
+"""What the tests share: tiny datasets, simulated lanes, and the one contract of resume."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from streamdata import MergedDataset, to_state
+
+MakeDataset = Callable[[], MergedDataset]
+
+
+class Numbers:
+    """A map-style dataset of the numbers 0 to size - 1."""
+
+    def __init__(self, name: str, size: int, percent: float = 1.0, **attributes: object) -> None:
+        self.name, self.size, self.percent = name, size, percent
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict:
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return {"value": index}
+
+
+class NumbersAhead(Numbers):
+    """The same, read many at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[dict]:
+        return [self[index] for index in indices]
+
+
+def through_json(states: dict) -> dict:
+    """A checkpoint written and read."""
+    return json.loads(json.dumps(states))
+
+
+def plain(value: object) -> object:
+    """A sample's own content and fields, comparable with ==; without its cursor, which tells of the run."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items() if key not in ("__cursor__", "__states__")}
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.dtype, value.tolist())
+    if isinstance(value, np.ndarray):
+        return ("array", value.dtype.str, value.tolist())
+    if hasattr(value, "tobytes"):
+        return ("image", value.size, value.tobytes())
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def in_lane(dataset: MergedDataset, worker: int, num_workers: int) -> Iterable[dict]:
+    """The stream as DataLoader worker `worker` would give it, in this process."""
+    info = SimpleNamespace(id=worker, num_workers=num_workers)
+    with patch("streamdata.mixing.merged.get_worker_info", lambda: info):
+        return iter(dataset)
+
+
+def loaded(dataset: MergedDataset, num_workers: int, batch_size: int = 1) -> Iterable[list[dict]]:
+    """The batches of a stock DataLoader, simulated: workers take turns, one that is exhausted is left out."""
+    if num_workers < 2:
+        lanes = [iter(dataset)]
+    else:
+        lanes = [iter(in_lane(dataset, worker, num_workers)) for worker in range(num_workers)]
+    while lanes:
+        for lane in list(lanes):
+            batch = list(islice(lane, batch_size))
+            if batch:
+                yield batch
+            if len(batch) < batch_size:
+                lanes.remove(lane)
+
+
+def assert_exact_resume(
+    make_dataset: MakeDataset, *, steps: int = 24, beyond: int = 24, num_workers: int = 0, batch_size: int = 1
+) -> list[object]:
+    """Stop after every step, resume from the JSON states, stop there too, resume again: always the uninterrupted suffix."""
+    whole = [plain(batch) for batch in islice(loaded(make_dataset(), num_workers, batch_size), steps + beyond)]
+    assert whole, "the stream gave nothing"
+    states: dict = {}
+    for step, batch in enumerate(islice(loaded(make_dataset(), num_workers, batch_size), steps), 1):
+        states.update(to_state(batch))
+        again = resumed(make_dataset, states)
+        second = dict(through_json(states))
+        rest = []
+        for number, later in enumerate(islice(loaded(again, num_workers, batch_size), len(whole) - step)):
+            rest.append(plain(later))
+            if number < 3:
+                second.update(to_state(later))
+        assert rest == whole[step:], f"resume after step {step} is not the suffix"
+        if step % 5 == 1:
+            third = [plain(b) for b in islice(loaded(resumed(make_dataset, second), num_workers, batch_size), beyond)]
+            assert third == whole[step + min(3, len(rest)) :][: len(third)] and (third or len(whole) <= step + 3), f"second resume after {step}"
+    return whole
+
+
+def resumed(make_dataset: MakeDataset, states: dict) -> MergedDataset:
+    """A new dataset that goes on where the states say."""
+    dataset = make_dataset()
+    dataset.set_dataloader_states(through_json(states))
+    return dataset
+
+
+def delivered(make_dataset: MakeDataset, dp_size: int, num_workers: int) -> Counter:
+    """What all lanes together deliver of a finite stream: (source, url or index, key) as a multiset."""
+    counts: Counter = Counter()
+    for dp_rank in range(dp_size):
+        dataset = make_dataset()
+        dataset.set_data_parallel(dp_size, dp_rank)
+        for batch in loaded(dataset, num_workers):
+            counts.update(identity(sample) for sample in batch)
+    return counts
+
+
+def identity(sample: dict) -> tuple:
+    """Which record a sample is."""
+    return sample["__datasetname__"], sample.get("__url__", sample.get("__index__")), sample.get("__key__")
