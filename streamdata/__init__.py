@@ -1,4 +1,4 @@
-"""One YAML recipe in, one endless stream of training samples out: mixed by weight, split over ranks and workers, resumable.
+"""One YAML recipe in, one endless stream of training samples out: mixed by weight, sharded, resumable.
 
 1. recipe → `instantiate_from_yaml` → a `MergedDataset` over a tree of sources
 2. dataset → `torch.utils.data.DataLoader(…, collate_fn=mixed_collate)` → batches: lists of dicts

@@ -13,9 +13,9 @@ GOLDEN_RATIO = 0.6180339887498949
 def start_clocks(names: Sequence[str], steps: Sequence[float], lane: Lane, seeds: Sequence[object]) -> list[float]:
     """Return the clock of each source before the lane's first draw.
 
-    The k-th of the sorted names starts at a golden-ratio fraction of its step, so that sources of equal weight do not come in
-    clumps. The lane then starts as many draws into that one sequence as its turn says; the lanes together begin at
-    consecutive draws, so that a global batch is a piece of the sequence.
+    The k-th of the sorted names starts at a golden-ratio fraction of its step, so that sources of equal weight do not
+    come in clumps. The lane then starts as many draws into that one sequence as its turn says; the lanes together
+    begin at consecutive draws, so that a global batch is a piece of the sequence.
 
     Args:
         names: Of the sources, in the order of the recipe (which decides ties).

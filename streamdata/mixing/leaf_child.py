@@ -3,7 +3,7 @@
 from typing import Any
 
 from streamdata.mixing.mixture import Pairs, Run
-from streamdata.progress import Cursor
+from streamdata.progress import Cursor, whole
 from streamdata.sources import BlockOrder, Leaf, Source
 from streamdata.sources.tally import Tally
 
@@ -24,19 +24,28 @@ class LeafChild:
     is_mixture = False
 
     def __init__(
-        self, run: Run, path: str, dataset: Any, source: Source, seeds: tuple[object, ...], shuffle: bool, parent_endless: bool
+        self,
+        run: Run,
+        path: str,
+        dataset: Any,
+        source: Source,
+        seeds: tuple[object, ...],
+        shuffle: bool,
+        parent_endless: bool,
     ) -> None:
         self.path, self.endless = path, parent_endless
         self._run, self._dataset, self._source, self._seeds, self._shuffle = run, dataset, source, seeds, shuffle
         standing = run.progress.find(run.lane, run.epoch_pass, path)
-        counts = standing.cursor[6:] if standing is not None and len(standing.cursor) > 4 else (0, 0)
-        self._tally = Tally(path, int(getattr(dataset, "max_bad", 0)), *counts)
+        *_, dropped, bad = whole(standing.cursor) if standing is not None else (0, 0)
+        self._tally = Tally(path, int(getattr(dataset, "max_bad", 0)), dropped, bad)
 
     def has_records(self, round_: int) -> bool:
         return self.endless or self._order(round_).share(round_) > 0
 
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
-        leaf = Leaf(self._dataset, self._source, self._run.lane, self._order(round_), self._tally, cursor, self._run.from_window)
+        leaf = Leaf(
+            self._dataset, self._source, self._run.lane, self._order(round_), self._tally, cursor, self._run.from_window
+        )
         return iter(leaf)
 
     def _order(self, round_: int) -> BlockOrder:

@@ -1,6 +1,5 @@
 """The top of every tree: a mixture of sources as a torch dataset."""
 
-import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +11,17 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import SourceError, StateError
+from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.leaf_child import LeafChild
-from streamdata.mixing.mixture import Blend, Child, Mixture, Run
+from streamdata.mixing.mixture import Blend, Child, Mixture, Run, path_below
 from streamdata.progress import Progress, header
 from streamdata.progress.fields import CURSOR
 from streamdata.run import DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
+from streamdata.run.trainer import end_with_trainer
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
+from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
@@ -28,25 +30,28 @@ _SLOTS = 256
 
 
 class MergedDataset(IterableDataset[Sample]):
-    """One stream out of many sources, mixed by weight, split over ranks and DataLoader workers, resumable from its samples.
+    """One stream out of many sources: mixed by weight, split over ranks and workers, resumable from its samples.
 
-    Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it, `set_dataloader_states(states)`
-    goes on there. A source is a map-style dataset, one of streamdata's own, or another MergedDataset, with the attributes
-    `name` and `percent`; of a map-style one also `single_process_fn`, `process_fn` and `max_bad` apply.
+    Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it,
+    `set_dataloader_states(states)` goes on there. A source is a map-style dataset, one of streamdata's own, or
+    another MergedDataset, with the attributes `name` and `percent`; of a map-style one also `single_process_fn`,
+    `process_fn` and `max_bad` apply.
 
     Args:
         datasets: The sources.
-        cyclic: Let each source begin its next epoch when one ends. Otherwise the stream is finite, and `stop` says when it ends.
+        cyclic: Let each source begin its next epoch when one ends. Otherwise the stream is finite, and `stop` says
+        when it ends.
         shuffle_unstreaming_subsets: Shuffle the map-style sources.
         shuffle_streaming_subsets: Shuffle the sources of shards.
         seed: Of all orders.
         customized_yield_fn: A stream function over the merged stream, such as one that joins several samples to one.
-        stop: `first_exhausted` ends the stream when a draw finds a source at its end, `all_exhausted` leaves that source out.
+        stop: `first_exhausted` ends the stream when a draw finds a source at its end, `all_exhausted` leaves that
+        source out.
         cost: What a sample adds to its source's clock, such as its number of tokens; 1 where not given.
 
     Raises:
-        ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is missing or
-            not a positive number.
+        ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
+            missing or not a positive number.
     """
 
     name: str
@@ -67,7 +72,7 @@ class MergedDataset(IterableDataset[Sample]):
         if stop not in _STOP_RULES:
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
         self.datasets = list(datasets)
-        _check_sources(self.datasets)
+        check_sources(self.datasets, MergedDataset)
         self.cyclic, self.stop, self.seed = cyclic, stop, seed
         self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
@@ -78,8 +83,10 @@ class MergedDataset(IterableDataset[Sample]):
         self._from_window = False
         self._version = 0
         self._dynamic_objects: list[tuple[str, object]] = []
-        # Shared with the workers: pass (0: not set, else n + 1), version of the states, process ids of workers that iterate.
-        self._shared = torch.zeros(_PIDS + _SLOTS, dtype=torch.int64).share_memory_()
+        # Shared with the workers: pass (0: not set, else n + 1), version of the states, process ids of workers that
+        # iterate.
+        self._shared = torch.zeros(_PIDS + _SLOTS, dtype=torch.int64)
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
@@ -106,11 +113,12 @@ class MergedDataset(IterableDataset[Sample]):
 
         Args:
             states: Of this rank, or of all ranks in one dict. Empty means from the start.
-            reload_from_url_level: Go back to the start of the earliest window in which something is undelivered, with the
-                process functions afresh: for a run whose sequence length changed.
+            reload_from_url_level: Go back to the start of the earliest window in which something is undelivered, with
+                the process functions afresh: for a run whose sequence length changed.
 
         Raises:
-            StateError: They are of another dataset or seed, or no states. Another topology is found when iteration starts.
+            StateError: They are of another dataset or seed, or no states. Another topology is found when iteration
+            starts.
             RuntimeError: Workers that iterate over this dataset would not see them.
         """
         self._check_no_workers()
@@ -158,14 +166,16 @@ class MergedDataset(IterableDataset[Sample]):
             try:
                 ForkingPickler(BytesIO()).dump(value)
             except Exception as error:
-                error.add_note(f"{place}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers")
+                error.add_note(
+                    f"{place}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
+                )
                 raise
         return {**self.__dict__, "_data_parallel": self._data_parallel or find_data_parallel()}
 
     def _samples(self, run: Run, version: int) -> Iterator[Sample]:
         top = self._mixture(run, "", (self.seed,), parent_endless=False)
         standing = run.progress.find(run.lane, run.epoch_pass, "")
-        shared = memoryview(self._shared.numpy())
+        shared = memoryview(self._shared.numpy())  # type: ignore[arg-type]
         own_key = top.key("", 0) if self.customized_yield_fn is not None else None
         draws = standing.draws if standing else 0
         knows_rank = run.progress.knows_rank(run.epoch_pass, run.lane.dp_rank)
@@ -189,6 +199,7 @@ class MergedDataset(IterableDataset[Sample]):
         group = self._data_parallel or (find_data_parallel() if worker is None else data_parallel_at_fork())
         num_workers, number = (worker.num_workers, worker.id) if worker is not None else (1, 0)
         if worker is not None:
+            end_with_trainer()
             self._shared[_PIDS + worker.id % _SLOTS] = os.getpid()
         if progress:
             # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
@@ -199,7 +210,8 @@ class MergedDataset(IterableDataset[Sample]):
         alive = {child.pid for child in multiprocessing.active_children()} & set(self._shared[_PIDS:].tolist())
         if alive:
             raise RuntimeError(
-                f"set_dataloader_states: {len(alive)} DataLoader workers already iterate over this dataset and would not see them\n"
+                f"set_dataloader_states: {len(alive)} DataLoader workers already iterate over this dataset and would "
+                "not see them\n"
                 "  Set states before the DataLoader starts; with persistent workers, make a new DataLoader."
             )
 
@@ -212,24 +224,27 @@ class MergedDataset(IterableDataset[Sample]):
 
     def _describe(self, path: str = "") -> dict[str, str]:
         """What determines the order of each node of the tree, by path."""
-        own = f"mixture, seed {self.seed}, cyclic {self.cyclic}, stop {self.stop}, yield function {self.customized_yield_fn is not None}"
+        joins = self.customized_yield_fn is not None
+        own = f"mixture, seed {self.seed}, cyclic {self.cyclic}, stop {self.stop}, yield function {joins}"
         nodes = {path: own}
         for dataset in self.datasets:
-            below = f"{path}.{dataset.name}".lstrip(".")
+            below = path_below(path, dataset.name)
             if isinstance(dataset, MergedDataset):
-                nodes.update(dataset._describe(below))
+                nodes.update(dataset._describe(below))  # noqa: SLF001 (the same class)
             else:
                 nodes[below] = self._source(dataset, below).describe(self._shuffles(dataset))
         return nodes
 
     def _source(self, dataset: Any, path: str) -> Source:
-        source: Source = getattr(dataset, "source", None) or MapStyleSource(dataset)
+        source: Source = dataset.source if isinstance(dataset, ShardDataset) else MapStyleSource(dataset)
         if not source.num_blocks:
-            raise SourceError(f"source {path!r}: expected at least one record, got an empty source\n  Remove it, or give it records.")
+            raise SourceError(
+                f"source {path!r}: expected at least one record, got an empty source\n  Remove it, or give it records."
+            )
         return source
 
     def _shuffles(self, dataset: Any) -> bool:
-        streaming = getattr(dataset, "source", None) is not None
+        streaming = isinstance(dataset, ShardDataset)
         return self.shuffle_streaming_subsets if streaming else self.shuffle_unstreaming_subsets
 
     def _mixture(self, run: Run, path: str, seeds: tuple[object, ...], parent_endless: bool) -> Mixture:
@@ -245,71 +260,12 @@ class MergedDataset(IterableDataset[Sample]):
         )
         children: list[Child] = []
         for dataset in self.datasets:
-            below = f"{path}.{dataset.name}".lstrip(".")
+            below = path_below(path, dataset.name)
             if isinstance(dataset, MergedDataset):
-                children.append(dataset._mixture(run, below, (*seeds, dataset.name, dataset.seed), endless))
+                inner_seeds = (*seeds, dataset.name, dataset.seed)
+                children.append(dataset._mixture(run, below, inner_seeds, endless))  # noqa: SLF001 (the same class)
             else:
                 order_seeds = (*seeds, dataset.name, run.epoch_pass)
                 source, shuffle = self._source(dataset, below), self._shuffles(dataset)
                 children.append(LeafChild(run, below, dataset, source, order_seeds, shuffle, endless))
         return Mixture(run, path, blend, children, parent_endless)
-
-
-def _check_sources(datasets: Sequence[Any]) -> None:
-    if not datasets:
-        raise ValueError("MergedDataset: expected at least one source in datasets, got none")
-    names: dict[str, Any] = {}
-    for number, dataset in enumerate(datasets):
-        where = f"MergedDataset, source {number} ({type(dataset).__name__}){_recipe_place(dataset)}"
-        name = _checked_name(dataset, where)
-        if name in names:
-            raise ValueError(f"{where}: the name {name!r} is taken{_recipe_place(names[name])}\n  Give each source its own name.")
-        names[name] = dataset
-        _check_percent(dataset, f"{where}, {name!r}")
-        _check_kind(dataset, f"{where}, {name!r}")
-    _check_once(datasets)
-
-
-def _recipe_place(dataset: Any) -> str:
-    place = getattr(dataset, "_recipe_place", None)
-    return f" at {place}" if place else ""
-
-
-def _checked_name(dataset: Any, where: str) -> str:
-    name = getattr(dataset, "name", None)
-    if not isinstance(name, str) or not name or "." in name:
-        raise ValueError(f"{where}: expected a unique name without '.', got {name!r}\n  Set its attribute `name`.")
-    return name
-
-
-def _check_percent(dataset: Any, where: str) -> None:
-    percent = getattr(dataset, "percent", None)
-    number = isinstance(percent, int | float) and not isinstance(percent, bool)
-    if not number or not math.isfinite(percent) or percent <= 0:
-        raise ValueError(f"{where}: expected a positive number as percent, got {percent!r}\n  Set its attribute `percent`; they need not add to 1.")
-
-
-def _check_kind(dataset: Any, where: str) -> None:
-    own = isinstance(dataset, MergedDataset) or getattr(dataset, "source", None) is not None
-    if not own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise ValueError(
-            f"{where}: expected a map-style dataset (__len__ and __getitem__) or a source of streamdata, got {type(dataset).__name__}"
-            "\n  An iterable of another library cannot be split and resumed exactly; use its files or its map-style form."
-        )
-
-
-def _check_once(datasets: Sequence[Any]) -> None:
-    """The same object twice would be read twice under two names, or share what its functions hold."""
-    seen: dict[int, str] = {}
-    for dataset, path in _leaves(datasets, ""):
-        if id(dataset) in seen:
-            raise ValueError(f"MergedDataset: {path!r} is the same object as {seen[id(dataset)]!r}\n  Build it twice, or raise its percent.")
-        seen[id(dataset)] = path
-
-
-def _leaves(datasets: Sequence[Any], path: str) -> Iterator[tuple[Any, str]]:
-    for dataset in datasets:
-        below = f"{path}.{dataset.name}".lstrip(".")
-        yield dataset, below
-        if isinstance(dataset, MergedDataset):
-            yield from _leaves(dataset.datasets, below)

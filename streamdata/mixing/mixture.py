@@ -7,7 +7,7 @@ from typing import Protocol
 
 from streamdata.errors import SourceError
 from streamdata.mixing.clock import start_clocks
-from streamdata.progress import Cursor, Entry, NodeKey, Progress, Standing
+from streamdata.progress import Cursor, Entry, NodeKey, Progress, whole
 from streamdata.progress.fields import CURSOR, STATES
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, StreamFn
@@ -61,8 +61,8 @@ class Blend:
 class Mixture:
     """Draws from its children, the one with the lowest clock first.
 
-    A finite mixture ends when its stop rule says so; within an endless one it then begins its next *round*, in which its
-    sources read their next epoch, and its clocks begin anew.
+    A finite mixture ends when its stop rule says so; within an endless one it then begins its next *round*, in which
+    its sources read their next epoch, and its clocks begin anew.
 
     Args:
         run: The lane and where it stood.
@@ -93,7 +93,8 @@ class Mixture:
 
     def _rounds(self, cursor: Cursor | None) -> Pairs:
         round_, empty = cursor[0] if cursor else 0, 0
-        # Where lanes outnumber a source's blocks, a lane has a share of it at least once in as many rounds as there are lanes.
+        # Where lanes outnumber a source's blocks, a lane has a share of it at least once in as many rounds as there
+        # are lanes.
         while empty <= self._run.lane.count:
             empty += 1
             for pair in self._round(round_, cursor):
@@ -111,7 +112,7 @@ class Mixture:
             yield sample, after
 
     def _draw(self, round_: int) -> Iterator[Sample]:
-        """Yield the merged stream of a round; each sample carries the entries of its source and of the nodes between."""
+        """Yield the merged stream of a round; a sample carries the entries of its source and of the nodes between."""
         heap = self._begin(round_)
         pulls = [self._streams[i].__next__ for i in range(len(self._children))]
         keys = [self.key(child.path, round_) for child in self._children]
@@ -134,7 +135,7 @@ class Mixture:
             yield sample
 
     def _begin(self, round_: int) -> list[tuple[float, int]]:
-        """Start the children where they stood, or for this round; return the heap of (clock, number) of those with records."""
+        """Start the children where they stood, or for this round; return (clock, number) of those with records."""
         clocks = self._clocks(round_)
         for i, child in enumerate(self._children):
             if i not in self._streams or not child.endless:
@@ -167,7 +168,7 @@ class Mixture:
         return min(lowest, default=0.0)
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
-        given, state = (0, None) if cursor is None or len(cursor) == 4 or self._run.from_window else (cursor[4], cursor[5])
+        given, state = (0, None) if cursor is None or self._run.from_window else whole(cursor)[4:6]
         feed: Feed[dict[str, Entry]] = Feed(((sample, _entries(sample)) for sample in self._draw(round_)), {}, _joined)
         what = f"customized_yield_fn of {self.path or 'the top'!r}"
         for sample in Bursts(function, feed, given, state, Tally(self.path, 0), what):
@@ -181,6 +182,11 @@ class Mixture:
         """What all entries of a node share."""
         run = self._run
         return (run.header, run.generation, run.epoch_pass, run.lane.dp_rank, run.lane.worker, path, round_)
+
+
+def path_below(path: str, name: str) -> str:
+    """The path of names of a source of the mixture at `path`."""
+    return f"{path}.{name}" if path else name
 
 
 def _entries(sample: Sample) -> dict[str, Entry]:

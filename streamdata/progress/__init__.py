@@ -4,7 +4,7 @@
 2. collected dict → `Progress` → where each node stands in each lane, or an error that says what differs
 """
 
-from streamdata.progress.cursor import Cursor, Entry, FunctionState, NodeKey, Position
+from streamdata.progress.cursor import Cursor, Entry, FunctionState, NodeKey, Position, whole
 from streamdata.progress.progress import Progress, Standing, header
 from streamdata.progress.to_state import States, to_state
 
@@ -19,4 +19,5 @@ __all__ = [
     "States",
     "header",
     "to_state",
+    "whole",
 ]

@@ -14,7 +14,9 @@ _COUNTS = ("draws", "epoch", "window", "taken", "part", "given", "dropped", "bad
 
 def header(nodes: Mapping[str, str], lane: Lane) -> str:
     """Write a generation's header: its topology, and for each node (by its path) what determines its order."""
-    return json.dumps({"format": FORMAT, "dp_size": lane.dp_size, "num_workers": lane.num_workers, "nodes": dict(nodes)})
+    return json.dumps(
+        {"format": FORMAT, "dp_size": lane.dp_size, "num_workers": lane.num_workers, "nodes": dict(nodes)}
+    )
 
 
 class Standing:
@@ -66,7 +68,7 @@ class Progress:
         return newest if self._headers[newest]["nodes"].keys() == nodes.keys() else newest + 1
 
     def check_nodes(self, nodes: Mapping[str, str]) -> None:
-        """Compare the tree of these states with the present one; sources may join and leave, what stays must not change.
+        """Compare the tree of these states with the present one: sources may join and leave, what stays may not change.
 
         Raises:
             StateError: A node's order differs (records, blocks, seed, shuffling), or no source is common.
@@ -76,13 +78,15 @@ class Progress:
         written = self._headers[max(self._headers)]["nodes"]
         if not (written.keys() & nodes.keys()) - {""}:
             raise StateError(
-                f"states: written for another dataset, with the sources {sorted(written)}; this one has {sorted(nodes)}\n"
+                f"states: written for another dataset, with the sources {sorted(written)}; "
+                f"this one has {sorted(nodes)}\n"
                 "  Resume with the recipe that wrote them, or start without states."
             )
         for path in nodes:
             if path in written and written[path] != nodes[path]:
+                who = f"source {path!r}" if path else "the mixture"
                 raise StateError(
-                    f"states: {f'source {path!r}' if path else 'the mixture'} has another order than when they were written\n"
+                    f"states: {who} has another order than when they were written\n"
                     f"  expected {written[path]}\n  got      {nodes[path]}\n"
                     "  Resume with the recipe, seed and data that wrote them, or start without states."
                 )
@@ -136,16 +140,16 @@ class Progress:
 
     def _take(self, key: object, value: Any) -> None:
         try:
-            kind, *numbers = str(key).split("/", 5)
-            if kind == "generation" and len(numbers) == 1:
-                self._headers[int(numbers[0])] = _checked_header(value)
-            elif kind == "worker" and len(numbers) == 3:
-                self._workers[int(numbers[0]), int(numbers[1]), int(numbers[2])] = _count(value)
-            elif kind == "cursor" and len(numbers) == 5:
-                generation, epoch_pass, dp_rank, worker = map(int, numbers[:4])
-                self._cursors[generation, epoch_pass, dp_rank, worker, numbers[4]] = _checked_cursor(value)
-            else:
-                raise ValueError("not a key of to_state")
+            match str(key).split("/", 5):
+                case ["generation", generation]:
+                    self._headers[int(generation)] = _checked_header(value)
+                case ["worker", generation, epoch_pass, rank]:
+                    self._workers[int(generation), int(epoch_pass), int(rank)] = _count(value)
+                case ["cursor", generation, epoch_pass, rank, worker, path]:
+                    lane = (int(generation), int(epoch_pass), int(rank), int(worker))
+                    self._cursors[*lane, path] = _checked_cursor(value)
+                case _:
+                    raise ValueError("not a key of to_state")
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
                 f"states: {key!r}: {str(value)[:100]} does not come from to_state ({error!r})\n"

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from streamdata.errors import StateError
-from streamdata.progress.cursor import Cursor, Entry
+from streamdata.progress.cursor import Cursor, Entry, whole
 from streamdata.progress.fields import CURSOR, STATES
 
 States: TypeAlias = dict[str, Any]
@@ -24,7 +24,8 @@ def to_state(batch: object) -> States:
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
-        generation G and pass P; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the order.
+        generation G and pass P; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the
+        order.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
@@ -34,7 +35,7 @@ def to_state(batch: object) -> States:
         for entry in _entries(sample):
             latest[entry[0][1:6]] = entry
     states: States = {}
-    for (node, draws, clock, cursor) in latest.values():
+    for node, draws, clock, cursor in latest.values():
         header, generation, epoch_pass, dp_rank, worker, path, round_ = node
         states[f"generation/{generation}"] = _header(header)
         states[f"cursor/{generation}/{epoch_pass}/{dp_rank}/{worker}/{path}"] = _as_json(draws, clock, round_, cursor)
@@ -60,7 +61,8 @@ def _entries(sample: Mapping[str, Any]) -> tuple[Entry, ...]:
     entries = sample.get(CURSOR)
     if not isinstance(entries, tuple) or not entries:
         raise StateError(
-            f"to_state: expected a sample of a MergedDataset, got a dict without its state, with the keys {sorted(sample)}\n"
+            "to_state: expected a sample of a MergedDataset, got a dict without its state, with the keys "
+            f"{sorted(sample)}\n"
             "  Keep the fields whose names begin with '__', and collate with mixed_collate."
         )
     inner: tuple[Entry, ...] = sample.get(STATES, ())
@@ -81,8 +83,7 @@ def _header(text: str) -> object:
 
 
 def _as_json(draws: int, clock: float, round_: int, cursor: Cursor) -> States:
-    epoch, window, taken, part, *more = cursor
-    given, function, dropped, bad = more or (0, None, 0, 0)
+    epoch, window, taken, part, given, function, dropped, bad = whole(cursor)
     state: States = {"draws": draws, "clock": clock, "epoch": epoch, "window": window, "taken": taken}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     rest = {"part": part, "given": given, "function": function, "dropped": dropped, "bad": bad, "round": round_}

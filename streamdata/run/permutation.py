@@ -25,9 +25,10 @@ def _round_keys(seed: int) -> list[np.uint64]:
 class Permutation:
     """A keyed bijection on [0, size): an unbalanced Feistel network with cycle walking.
 
-    A number is split into (left, right) on the grid [0, a) × [0, b) with a·b the least such product not below `size`; each
-    round adds a hash of one half to the other, modulo its side. What falls outside [0, size) is sent through
-    again, which happens to at most about one number in √size. See Black and Rogaway, "Ciphers with arbitrary finite domains" (2002).
+    A number is split into (left, right) on the grid of a by b with a·b the least such product not below `size`;
+    each round adds a hash of one half to the other, modulo its side. What falls outside [0, size) is sent through
+    again, which happens to at most about one number in √size. See Black and Rogaway, "Ciphers with arbitrary finite
+    domains" (2002).
 
     Args:
         size: How many numbers, at least 1; 10**9 costs no more than 10.

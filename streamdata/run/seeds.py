@@ -7,8 +7,8 @@ from hashlib import blake2b
 def stable_seed(*parts: object) -> int:
     """Hash `parts` to an int in [0, 2**63).
 
-    The parts are written as JSON, so they may be strings, numbers, None and (nested) sequences of these; a tuple equals a
-    list. The hash is BLAKE2b (RFC 7693), never `hash()`, which differs between processes.
+    The parts are written as JSON, so they may be strings, numbers, None and (nested) sequences of these; a tuple
+    equals a list. The hash is BLAKE2b (RFC 7693), never `hash()`, which differs between processes.
 
     Raises:
         TypeError: A part has no JSON form.

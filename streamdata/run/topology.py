@@ -69,11 +69,13 @@ def _integer_from_environment(name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"data parallel: expected an integer in {name}, got {text!r}\n  Set it, or unset it.") from None
+        raise ValueError(
+            f"data parallel: expected an integer in {name}, got {text!r}\n  Set it, or unset it."
+        ) from None
 
 
 class _AtFork:
-    """The group as it was in the parent when it forked; found in a worker, it could have been changed by a worker_init_fn."""
+    """The group as the parent saw it when it forked: in a worker, a worker_init_fn may have changed it since."""
 
     found: DataParallel | ValueError | None = None
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from streamdata.shards.indexing import Job, Stamps, build, find
 from streamdata.shards.storage import Stamp
@@ -40,19 +41,20 @@ def build_missing(jobs: Sequence[Job], stamps: Sequence[Stamps]) -> None:
 
 def _run_processes(work: list[tuple[Job, Stamps]], processes: int) -> None:
     work = sorted(work, key=lambda item: -item[1][0].size)
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     command = [sys.executable, "-P", "-m", "streamdata.shards.build"]
     started: list[subprocess.Popen[bytes]] = []
     try:
         for first in range(processes):
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
+            environment = {**os.environ, "PYTHONPATH": path}
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603  # our own module
             started.append(child)
             assert child.stdin is not None, "the process was started with a pipe"
             child.stdin.write(json.dumps(work[first::processes]).encode() + b"\n")
             child.stdin.flush()
         for child in started:
             if child.wait() != 0:
-                logger.warning("a process that indexed shards ended with %d; its shards are indexed here", child.returncode)
+                logger.warning("a process that indexes ended with %d; its shards are indexed here", child.returncode)
     finally:
         for child in started:
             child.kill()
@@ -73,7 +75,7 @@ def main() -> None:
     for job, (shard, sidecar) in work:
         try:
             build(Job(*job), (Stamp(*shard), Stamp(*sidecar)))
-        except Exception as error:
+        except Exception as error:  # whatever it is, the parent meets it again
             logger.debug("index of %s: %s", job, error)
 
 

@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,23 +77,23 @@ def _decode(head: bytes, size: int) -> IndexHeader:
     return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:7])
 
 
-def read_header(path: str) -> IndexHeader:
+def read_header(path: Path) -> IndexHeader:
     """The header of an index file.
 
     Raises:
         FileNotFoundError: There is none.
         IndexDamageError: It is not as it was published, or of another format.
     """
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         return _decode(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size)
 
 
 class IndexFile:
     """A mapped index. It may be mapped because published files are replaced, never changed."""
 
-    def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self.path = path
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self.header = _decode(file.read(HEADER_BYTES), size)
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)

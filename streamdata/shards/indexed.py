@@ -1,6 +1,5 @@
 """Files with an index each: which version of each file is read, and the index rows of runs of their records."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +7,10 @@ import numpy as np
 
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import NO_STAMP, Rows
-from streamdata.shards.indexing import Job, Runs, check_spans, gather, headers_of, open_index, spread, warn_of_skipped
+from streamdata.shards.indexing import Job, headers_of, open_index, warn_of_skipped
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import Stamp, is_remote, local_path, stamps_of
+from streamdata.shards.runs import Runs, check_spans, gather, spread
+from streamdata.shards.storage import Stamp, base_name, is_remote, stamps_of
 
 
 class IndexedFiles:
@@ -64,8 +64,7 @@ class IndexedFiles:
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and number of records per shard."""
-        names = [os.path.basename(local_path(url)) for url in self.urls]
-        return list(zip(names, self.num_records.tolist(), strict=True))
+        return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
 
 
 def _sidecar_stamps(jobs: list[Job]) -> list[Stamp]:

@@ -2,8 +2,8 @@
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards import jsonl_index, sidecar_index, tar_index
 from streamdata.shards.index_file import (
-    NO_STAMP,
     IndexDamageError,
     IndexFile,
     IndexHeader,
@@ -58,16 +57,16 @@ KINDS = {
 }
 
 
-def _places(job: Job) -> tuple[str | None, str]:
+def _places(job: Job) -> tuple[Path | None, Path]:
     """Where the index may be: beside the shard (hidden, so that no glob takes it for a shard), and in the cache."""
-    where = job.url if is_remote(job.url) else os.path.abspath(local_path(job.url))
-    name = f"{os.path.basename(local_path(job.url))}.{job.kind}.index"
-    digest = hashlib.blake2b(where.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    cached = os.path.join(cache_directory(), "indexes", digest[:2], f"{digest}.{job.kind}.index")
-    return None if is_remote(job.url) else os.path.join(os.path.dirname(where), f".{name}"), cached
+    shard = None if is_remote(job.url) else Path(local_path(job.url)).absolute()
+    where = str(shard or job.url).encode("utf-8", "surrogateescape")
+    name = hashlib.blake2b(where, digest_size=16).hexdigest()
+    cached = cache_directory() / "indexes" / name[:2] / f"{name}.{job.kind}.index"
+    return shard and shard.with_name(f".{shard.name}.{job.kind}.index"), cached
 
 
-def find(job: Job, stamps: Stamps) -> tuple[str, IndexHeader] | None:
+def find(job: Job, stamps: Stamps) -> tuple[Path, IndexHeader] | None:
     """Path and header of the index of just this version of the shard, if it has been built."""
     for path in _places(job):
         if path is None:
@@ -84,7 +83,7 @@ def find(job: Job, stamps: Stamps) -> tuple[str, IndexHeader] | None:
     return None
 
 
-def build(job: Job, stamps: Stamps) -> str:
+def build(job: Job, stamps: Stamps) -> Path:
     """Build and publish the index, wherever it may be written.
 
     Returns:
@@ -140,48 +139,7 @@ def rows_of(job: Job, stamps: Stamps, numbers: Int64s) -> tuple[Rows, Rows]:
         ) from damage
 
 
-class Runs(NamedTuple):
-    """The records of several runs, one after another."""
-
-    shards: Int64s  # of each record
-    numbers: Int64s  # of each record, in its shard
-
-
-def spread(shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
-    """The records of the runs [first, first + count)."""
-    starts = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
-    return Runs(np.repeat(shards, counts), numbers)
-
-
-def gather(jobs: Callable[[int], tuple[Job, Stamps]], runs: Runs, dtype: np.dtype[Any]) -> tuple[Rows, Rows]:
-    """The index rows of the records of `runs` and the rows after them; each shard's index is asked once."""
-    rows: Rows = np.empty(len(runs.shards), dtype)
-    following: Rows = np.empty(len(runs.shards), dtype)
-    order = np.argsort(runs.shards, kind="stable")
-    shards, begins = np.unique(runs.shards[order], return_index=True)
-    for shard, places in zip(shards.tolist(), np.split(order, begins[1:]), strict=True):
-        rows[places], following[places] = rows_of(*jobs(shard), runs.numbers[places])
-    return rows, following
-
-
-def check_spans(url: Callable[[int], str], runs: Runs, begins: Int64s, ends: Int64s, sizes: Int64s) -> None:
-    """Raise unless each record of an index lies within its shard: an index may come with a shard from anywhere."""
-    wrong = np.flatnonzero((begins >= ends) | (begins < 0) | (ends > sizes[runs.shards]))
-    if len(wrong):
-        place = int(wrong[0])
-        raise ShardError(
-            f"index of '{url(int(runs.shards[place]))}': record {int(runs.numbers[place])} expected within the shard, "
-            f"got bytes {int(begins[place])} to {int(ends[place])}\n  Delete the index; it is then built again."
-        )
-
-
 def headers_of(jobs: Sequence[Job], stamps: Sequence[Stamps]) -> list[IndexHeader | None]:
     """The headers of the indexes that there are."""
     found = [find(job, stamp) for job, stamp in zip(jobs, stamps, strict=True)]
     return [entry[1] if entry else None for entry in found]
-
-
-def single(stamp: Stamp) -> Stamps:
-    """The stamps of a shard without a sidecar."""
-    return stamp, NO_STAMP

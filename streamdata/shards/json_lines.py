@@ -65,9 +65,7 @@ def numbered_lines(source: ByteSource) -> Iterator[tuple[int, int, bytes]]:
         number += len(lines.starts)
 
 
-def _blank_lines(
-    buffer: bytes, text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s
-) -> npt.NDArray[np.bool_]:
+def _blank_lines(buffer: bytes, text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s) -> npt.NDArray[np.bool_]:
     """Which lines hold nothing but white space. Few lines begin with any, and only those are read."""
     first = np.where(starts < ends, text[np.minimum(starts, len(text) - 1)], _LINE_FEED)
     is_blank: npt.NDArray[np.bool_] = np.isin(first, _BLANK_CODES)

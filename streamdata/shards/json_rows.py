@@ -5,7 +5,6 @@ over whole buffers at once, and only rows that may have one are looked at closel
 """
 
 import re
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ _LONG_DIGITS = re.compile(rb"[0-9]{19}")
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOTALL)
 _INTEGER = re.compile(rb"-?[0-9]+")
 _MAX_DIGITS = 20
+_SHOWN = 40  # characters of a value in a message
 _STRIDE = 4
 _FURTHER = (2, 15, 6, 14, 10, 13, 1, 3, 5, 7, 9, 11)  # of 16 digits, those that are not at multiples of four
 
@@ -78,8 +78,11 @@ def check_integers(line: bytes, url: str, number: int) -> None:
             continue
         if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
             column = len(line[: token.start()].decode("utf-8")) + 1
-            got = digits[:40].decode() + ("…" if len(digits) > 40 else "")
-            raise _bad(url, number, column, "an integer from -2^63 to 2^64 - 1", got)
+            raise _bad(url, number, column, "an integer from -2^63 to 2^64 - 1", _shortened(digits.decode()))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def doubtful_integers(buffer: bytes) -> Int64s:
@@ -122,5 +125,5 @@ def _is_digit_at(text: npt.NDArray[np.uint8], places: Int64s) -> npt.NDArray[np.
 
 
 def _is_digit(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    digit: npt.NDArray[np.bool_] = (text - np.uint8(ord("0"))) < np.uint8(10)
+    digit: npt.NDArray[np.bool_] = (text - np.uint8(ord("0"))) <= np.uint8(9)
     return digit

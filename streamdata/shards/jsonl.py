@@ -7,10 +7,12 @@ import orjson
 
 from streamdata.shards import jsonl_index
 from streamdata.shards.indexed import IndexedFiles
-from streamdata.shards.indexing import Job, Runs
+from streamdata.shards.indexing import Job
 from streamdata.shards.json_rows import check_integers, doubtful_integers, explain, reserved
+from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import check_shards, read_ranges
+from streamdata.shards.runs import Runs
+from streamdata.shards.storage import check_shards
 
 LOOK_AHEAD = 256
 _MAX_KEPT_BYTES = 8 << 20  # of a window; a larger one is read take by take
@@ -57,6 +59,7 @@ class JsonlWindow:
         shards.files.check_spans(runs, begins, ends)
         self._spans = np.stack([runs.shards, begins, ends], axis=1)
         self._numbers = runs.numbers + rows["blanks"]
+        self._counts, self._size = runs.counts, int((ends - begins).sum())
         self._kept: _Rows | None = None
 
     def __len__(self) -> int:
@@ -70,38 +73,41 @@ class JsonlWindow:
         """
         chosen = np.asarray(positions, np.int64)
         shards = self._spans[chosen, 0].tolist()
-        if self._kept is None and self._size() <= _MAX_KEPT_BYTES:
-            self._kept = _Rows(self._read(self._spans), self._spans)
+        if self._kept is None and self._size <= _MAX_KEPT_BYTES:
+            self._kept = self._read_runs()
         if self._kept is None:
             spans = self._spans[chosen]
-            rows, places = _Rows(self._read(spans), spans), np.arange(len(chosen))
+            rows, places = _Rows(*self._read(spans), spans), np.arange(len(chosen))
         else:
             rows, places = self._kept, chosen
             check_shards(self._urls, self._stamps, {shard for shard in set(shards) if not self._remote[shard]})
-        return rows.parse(places, self._numbers[chosen].tolist(), [self._urls[shard] for shard in shards])
+        urls = self._urls
+        return rows.parse(places, self._numbers[chosen].tolist(), [urls[shard] for shard in shards])
 
-    def _size(self) -> int:
-        return int((self._spans[:, 2] - self._spans[:, 1]).sum())
+    def _read(self, spans: Int64s) -> tuple[bytes, Int64s]:
+        return read_spans(self._urls, self._stamps, spans)
 
-    def _read(self, spans: Int64s) -> bytes:
-        """The bytes of the rows, one after another; rows that touch are read together."""
-        touches = (spans[1:, 0] == spans[:-1, 0]) & (spans[1:, 1] == spans[:-1, 2])
-        firsts = np.flatnonzero(np.concatenate(([True], ~touches)))
-        lasts = np.flatnonzero(np.concatenate((~touches, [True])))
-        ranges = zip(spans[firsts, 0].tolist(), spans[firsts, 1].tolist(), spans[lasts, 2].tolist(), strict=True)
-        return b"".join(read_ranges(self._urls, self._stamps, list(ranges)))
+    def _read_runs(self) -> "_Rows":
+        """All rows of the window, run by run."""
+        lasts = np.cumsum(self._counts) - 1
+        firsts = lasts - self._counts + 1
+        runs = self._spans[firsts]
+        runs[:, 2] = self._spans[lasts, 2]
+        buffer, offsets = self._read(runs)
+        shift = np.repeat(offsets - runs[:, 1], self._counts)
+        return _Rows(buffer, self._spans[:, 1] + shift, self._spans)
 
 
 class _Rows:
     """The bytes of some rows, one after another, and which of them may hold integers that 64 bits cannot."""
 
-    def __init__(self, buffer: bytes, spans: Int64s) -> None:
-        sizes = spans[:, 2] - spans[:, 1]
+    def __init__(self, buffer: bytes, begins: Int64s, spans: Int64s) -> None:
         # A copy of a short row takes less time than a view of it.
         self._buffer = buffer if len(buffer) < _SHORT_ROW_BYTES * len(spans) else memoryview(buffer)
-        self._ends = np.cumsum(sizes)
-        self._begins = self._ends - sizes
-        self._doubtful = set(np.searchsorted(self._ends, doubtful_integers(buffer), side="right").tolist())
+        self._begins, self._ends = begins, begins + spans[:, 2] - spans[:, 1]
+        order = np.argsort(begins, kind="stable")
+        doubtful = np.searchsorted(self._ends[order], doubtful_integers(buffer), side="right")
+        self._doubtful = set(begins[order[doubtful]].tolist())
 
     def parse(self, places: Int64s, numbers: list[int], urls: list[str]) -> list[Record]:
         """The records at `places`, which are the lines `numbers` (from 0) of `urls`."""
@@ -120,11 +126,11 @@ class _Rows:
                 raise reserved(orjson.loads(buffer[begin:end]), url, int(key) + 1)
             found.append(row)
         if self._doubtful:
-            self._check_integers(places.tolist(), numbers, urls)
+            self._check_integers(places, numbers, urls)
         return found
 
-    def _check_integers(self, places: list[int], numbers: list[int], urls: list[str]) -> None:
-        for place, number, url in zip(places, numbers, urls, strict=True):
-            if place in self._doubtful:
-                begin, end = int(self._begins[place]), int(self._ends[place])
+    def _check_integers(self, places: Int64s, numbers: list[int], urls: list[str]) -> None:
+        begins, ends = self._begins[places].tolist(), self._ends[places].tolist()
+        for begin, end, number, url in zip(begins, ends, numbers, urls, strict=True):
+            if begin in self._doubtful:
                 check_integers(bytes(self._buffer[begin:end]), url, number + 1)

@@ -11,29 +11,28 @@ from streamdata.errors import ShardError
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def publish(path: str, parts: Sequence[bytes]) -> None:
+def publish(path: Path, parts: Sequence[bytes]) -> None:
     """Write the joined `parts` to `path` in one step; whoever publishes last wins, and no reader sees a mixture.
 
     Raises:
         OSError: The directory cannot be written.
     """
-    folder, name = os.path.split(os.path.abspath(path))
     # Not tempfile.mkstemp: its file is readable by its owner only, and a data set is shared.
-    temporary = os.path.join(folder, f".{name.removeprefix('.')}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name.removeprefix('.')}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink()
         raise
-    _sync_directory(folder)
+    _sync_directory(path.parent)
 
 
-def _sync_directory(folder: str) -> None:
+def _sync_directory(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -41,7 +40,7 @@ def _sync_directory(folder: str) -> None:
         os.close(fd)
 
 
-def publish_beside_or_cached(beside: str | None, cached: str, parts: Sequence[bytes]) -> str:
+def publish_beside_or_cached(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
     """Publish at `beside`, or at `cached` where there is no such place or it cannot be written.
 
     Returns:
@@ -58,7 +57,7 @@ def publish_beside_or_cached(beside: str | None, cached: str, parts: Sequence[by
             if error.errno not in _NOT_ALLOWED:
                 raise
     try:
-        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        cached.parent.mkdir(parents=True, exist_ok=True)
         publish(cached, parts)
     except OSError as error:
         raise ShardError(
@@ -68,6 +67,7 @@ def publish_beside_or_cached(beside: str | None, cached: str, parts: Sequence[by
     return cached
 
 
-def cache_directory() -> str:
+def cache_directory() -> Path:
     """$STREAMDATA_CACHE, by default ~/.cache/streamdata."""
-    return os.environ.get("STREAMDATA_CACHE") or str(Path("~/.cache/streamdata").expanduser())
+    named = os.environ.get("STREAMDATA_CACHE")
+    return Path(named) if named else Path("~/.cache/streamdata").expanduser()

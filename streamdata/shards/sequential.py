@@ -11,13 +11,15 @@ import numpy as np
 
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved
+from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import checked_names, join
 from streamdata.shards.sidecar_index import SidecarKeys, find_sidecar, match_key
-from streamdata.shards.storage import Stamp, is_pipe, read_ranges, stamps_of
-from streamdata.shards.streams import base_name, open_stream
+from streamdata.shards.storage import Stamp, base_name, is_pipe, stamps_of
+from streamdata.shards.streams import open_stream
 from streamdata.shards.tar_headers import Entry
-from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
+from streamdata.shards.tar_names import key_hash
+from streamdata.shards.tar_records import TarRecord, every_field, interleaved, records
 
 logger = logging.getLogger(__name__)
 _NO_FIELD = "members without key and field"
@@ -102,7 +104,7 @@ class SequentialTar(_Sequential):
             notice(1, f"at offset {entry.offset}")
 
         with open_stream(url, self._stamps[shard]) as stream:
-            yield from records(stream, url, lambda name: True, skipped)
+            yield from records(stream, url, every_field, skipped)
 
     def _joiner(self, shard: int) -> "_Joiner":
         notice = _Notice(self._counts, _NO_LINE, self.urls[shard])
@@ -121,7 +123,7 @@ class _Joiner:
         offset, length = self._keys.find(np.array([key_hash(key)], np.uint64))[0].tolist()
         line = None
         if length:
-            (line,) = read_ranges([self._sidecar], [self._stamp], [(0, offset, offset + length)])
+            line, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]))
         else:
             self._notice(1, f"record '{record['__key__']}'")
         join(record, line, self._meta_names, self._sidecar, offset)

@@ -3,8 +3,8 @@
 The index has 12 bytes per record of the tar, in its order: where the record's line is, and its length (0 for none).
 """
 
-import os
 from array import array
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -16,7 +16,8 @@ from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Record
 from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
-from streamdata.shards.tar_records import key_hash, records
+from streamdata.shards.tar_names import key_hash
+from streamdata.shards.tar_records import SkippedMembers, records
 
 DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
@@ -29,7 +30,7 @@ def find_sidecar(url: str) -> str:
     Raises:
         ShardError: There is neither.
     """
-    stem = next((url.removesuffix(end) for end in _TAR_SUFFIXES if url.endswith(end)), os.path.splitext(url)[0])
+    stem = next((url.removesuffix(end) for end in _TAR_SUFFIXES if url.endswith(end)), url)
     candidates = [] if is_pipe(url) else [stem + suffix for suffix in SIDECAR_SUFFIXES]
     for candidate in candidates:
         if _exists(candidate):
@@ -43,7 +44,7 @@ def find_sidecar(url: str) -> str:
 
 def _exists(url: str) -> bool:
     if not is_remote(url):
-        return os.path.isfile(local_path(url))
+        return Path(local_path(url)).is_file()
     filesystem, path = fsspec.core.url_to_fs(url)
     return bool(filesystem.exists(path))
 
@@ -125,7 +126,7 @@ def build_rows(url: str, sidecar: str) -> tuple[Rows, int, int]:
     """
     keys = SidecarKeys(sidecar)
     hashes = array("Q")
-    for record in records(byte_source(url), url, lambda name: name == "id", lambda entry: None):
+    for record in records(byte_source(url), url, lambda name: name == "id", SkippedMembers()):
         hashes.append(key_hash(match_key(record.key, record.fields.get("id"), url)))
     found = keys.find(np.array(hashes, np.uint64))
     missing = np.flatnonzero(found["length"] == 0)

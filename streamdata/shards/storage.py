@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import fsspec
@@ -35,9 +36,13 @@ class ByteSource(Protocol):
     """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
 
     @property
-    def size(self) -> int | None: ...
+    def size(self) -> int | None:
+        """How many bytes there are."""
+        ...
 
-    def read(self, size: int, offset: int) -> bytes: ...
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`."""
+        ...
 
 
 def is_pipe(url: str) -> bool:
@@ -55,6 +60,11 @@ def local_path(url: str) -> str:
     return url.removeprefix("file://")
 
 
+def base_name(url: str) -> str:
+    """The last part of a url; the whole of a pipe."""
+    return url if is_pipe(url) else url.rpartition("/")[2]
+
+
 def stamp_of(url: str) -> Stamp:
     """The stamp of the file as it is now.
 
@@ -64,7 +74,7 @@ def stamp_of(url: str) -> Stamp:
     """
     if is_remote(url):
         return _remote_stamp(url)
-    status = os.stat(local_path(url))
+    status = Path(local_path(url)).stat()
     if not stat.S_ISREG(status.st_mode):
         raise ShardError(
             f"shard '{url}': expected a regular file, got mode {status.st_mode:o}\n  Name a file of records."
@@ -158,7 +168,7 @@ class LocalShard:
         """As `check`, and raise ShardError too if another file is at the path now, however it came there."""
         self.check(expected)
         try:
-            status = os.stat(self._path)  # noqa: PTH116  # this is asked often
+            status = os.stat(self._path)  # this is asked often
         except FileNotFoundError:
             self._fail(expected)
         if (status.st_dev, status.st_ino) != self._identity:
@@ -197,48 +207,6 @@ def byte_source(url: str) -> ByteSource:
     return RemoteFile(url) if is_remote(url) else LocalShard(url)
 
 
-def read_ranges(
-    urls: Sequence[str], stamps: Sequence[Stamp], ranges: Iterable[tuple[int, int, int]]
-) -> list[bytes]:
-    """The bytes of many (shard, begin, end), in this order, all of versions `stamps`.
-
-    Raises:
-        ShardError: A shard has changed, or ends before the range does.
-    """
-    wanted = list(ranges)
-    pieces: list[bytes] = [b""] * len(wanted)
-    by_shard: dict[int, list[int]] = {}
-    for place, (shard, _, _) in enumerate(wanted):
-        by_shard.setdefault(shard, []).append(place)
-    remote: list[int] = []
-    for shard, places in by_shard.items():  # one at a time, so that few files are open at once
-        if is_remote(urls[shard]):
-            remote += places
-        else:
-            _read_local(opened(urls[shard]), stamps[shard], [(place, *wanted[place][1:]) for place in places], pieces)
-    if remote:
-        found = _remote_ranges(urls, [wanted[place] for place in remote])
-        for place, piece in zip(remote, found, strict=True):
-            pieces[place] = piece
-        check_shards(urls, stamps, {wanted[place][0] for place in remote})
-        for place in remote:
-            shard, begin, end = wanted[place]
-            if len(pieces[place]) != end - begin:
-                raise short_read(urls[shard], begin, end - begin, len(pieces[place]))
-    return pieces
-
-
-def _read_local(file: LocalShard, stamp: Stamp, wanted: list[tuple[int, int, int]], pieces: list[bytes]) -> None:
-    """Put the bytes of (place, begin, end) of one file at their places."""
-    for place, begin, end in wanted:
-        piece = file.pread(end - begin, begin)
-        pieces[place] = piece if len(piece) == end - begin else file.read(end - begin, begin)
-    file.check_path(stamp)
-    for place, begin, end in wanted:
-        if len(pieces[place]) != end - begin:
-            raise short_read(file.url, begin, end - begin, len(pieces[place]))
-
-
 def check_shards(urls: Sequence[str], stamps: Sequence[Stamp], shards: Iterable[int]) -> None:
     """Raise ShardError unless each of the shards is still the one that was indexed."""
     for shard in shards:
@@ -254,22 +222,3 @@ def short_read(url: str, offset: int, expected: int, got: int) -> ShardError:
         f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"
         "  Copy the shard again, and start the run again."
     )
-
-
-def _remote_ranges(urls: Sequence[str], ranges: Sequence[tuple[int, int, int]]) -> list[bytes]:
-    """Ranges of remote shards; one request to each file system, which may serve them at the same time."""
-    groups: dict[int, tuple[Any, list[int]]] = {}
-    paths: list[str] = []
-    for place, (shard, _, _) in enumerate(ranges):
-        filesystem, path = fsspec.core.url_to_fs(urls[shard])
-        groups.setdefault(id(filesystem), (filesystem, []))[1].append(place)
-        paths.append(path)
-    pieces = [b""] * len(ranges)
-    for filesystem, places in groups.values():
-        begins, ends = [ranges[place][1] for place in places], [ranges[place][2] for place in places]
-        found = filesystem.cat_ranges([paths[place] for place in places], begins, ends, on_error="raise")
-        for place, piece in zip(places, found, strict=True):
-            if isinstance(piece, Exception):
-                raise piece
-            pieces[place] = bytes(piece)
-    return pieces

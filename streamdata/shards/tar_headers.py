@@ -19,6 +19,8 @@ BLOCK = 512
 SHORT_PAX = 2 * BLOCK  # bytes of a pax header whose records fit into one block
 MAX_EXTENSION_BYTES = 1 << 20  # of one long name or one set of pax records
 _ZEROS = bytes(BLOCK)
+_BASE_256 = 0x80
+_MAX_DIGITS = 19
 _ZERO_STEP = 1 << 20
 _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
 _FILES, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
@@ -43,7 +45,7 @@ class Entry(NamedTuple):
     plain: bool  # its header says name and size in the simplest way
 
 
-def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str, remedy: str = "") -> ShardError:
+def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str, *, remedy: str = "") -> ShardError:
     """The error for an archive that is not as the format says."""
     name = f", member '{member.decode('utf-8', 'backslashreplace')}'" if member is not None else ""
     return ShardError(
@@ -106,7 +108,9 @@ def _check_end(source: ByteSource, url: str, offset: int) -> None:
         if piece.count(0) != len(piece):
             remedy = "Archives that were joined with cat must be split again; anything else is damage."
             at = offset + len(piece) - len(piece.lstrip(b"\0"))
-            raise damaged(url, at, None, "nothing but zeros after the end-of-archive marker", "other data", remedy)
+            raise damaged(
+                url, at, None, "nothing but zeros after the end-of-archive marker", "other data", remedy=remedy
+            )
         offset += len(piece)
 
 
@@ -183,7 +187,7 @@ def _extension(source: ByteSource, url: str, offset: int, header: bytes) -> byte
 
 def _number(url: str, offset: int, field: bytes) -> int:
     """A size: octal digits, or (GNU) a byte 0x80 and a big-endian number."""
-    if field[0] == 0x80:
+    if field[0] == _BASE_256:
         return int.from_bytes(field[1:], "big")
     digits = _OCTAL.fullmatch(field)
     if digits is None and field.strip(b" \0"):
@@ -205,7 +209,9 @@ def _is_file(url: str, offset: int, header: bytes, name: bytes) -> bool:
     if kind in _FILES:
         return True
     got = _UNREADABLE.get(kind, "member of unknown type") + f" (type {kind!r})"
-    raise damaged(url, offset, name, "a regular file or a directory", got, "Write the archive anew, with files only.")
+    raise damaged(
+        url, offset, name, "a regular file or a directory", got, remedy="Write the archive anew, with files only."
+    )
 
 
 def _is_plain(raw: bytes, overrides: _Overrides) -> bool:
@@ -234,13 +240,13 @@ def _pax_fields(url: str, offset: int, payload: bytes, *, is_global: bool) -> tu
     while at < len(payload):
         key, value, at = _pax_record(url, offset, payload, at)
         if key.startswith(b"GNU.sparse."):
-            raise damaged(url, offset, path, "a regular file", "a sparse file", "Write the archive without --sparse.")
+            raise damaged(url, offset, path, "a regular file", "a sparse file", remedy="Write it without --sparse.")
         if is_global and key in (b"path", b"size"):
             raise damaged(url, offset, None, "a global pax header without path and size", key.decode())
         if key == b"path":
             path = value
         elif key == b"size":
-            if not value.isdigit() or len(value) > 19:
+            if not value.isdigit() or len(value) > _MAX_DIGITS:
                 raise damaged(url, offset, path, "a pax size in decimal digits", repr(value[:40]))
             size = int(value)
     return path, size

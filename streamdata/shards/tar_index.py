@@ -8,7 +8,8 @@ from streamdata.errors import ShardError
 from streamdata.shards.index_file import Rows
 from streamdata.shards.storage import byte_source
 from streamdata.shards.tar_headers import BLOCK
-from streamdata.shards.tar_records import SkippedMembers, interleaved, key_hash, records
+from streamdata.shards.tar_names import key_hash
+from streamdata.shards.tar_records import SkippedMembers, interleaved, no_field, records
 
 # Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
 DTYPE = np.dtype([("block", "<u4"), ("crc", "<u4")])
@@ -23,7 +24,7 @@ def build_rows(url: str) -> tuple[Rows, int, int]:
     skipped = SkippedMembers()
     offsets, crcs, hashes = array("Q"), array("I"), array("Q")
     end = 0
-    for record in records(byte_source(url), url, lambda name: False, skipped):
+    for record in records(byte_source(url), url, no_field, skipped):
         offsets.append(record.offset)
         crcs.append(record.crc())
         hashes.append(key_hash(record.key))
@@ -49,4 +50,4 @@ def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uin
 
 
 def _key_at(url: str, offset: int) -> str:
-    return next(records(byte_source(url), url, lambda name: False, lambda entry: None, offset)).key
+    return next(records(byte_source(url), url, no_field, SkippedMembers(), offset)).key

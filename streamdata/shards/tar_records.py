@@ -1,10 +1,5 @@
-"""The records of a tar archive: consecutive members that share a key (the convention of webdataset).
+"""The records of a tar archive: consecutive members that share a key (the convention of webdataset)."""
 
-A member's key is its name up to the first dot of its base name, with its directory; its field is the lower-cased rest.
-"""
-
-import hashlib
-import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,16 +7,10 @@ from dataclasses import dataclass, field
 from streamdata.errors import ShardError
 from streamdata.shards.storage import ByteSource
 from streamdata.shards.tar_headers import BLOCK, Entry, damaged, data_of, entries
+from streamdata.shards.tar_names import as_text, field_name, split_name
+from streamdata.shards.tar_plain import MAX_PLAIN_FIELD, plain_layout
 
-MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
 _NOT_PLAIN = zlib.crc32(b"not plain")
-
-
-def plain_layout(key_bytes: int) -> struct.Struct:
-    """What takes field (padded with zeros) and size (in octal) out of a header whose name begins with a key and a dot."""
-    begin = max(0, min(key_bytes + 1, 100))
-    field_bytes = min(MAX_PLAIN_FIELD, 100 - begin)
-    return struct.Struct(f"{begin}x{field_bytes}s{124 - begin - field_bytes}x11s{512 - 135}x")
 
 
 @dataclass(slots=True)
@@ -55,28 +44,6 @@ class TarRecord:
         self.end = entry.end
         self.plain = self.plain and plain
         self.raw.append(entry.raw)
-
-
-def split_name(name: bytes) -> tuple[bytes, bytes] | None:
-    """Key and field of a member; None where its base name has no dot or begins with one."""
-    base = name.rfind(b"/") + 1
-    dot = name.find(b".", base)
-    return (name[:dot], name[dot + 1 :]) if dot > base else None
-
-
-def as_text(name: bytes) -> str:
-    """A name as text; bytes that are not UTF-8 become lone surrogates, as in the standard library's tarfile."""
-    return name.decode("utf-8", "surrogateescape")
-
-
-def field_name(suffix: bytes) -> str:
-    """The field of a member whose name goes on with `suffix` after its key."""
-    return as_text(suffix).lower()
-
-
-def key_hash(key: str) -> int:
-    """64 bits by which keys are told apart."""
-    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 def records(
@@ -121,11 +88,11 @@ def _checked_field(url: str, record: TarRecord, entry: Entry, suffix: bytes) -> 
     if name in record.names:
         raise damaged(
             url, entry.offset, entry.name, f"each field of record '{record.key}' once", f"'{name}' twice",
-            "Names differ by more than case within a record; rename one of the two.",
+            remedy="Names differ by more than case within a record; rename one of the two.",
         )  # fmt: skip
     if name.startswith("__") and name.endswith("__"):
         remedy = "Names with two underscores at both ends are streamdata's own; rename the member."
-        raise damaged(url, entry.offset, entry.name, "another field name", f"'{name}'", remedy)
+        raise damaged(url, entry.offset, entry.name, "another field name", f"'{name}'", remedy=remedy)
     record.names.add(name)
     return name
 
@@ -140,6 +107,16 @@ def interleaved(url: str, key: str, offset: int, first: int | None = None) -> Sh
     )
 
 
+def no_field(name: str) -> bool:  # noqa: ARG001  # one answer for all names
+    """Wants the bytes of no field."""
+    return False
+
+
+def every_field(name: str) -> bool:  # noqa: ARG001  # one answer for all names
+    """Wants the bytes of every field."""
+    return True
+
+
 class SkippedMembers:
     """Counts members that belong to no record; says where the first one was."""
 
@@ -148,6 +125,7 @@ class SkippedMembers:
         self.first = 0
 
     def __call__(self, entry: Entry) -> None:
+        """Count `entry`."""
         if not self.count:
             self.first = entry.offset
         self.count += 1

@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from glob import glob, has_magic
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -103,22 +104,23 @@ def _expand_pattern(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
                 f"  If you trust it, set {_ALLOW_PIPES}=1 in the environment."
             )
         return list(braceexpand(pattern))
-    if not is_remote(pattern) and os.path.exists(local_path(pattern)):
-        return _expand_piece(pattern, pattern, suffixes)  # a file with braces or stars in its own name
-    pieces = braceexpand(pattern)
+    is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
+    pieces = [pattern] if is_literal else braceexpand(pattern)
     return [url for piece in pieces for url in _expand_piece(pattern, piece, suffixes)]
 
 
 def _expand_piece(pattern: str, piece: str, suffixes: tuple[str, ...]) -> list[str]:
     """The urls of one glob, directory or file."""
-    is_file, is_folder, matches = _remote_lookup(piece) if is_remote(piece) else _local_lookup(piece)
-    if is_folder(piece):
-        return _directory(pattern, piece, suffixes)
-    if is_file(piece):
-        return [piece]
-    found = []
+    matches = _matches(piece)
+    if matches is None:
+        if _is_folder(piece, suffixes):
+            return _directory(pattern, piece, suffixes)
+        if is_remote(piece) or Path(local_path(piece)).is_file():
+            return [piece]  # a remote file is not looked for until its index is: that would be a request for each
+        raise _matches_nothing(pattern, piece, "a file or directory", "none")
+    found: list[str] = []
     for match in matches:
-        if is_folder(match):
+        if _is_folder(match, suffixes):
             found += _shards_in(match, suffixes)
         elif _is_shard(match, suffixes):
             found.append(match)
@@ -128,32 +130,27 @@ def _expand_piece(pattern: str, piece: str, suffixes: tuple[str, ...]) -> list[s
     return found
 
 
-_Test = Callable[[str], bool]
-
-
-def _local_lookup(piece: str) -> tuple[_Test, _Test, list[str]]:
-    path = local_path(piece)
-    prefix = piece[: len(piece) - len(path)]
-    matches = sorted(glob(path)) if has_magic(path) and not os.path.exists(path) else []
-    return (
-        lambda url: os.path.isfile(local_path(url)),
-        lambda url: os.path.isdir(local_path(url)),
-        [prefix + match for match in matches],
-    )
-
-
-def _remote_lookup(piece: str) -> tuple[_Test, _Test, list[str]]:
-    """As for local files; but a file without a star in its url is not looked for until its index is."""
+def _matches(piece: str) -> list[str] | None:
+    """The sorted urls that a glob matches; None where it is no glob."""
+    if not is_remote(piece):
+        path = local_path(piece)
+        scheme = piece[: len(piece) - len(path)]
+        is_glob = has_magic(path) and not os.path.lexists(path)
+        return sorted(scheme + match for match in glob(path)) if is_glob else None
+    in_query = piece.startswith(("http://", "https://"))  # where a question mark begins a query
+    if "*" not in piece and (in_query or not has_magic(piece)):
+        return None
     filesystem, path = fsspec.core.url_to_fs(piece)
-    is_web = piece.startswith(("http://", "https://"))  # where a question mark begins a query
-    has_stars = "*" in piece or ("[" in piece and not is_web) or ("?" in piece and not is_web)
-    matches = sorted(_spelt(filesystem, match) for match in filesystem.glob(path)) if has_stars else []
+    return sorted(_spelt(filesystem, match) for match in filesystem.glob(path))
 
-    def is_folder(url: str) -> bool:
-        looks_like_a_file = os.path.splitext(url)[1] != "" and not url.endswith("/")
-        return not looks_like_a_file and bool(filesystem.isdir(filesystem._strip_protocol(url)))
 
-    return lambda url: not has_stars, is_folder, matches
+def _is_folder(url: str, suffixes: tuple[str, ...]) -> bool:
+    if not is_remote(url):
+        return Path(local_path(url)).is_dir()
+    if url.endswith(suffixes):  # to ask would be a request for each
+        return False
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return bool(filesystem.isdir(path))
 
 
 def _spelt(filesystem: Any, path: str) -> str:
@@ -161,7 +158,7 @@ def _spelt(filesystem: Any, path: str) -> str:
 
 
 def _directory(pattern: str, folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    found = _shards_in(folder, suffixes) if is_remote(folder) or os.path.isdir(local_path(folder)) else []
+    found = _shards_in(folder, suffixes) if is_remote(folder) or Path(local_path(folder)).is_dir() else []
     if not found:
         raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(suffixes)})", "none")
     return found
@@ -173,13 +170,13 @@ def _shards_in(folder: str, suffixes: tuple[str, ...]) -> list[str]:
         listed = filesystem.ls(path, detail=True) if filesystem.isdir(path) else []
         names = [_spelt(filesystem, entry["name"]) for entry in listed if entry["type"] == "file"]
     else:
-        path = local_path(folder)
-        names = [os.path.join(folder, name) for name in os.listdir(path) if os.path.isfile(os.path.join(path, name))]
+        with os.scandir(local_path(folder)) as entries:
+            names = [os.path.join(folder, entry.name) for entry in entries if entry.is_file()]
     return sorted(name for name in names if _is_shard(name, suffixes))
 
 
 def _is_shard(url: str, suffixes: tuple[str, ...]) -> bool:
-    return url.endswith(suffixes) and not url.endswith(_SIDECAR) and not os.path.basename(url).startswith(".")
+    return url.endswith(suffixes) and not url.endswith(_SIDECAR) and not url.rpartition("/")[2].startswith(".")
 
 
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:

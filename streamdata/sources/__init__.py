@@ -8,9 +8,11 @@
 A process function is one of three kinds:
 
 - per record, `single_process_fn`: `fn(record) -> sample | None | list of samples`;
-- stream, `process_fn`: `fn(iterator of records) -> iterator of samples`, which holds nothing from one burst to the next;
-- stateful stream: one that does, and has `state_dict()` (small JSON, with `"rewind": n`, how many of the last records it still
-  needs) and `load_state_dict(state)`. Its state is created in `__call__`, since each lane works on a shallow copy.
+- stream, `process_fn`: `fn(iterator of records) -> iterator of samples`, which holds nothing from one burst to the
+  next;
+- stateful stream: one that does, and has `state_dict()` (small JSON, with `"rewind": n`, how many of the last records
+  it still needs) and `load_state_dict(state)`. Its state is created in `__call__`, since each lane works on a shallow
+  copy.
 
 A record that a function sees carries its fields, `__url__` and `__key__` or `__index__`, and draws its randomness from
 `record_rng(record)`.

@@ -13,7 +13,7 @@ from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import Record, Sample, place_of
 from streamdata.sources.tally import Tally
 
-PerRecordFn = Callable[[Record], Sample | None | list[Sample]]
+PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
 StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
 
 Mark = TypeVar("Mark")
@@ -45,7 +45,10 @@ def call_per_record(
         last = len(outputs)
         for part, sample in enumerate(outputs, 1):
             if part > skip:
-                yield complete(sample, record, "single_process_fn"), after if part == last else (*_record_at(after), part)
+                yield (
+                    complete(sample, record, "single_process_fn"),
+                    after if part == last else (*_record_at(after), part),
+                )
         skip = 0
 
 
@@ -63,7 +66,9 @@ def complete(sample: object, record: Record, what: str) -> Sample:
         TypeError: The output is no dict.
     """
     if not isinstance(sample, dict):
-        raise TypeError(f"{what}: expected a dict, got {type(sample).__name__} for {place_of(record)}\n  Return samples as dicts.")
+        raise TypeError(
+            f"{what}: expected a dict, got {type(sample).__name__} for {place_of(record)}\n  Return samples as dicts."
+        )
     fields = {name: value for name, value in record.items() if name.startswith("__") and name.endswith("__")}
     return {**fields, **sample}
 
@@ -108,7 +113,8 @@ class Feed(Generic[Mark]):
             self.exhausted = True
             raise
         except Exception as error:
-            # Kept, because it passes through the function, which may swallow it; and it is no failure of the function's own.
+            # Kept, because it passes through the function, which may swallow it; and it is no failure of the
+            # function's own.
             self.error = error
             raise
         self._held.append(mark)
@@ -138,8 +144,8 @@ def _checked_rewind(state: Any, held: int) -> int:
     rewind = state.get("rewind", 0) if isinstance(state, dict) else None
     if type(rewind) is not int or not 0 <= rewind <= held:
         raise ValueError(
-            f"state_dict(): expected a dict with 'rewind' between 0 and {held}, the records pulled since what it last held, got {state!r}"
-            "\n  'rewind' is how many of the last records pulled the function still needs."
+            f"state_dict(): expected a dict with 'rewind' between 0 and {held}, the records pulled and held, "
+            f"got {state!r}\n  'rewind' is how many of the last records pulled the function still needs."
         )
     return rewind
 
@@ -147,8 +153,8 @@ def _checked_rewind(state: Any, held: int) -> int:
 class Bursts(Generic[Mark]):
     """Iterates over what a stream function makes of a stream of records.
 
-    After each output `feed.start`, `feed.given` and `feed.state` are the cursor: feeding a new copy of the function from there,
-    with that state, and dropping the given outputs, goes on with the next one.
+    After each output `feed.start`, `feed.given` and `feed.state` are the cursor: feeding a new copy of the function
+    from there, with that state, and dropping the given outputs, goes on with the next one.
 
     Args:
         function: The stream function; stateful if it has `state_dict` and `load_state_dict`.
@@ -195,7 +201,7 @@ class Bursts(Generic[Mark]):
             # A copy for each lane and each start: two lanes in one process must not share what they hold.
             function = self.feed.stateful = copy.copy(function)
             if self._state is not None:
-                function.load_state_dict(self._state)  # type: ignore[attr-defined]
+                function.load_state_dict(self._state)
                 self.feed.state = self._state
         self._state = None
         return iter(function(self.feed))

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from streamdata.errors import ShardError
 from streamdata.shards.jsonl import JsonlShards
@@ -17,8 +16,8 @@ from streamdata.sources.source import Record
 class ImageJsonlDataset:
     """A map-style dataset: line i of a JSONL file, with the image that it names.
 
-    A line carries `imagepath` (absolute, or relative to the JSONL file) and any other fields; the image arrives as a PIL
-    image under `image`. The lines' offsets are indexed on disk, so that nothing grows with their number.
+    A line carries `imagepath` (absolute, or relative to the JSONL file) and any other fields; the image arrives as a
+    PIL image under `image`. The lines' offsets are indexed on disk, so that nothing grows with their number.
 
     Args:
         jsonl_path: The JSONL file.
@@ -63,11 +62,8 @@ class ImageJsonlDataset:
         name = record.get("imagepath")
         if not isinstance(name, str):
             raise ShardError(
-                f"{self._path}, line {int(record['__key__']) + 1}: expected the path of an image in 'imagepath', got {name!r}\n"
+                f"{self._path}:{int(record['__key__']) + 1}: expected an image's path in 'imagepath', got {name!r}\n"
                 f"  Its fields are {sorted(key for key in record if not key.startswith('__'))}."
             )
-        record["image"] = self._open(Path(self._path).parent / name)
+        record["image"] = open_image(Path(self._path).parent / name)
         return record
-
-    def _open(self, path: Path) -> Image.Image:
-        return open_image(path)

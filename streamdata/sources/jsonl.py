@@ -6,12 +6,12 @@ from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.urls import expand, is_sequential
 from streamdata.sources.functions import PerRecordFn, StreamFn
-from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource
+from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource, ShardDataset
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
-class JsonlIterableDataset:
+class JsonlIterableDataset(ShardDataset):
     """Records of JSONL shards: each line is an object; its `__key__` is the line's number, as a string from "0".
 
     Blank lines are skipped and counted. `.jsonl.gz` and `.jsonl.zst` are read from their start.
@@ -40,7 +40,6 @@ class JsonlIterableDataset:
     ) -> None:
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         urls = expand(path, SUFFIXES)
-        self.source: BlockSource | SequentialSource
         if any(map(is_sequential, urls)):
             self.source = SequentialSource("jsonl", SequentialJsonl(urls), shuffle_buffer)
         else:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamdata.errors import SourceError
-from streamdata.progress import Cursor, FunctionState, Position
+from streamdata.progress import Cursor, FunctionState, Position, whole
 from streamdata.run import Lane
-from streamdata.sources.functions import Bursts, Feed, call_per_record
+from streamdata.sources.functions import Bursts, Feed, PerRecordFn, StreamFn, call_per_record
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record, Sample, Source
 from streamdata.sources.tally import Tally
@@ -29,12 +29,19 @@ class Leaf:
     """
 
     def __init__(
-        self, dataset: Any, source: Source, lane: Lane, order: BlockOrder, tally: Tally, cursor: Cursor | None, from_window: bool
+        self,
+        dataset: Any,
+        source: Source,
+        lane: Lane,
+        order: BlockOrder,
+        tally: Tally,
+        cursor: Cursor | None,
+        from_window: bool,
     ) -> None:
-        self._single = getattr(dataset, "single_process_fn", None)
-        self._stream = getattr(dataset, "process_fn", None)
+        self._single: PerRecordFn | None = getattr(dataset, "single_process_fn", None)
+        self._stream: StreamFn | None = getattr(dataset, "process_fn", None)
         self._source, self._tally = source, tally
-        self._start, self._given, self._state = _whole(cursor, order)
+        self._start, self._given, self._state = _resumed(cursor, order)
         with_places = self._single is not None or self._stream is not None
         self._task = ReadTask(tally.name, lane, order, tally, with_places)
         if from_window:
@@ -60,16 +67,19 @@ class Leaf:
         records = self._watched(records)
         if self._single is not None:
             records = call_per_record(self._single, records, self._start, self._tally)
-        for output in self._with_counts(records) if self._stream is None else self._bursts(records):
+        outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records)
+        for output in outputs:
             self._outputs += 1
             yield output
         if self._epoch is not None:
             self._check_epoch(self._epoch)
 
-    def _bursts(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
-        feed = Feed(records, self._start, lambda before, after: after)
+    def _bursts(
+        self, function: StreamFn, records: Iterator[tuple[Record, Position]]
+    ) -> Iterator[tuple[Sample, Cursor]]:
+        feed = Feed(records, self._start, _latest)
         self._feed = feed
-        for sample in Bursts(self._stream, feed, self._given, self._state, self._tally, "process_fn"):
+        for sample in Bursts(function, feed, self._given, self._state, self._tally, "process_fn"):
             yield sample, (*feed.start, feed.given, feed.state, self._tally.dropped, self._tally.bad)
 
     def _watched(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Record, Position]]:
@@ -94,15 +104,19 @@ class Leaf:
     def _check_epoch(self, epoch: int) -> None:
         if self._from_its_start and self._all_outputs() == self._outputs_before:
             raise SourceError(
-                f"source {self._tally.name!r}: a whole epoch (number {epoch}) of this lane's share gave no sample: {self._tally.summary()}\n"
+                f"source {self._tally.name!r}: a whole epoch (number {epoch}) of this lane's share gave no sample: "
+                f"{self._tally.summary()}\n"
                 "  Mend the process function or its filter, or give the lane more records (fewer ranks or workers)."
             )
 
 
-def _whole(cursor: Cursor | None, order: BlockOrder) -> tuple[Position, int, FunctionState | None]:
+def _latest(_: Position, after: Position) -> Position:
+    return after
+
+
+def _resumed(cursor: Cursor | None, order: BlockOrder) -> tuple[Position, int, FunctionState | None]:
     """The cursor as position, outputs given and function state."""
     if cursor is None:
         return (order.only_epoch or 0, 0, 0, 0), 0, None
-    epoch, window, taken, part, *more = cursor
-    given, function = more[:2] if more else (0, None)
+    epoch, window, taken, part, given, function, _, _ = whole(cursor)
     return (epoch, window, taken, part), given, function

@@ -53,12 +53,19 @@ class MapStyleSource:
                 task.tally.fail(error, f"index {index}", "__getitem__")
                 continue
             item = item if isinstance(item, dict) else {"data": item}
-            yield {
-                **item, DATASET_NAME: name, DP_RANK: dp_rank, WORKER_ID: worker, SEED: seed, INDEX: index
-            }, (epoch, number, 0, 0)
+            yield (
+                {**item, DATASET_NAME: name, DP_RANK: dp_rank, WORKER_ID: worker, SEED: seed, INDEX: index},
+                (epoch, number, 0, 0),
+            )
 
     def _ahead(
-        self, get: Callable[[list[int]], Sequence[Any]], task: ReadTask, epoch: int, number: int, seed: int, indices: list[int]
+        self,
+        get: Callable[[list[int]], Sequence[Any]],
+        task: ReadTask,
+        epoch: int,
+        number: int,
+        seed: int,
+        indices: list[int],
     ) -> Iterator[tuple[Record, Position]]:
         start = 0
         while start < len(indices):
@@ -69,8 +76,8 @@ class MapStyleSource:
                 yield from self._singly(task, epoch, number + start, seed, some)
             else:
                 for offset, (index, item) in enumerate(zip(some, items, strict=True), number + start + 1):
-                    item = item if isinstance(item, dict) else {"data": item}
-                    yield {**item, **task.fields, SEED: seed, INDEX: index}, (epoch, offset, 0, 0)
+                    fields = item if isinstance(item, dict) else {"data": item}
+                    yield {**fields, **task.fields, SEED: seed, INDEX: index}, (epoch, offset, 0, 0)
             start += len(some)
 
 
@@ -84,5 +91,3 @@ def _chunks(task: ReadTask, position: Position) -> Iterator[tuple[int, int, list
             yield epoch, first, blocks.tolist()
             first, size = first + len(blocks), min(4 * size, _CHUNK)
         epoch, first = order.next_epoch(epoch), 0
-
-

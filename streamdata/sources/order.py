@@ -9,8 +9,9 @@ from streamdata.run import Lane, Permutation, stable_seed
 class BlockOrder:
     """One lane's share of the endless sequence of a source's blocks.
 
-    Block number g of the sequence is block `permutation(epoch)[g - epoch · num_blocks]` with `epoch = g // num_blocks`; lane l of
-    L reads the numbers l, l + L, l + 2L … An epoch that does not divide by L simply rolls into the next.
+    Block number g of the sequence is block `permutation(epoch)[g - epoch · num_blocks]` with `epoch = g //
+    num_blocks`; lane l of L reads the numbers l, l + L, l + 2L … An epoch that does not divide by L simply rolls into
+    the next.
 
     Args:
         num_blocks: Blocks in an epoch, at least 1.

@@ -13,9 +13,10 @@ from streamdata.run import stable_seed
 def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
     """Return a random generator of this record alone, in this epoch.
 
-    It is seeded by the source's order in the present epoch (which the recipe's seed, the source's path of names and the epoch
-    determine) and the record's place in the source. A process function that draws from it alone gives the same on resume,
-    in any lane. The global generators of random, numpy and torch do not: they know nothing of what was delivered.
+    It is seeded by the source's order in the present epoch (which the recipe's seed, the source's path of names and
+    the epoch determine) and the record's place in the source. A process function that draws from it alone gives the
+    same on resume, in any lane. The global generators of random, numpy and torch do not: they know nothing of what
+    was delivered.
 
     Args:
         record: What a process function was given.

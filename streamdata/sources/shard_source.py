@@ -10,6 +10,7 @@ from streamdata.progress import Position
 from streamdata.progress.fields import CURSOR, SEED
 from streamdata.run import Permutation, stable_seed
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
+from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.source import ReadTask, Record
 
 Indices = npt.NDArray[np.int64]
@@ -147,7 +148,8 @@ class SequentialSource:
 
     def describe(self, shuffle: bool) -> str:
         group = self._group if shuffle else 0
-        return f"{self._kind}, {self.num_blocks} shards {_content(self.shards)} from their start, shuffle {shuffle}, groups of {group}"
+        shards = f"{self.num_blocks} shards {_content(self.shards)} from their start"
+        return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
 
     def window_start(self, task: ReadTask, position: Position) -> Position:
         return (*position[:2], 0, 0)
@@ -178,6 +180,14 @@ class SequentialSource:
                 if task.with_places:
                     record[CURSOR] = (shard << 40) + group * size + index
                 yield record
+
+
+class ShardDataset:
+    """What a recipe names where records lie in shards."""
+
+    source: BlockSource | SequentialSource
+    process_fn: StreamFn | None
+    single_process_fn: PerRecordFn | None
 
 
 def _grouped(records: Iterator[Record], size: int) -> Iterator[list[Record]]:

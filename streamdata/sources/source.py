@@ -21,12 +21,13 @@ class Source(Protocol):
         """Blocks in an epoch; 0 means that there are no records."""
 
     def describe(self, shuffle: bool) -> str:
-        """What determines the order of its records: a line that changes when the order does, to be compared on resume."""
+        """What determines the order of its records: a line to be compared on resume."""
 
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
         """Yield each record from `position` on, with the position after it, until the order ends.
 
-        A record carries the fields of `streamdata.progress.fields`, and where `task.with_places` its place in the source.
+        A record carries the fields of `streamdata.progress.fields`, and where `task.with_places` its place in the
+        source.
         """
 
     def window_start(self, task: "ReadTask", position: Position) -> Position:
@@ -50,7 +51,7 @@ class ReadTask:
         self._ahead = 1
 
     def grow(self, most: int) -> int:
-        """How many records to read ahead now: 1 at first, so that the first sample is not late, then more, up to `most`."""
+        """How many records to read ahead now: 1 at first, so that the first sample is not late, later `most`."""
         now = min(self._ahead, most)
         self._ahead = max(self._ahead, 2 * now)
         return now

@@ -48,5 +48,7 @@ class Tally:
 
     def _remedy(self) -> str:
         if self.bad:
-            return f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
+            return (
+                f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
+            )
         return "  Mend the data or the function, or set the source's max_bad to skip so many failures per lane."

@@ -6,22 +6,22 @@ from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import expand, is_sequential
 from streamdata.sources.functions import PerRecordFn, StreamFn
-from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource
+from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource, ShardDataset
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
 
-class MetaDistributedWebDataset:
+class MetaDistributedWebDataset(ShardDataset):
     """Records of tar shards; beside `x/00001.tar` may lie its metadata, `x/00001.meta.jsonl` or `x/00001.jsonl`.
 
-    A record is a dict of the members that share a key: raw bytes under what follows the first dot of the member's base name,
-    lower-cased. See https://github.com/webdataset/webdataset for the convention.
+    A record is a dict of the members that share a key: raw bytes under what follows the first dot of the member's
+    base name, lower-cased. See https://github.com/webdataset/webdataset for the convention.
 
     Args:
         path: A brace expression, a glob, a directory, a list of these, or several joined by commas.
         process_fn: A stream function, see `streamdata.sources`.
-        meta_names: Fields of a record's metadata line that join the record; None where the line or the field is missing.
-            A line belongs to the record whose `.id` member, or else whose key, is its `key`.
+        meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
+            missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
         include_dirs: Further directories; `dir*3` reads its shards three times per epoch.
         single_process_fn: A function of one record, called first.
         block_size: The most records that are dealt to a lane at once.
@@ -46,7 +46,6 @@ class MetaDistributedWebDataset:
     ) -> None:
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         urls = expand(path, SUFFIXES, include_dirs)
-        self.source: BlockSource | SequentialSource
         if any(map(is_sequential, urls)):
             self.source = SequentialSource("tar", SequentialTar(urls, meta_names), shuffle_buffer)
         else:

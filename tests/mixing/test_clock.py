@@ -76,7 +76,10 @@ def test_percents_need_not_add_to_one():
 def test_the_cost_of_a_sample_can_be_its_tokens():
     """With cost = tokens, equal weights give equal tokens, not equal samples."""
     dataset = MergedDataset(
-        [Numbers("long", 100, single_process_fn=lambda r: {**r, "n": 30}), Numbers("short", 100, single_process_fn=lambda r: {**r, "n": 10})],
+        [
+            Numbers("long", 100, single_process_fn=lambda r: {**r, "n": 30}),
+            Numbers("short", 100, single_process_fn=lambda r: {**r, "n": 10}),
+        ],
         cost=lambda sample: sample["n"],
     )
     tokens = {"long": 0, "short": 0}

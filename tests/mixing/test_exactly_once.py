@@ -11,7 +11,9 @@ from tests.streams import Numbers, NumbersAhead, delivered, in_lane
 
 
 @settings(max_examples=25, deadline=None)
-@given(sizes=st.lists(st.integers(1, 23), min_size=1, max_size=3), dp_size=st.integers(1, 4), num_workers=st.integers(0, 3))
+@given(
+    sizes=st.lists(st.integers(1, 23), min_size=1, max_size=3), dp_size=st.integers(1, 4), num_workers=st.integers(0, 3)
+)
 def test_a_finite_stream_delivers_every_record_once(sizes, dp_size, num_workers):
     """Record 0 included, whatever divides or not; fewer records than lanes work."""
 
@@ -30,7 +32,7 @@ def test_an_endless_stream_delivers_every_epoch_once():
     for worker, share in enumerate((19, 18, 18)):
         lane = in_lane(MergedDataset([Numbers("a", 11)]), worker, 3)
         counts.update(sample["__index__"] for sample in islice(lane, share))
-    assert counts == Counter({index: 5 for index in range(11)})
+    assert counts == Counter(dict.fromkeys(range(11), 5))
 
 
 def test_first_exhausted_stops_when_a_draw_finds_nothing():
@@ -45,7 +47,10 @@ def test_a_source_without_records_for_a_lane_stops_nothing():
     """One record for two lanes: the lane without it goes on with the other source."""
     dataset = MergedDataset([Numbers("a", 1), Numbers("b", 20)], cyclic=False, stop="first_exhausted")
     ends = [[sample["__datasetname__"] for sample in in_lane(dataset, worker, 2)] for worker in range(2)]
-    assert sorted((names.count("a"), names.count("b") == 10) for names in ends) in ([(0, True), (1, False)], [(0, True), (1, True)])
+    assert sorted((names.count("a"), names.count("b") == 10) for names in ends) in (
+        [(0, True), (1, False)],
+        [(0, True), (1, True)],
+    )
 
 
 def test_what_a_dataset_returned_is_never_changed():
@@ -62,7 +67,7 @@ def test_what_a_dataset_returned_is_never_changed():
 def test_a_sample_that_is_no_dict_comes_under_data():
     """Any map-style dataset will do; the fields say where the sample comes from."""
 
-    class Letters(str):
+    class Letters(list):
         name, percent = "letters", 1
 
     dataset = MergedDataset([Letters("xyz")], cyclic=False, shuffle_unstreaming_subsets=False)
@@ -79,7 +84,9 @@ def test_the_order_depends_on_names_not_on_positions():
     def order(name, seed, position):
         sources = [Numbers("other", 5)]
         sources.insert(position, Numbers(name, 20))
-        return [s["value"] for s in islice(iter(MergedDataset(sources, seed=seed)), 60) if s["__datasetname__"] == name][:20]
+        return [
+            s["value"] for s in islice(iter(MergedDataset(sources, seed=seed)), 60) if s["__datasetname__"] == name
+        ][:20]
 
     assert order("a", 0, 0) == order("a", 0, 1)
     assert order("a", 0, 0) != order("a", 1, 0)

@@ -52,7 +52,7 @@ def irregular_stream(records):
 
 
 class Packer:
-    """A stateful stream: packs numbers, each repeated value % 5 + 1 times, into rows of 4; holds back what does not fill a row."""
+    """A stateful stream: packs numbers, each value % 5 + 1 times, into rows of 4; holds back what fills no row."""
 
     def __init__(self):
         self.state = {"rewind": 0, "skip": 0}
@@ -109,7 +109,9 @@ def test_every_kind_of_function_resumes_exactly(name, kind):
 def test_a_finite_stream_resumes_exactly_to_its_end(name, stop):
     """The end of the stream, with what a function gives at its end, comes at the same step."""
     assert_exact_resume(
-        lambda: MergedDataset([Numbers("a", 13, 2, **FUNCTIONS[name]), Numbers("b", 9)], cyclic=False, stop=stop), steps=40, beyond=40
+        lambda: MergedDataset([Numbers("a", 13, 2, **FUNCTIONS[name]), Numbers("b", 9)], cyclic=False, stop=stop),
+        steps=40,
+        beyond=40,
     )
 
 
@@ -134,7 +136,9 @@ def test_nested_mixtures_resume_exactly(inner_cyclic, outer_cyclic, stop, num_wo
     def make():
         deepest = MergedDataset([Numbers("d", 5, 2), Numbers("e", 3)], cyclic=False, stop=stop, seed=5)
         deepest.name, deepest.percent = "deepest", 1
-        inner = MergedDataset([Numbers("a", 7, 3, process_fn=Packer()), deepest, Numbers("b", 4)], cyclic=inner_cyclic, stop=stop)
+        inner = MergedDataset(
+            [Numbers("a", 7, 3, process_fn=Packer()), deepest, Numbers("b", 4)], cyclic=inner_cyclic, stop=stop
+        )
         inner.name, inner.percent = "inner", 2
         return MergedDataset([inner, Numbers("c", 30)], cyclic=outer_cyclic, stop=stop, seed=9)
 
@@ -169,7 +173,9 @@ def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer):
     """Below another mixture, with or without a yield function of its own, over rounds of the inner one."""
 
     def make():
-        inner = MergedDataset([Numbers("a", 9, 2), Numbers("b", 4)], cyclic=False, stop="all_exhausted", customized_yield_fn=pairs)
+        inner = MergedDataset(
+            [Numbers("a", 9, 2), Numbers("b", 4)], cyclic=False, stop="all_exhausted", customized_yield_fn=pairs
+        )
         inner.name, inner.percent = "inner", 1
         return MergedDataset([inner, Numbers("c", 30)], customized_yield_fn=outer)
 

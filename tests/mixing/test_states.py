@@ -25,7 +25,9 @@ def states_after(dataset, count, num_workers=0):
 def test_states_are_small_flat_json():
     """One entry per source, rank and worker, of at most 300 bytes; nothing nested is lost by update."""
     states = states_after(make(), 15, num_workers=2)
-    assert sorted(key for key in states if key.startswith("cursor")) == [f"cursor/0/0/0/{w}/{s}" for w in (0, 1) for s in "ab"]
+    assert sorted(key for key in states if key.startswith("cursor")) == [
+        f"cursor/0/0/0/{w}/{s}" for w in (0, 1) for s in "ab"
+    ]
     assert all(len(json.dumps({key: value})) <= 300 for key, value in states.items() if key.startswith("cursor"))
 
 
@@ -83,7 +85,10 @@ def test_garbage_is_refused(garbage):
         make().set_dataloader_states(garbage)
 
 
-@pytest.mark.parametrize(("dp_size", "num_workers", "message"), [(2, 1, "dp_size=1, this run has dp_size=2"), (1, 3, "num_workers=2, this run")])
+@pytest.mark.parametrize(
+    ("dp_size", "num_workers", "message"),
+    [(2, 1, "dp_size=1, this run has dp_size=2"), (1, 3, "num_workers=2, this run")],
+)
 def test_another_topology_is_refused(dp_size, num_workers, message):
     """Until states can be dealt anew, only the same ranks and workers resume."""
     states = states_after(make(), 8, num_workers=1 if dp_size > 1 else 2)
@@ -154,7 +159,10 @@ def test_a_source_that_joins_starts_at_the_lowest_clock():
         states.update(to_state(sample))
     assert 22 <= names.count("new") <= 28
     whole = [plain(s) for s in islice(iter(resumed(grown, states)), 50)]
-    assert whole == [plain(s) for s in islice(iter(dataset), 0)] or 10 <= sum(s["__datasetname__"] == "new" for s in whole) <= 15
+    assert (
+        whole == [plain(s) for s in islice(iter(dataset), 0)]
+        or 10 <= sum(s["__datasetname__"] == "new" for s in whole) <= 15
+    )
 
 
 def test_a_source_that_joined_but_was_not_drawn_yet_still_starts_at_the_lowest_clock():
@@ -181,6 +189,7 @@ def test_a_source_can_leave():
 
 def test_states_of_a_pass_continue_that_pass():
     """Without set_epoch, a resume takes the latest pass; states of another pass do not apply."""
+
     def finite():
         return MergedDataset([Numbers("a", 12)], cyclic=False)
 

@@ -23,13 +23,22 @@ def make():
     """A mixture with a stateful function, an irregular one, a nested mixture and look-ahead."""
     inner = MergedDataset([NumbersAhead("c", 9), Numbers("d", 5)], cyclic=False, stop="all_exhausted")
     inner.name, inner.percent = "inner", 1
-    return MergedDataset([Numbers("a", 40, 2, process_fn=Packer()), Numbers("b", 30, process_fn=irregular_stream), inner], seed=8)
+    return MergedDataset(
+        [Numbers("a", 40, 2, process_fn=Packer()), Numbers("b", 30, process_fn=irregular_stream), inner], seed=8
+    )
 
 
 def loader(dataset, method, num_workers=2, batch_size=3, **options):
     """A stock DataLoader."""
     context = method if num_workers else None
-    return DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=mixed_collate, multiprocessing_context=context, **options)
+    return DataLoader(
+        dataset,
+        batch_size,
+        num_workers=num_workers,
+        collate_fn=mixed_collate,
+        multiprocessing_context=context,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("method", START_METHODS)
@@ -46,6 +55,7 @@ def test_resume_is_exact_with_real_workers(method):
     assert got == want
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")
 def test_three_workers_and_prefetch_resume_exactly():
     """Only what the trainer received counts, however far the workers ran ahead."""
     want = [plain(batch) for batch in islice(loaded(make(), 3, 2), 20)]
@@ -144,8 +154,8 @@ class Dies(Numbers):
         return super().__getitem__(index)
 
 if __name__ == "__main__":
-    loader = DataLoader(MergedDataset([Dies("a", 50)]), 4, num_workers=2, collate_fn=mixed_collate, multiprocessing_context={method!r})
-    iterator = iter(loader)
+    options = dict(num_workers=2, collate_fn=mixed_collate, multiprocessing_context={method!r})
+    iterator = iter(DataLoader(MergedDataset([Dies("a", 50)]), 4, **options))
     next(iterator)
     print(*(worker.pid for worker in iterator._workers), flush=True)
     for batch in iterator:

@@ -18,7 +18,7 @@ def test_without_a_launcher_there_is_one_replica():
 
 
 def test_the_environment_is_read(monkeypatch):
-    """torchrun sets RANK and WORLD_SIZE."""
+    """Torchrun sets RANK and WORLD_SIZE."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert find_data_parallel() == DataParallel(dp_size=8, dp_rank=3)

@@ -41,7 +41,7 @@ def test_any_range_of_a_share_can_be_asked_for(num_blocks, lanes, cut):
 
 def test_lanes_read_the_sequence_in_turns():
     """Lane l reads the numbers l, l + L …: the lanes' shares, zipped, are the sequence of a single lane."""
-    alone = [pair for pair in walk(orders(10, 1)[0], 3)]
+    alone = list(walk(orders(10, 1)[0], 3))
     shares = [list(walk(order, 3)) for order in orders(10, 3)]
     assert [shares[g % 3][g // 3] for g in range(30)] == alone
 

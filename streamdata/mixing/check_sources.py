@@ -1,0 +1,82 @@
+"""What the sources of a mixture must be: checked when it is built, where the recipe's line is known."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from streamdata.mixing.mixture import path_below
+from streamdata.sources.shard_source import ShardDataset
+
+
+def check_sources(datasets: Sequence[Any], mixture: type[Any]) -> None:
+    """Check the sources of a mixture; `mixture` is the class of those that have sources themselves.
+
+    Raises:
+        ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is no positive
+            number, or something that is no source.
+    """
+    if not datasets:
+        raise ValueError("MergedDataset: expected at least one source in datasets, got none")
+    names: dict[str, Any] = {}
+    for number, dataset in enumerate(datasets):
+        where = f"MergedDataset, source {number} ({type(dataset).__name__}){_recipe_place(dataset)}"
+        name = _checked_name(dataset, where)
+        if name in names:
+            raise ValueError(
+                f"{where}: the name {name!r} is taken{_recipe_place(names[name])}\n  Give each source its own name."
+            )
+        names[name] = dataset
+        _check_percent(dataset, f"{where}, {name!r}")
+        if not isinstance(dataset, mixture | ShardDataset):
+            _check_map_style(dataset, f"{where}, {name!r}")
+    _check_once(datasets, mixture)
+
+
+def _recipe_place(dataset: Any) -> str:
+    place = getattr(dataset, "_recipe_place", None)
+    return f" at {place}" if place else ""
+
+
+def _checked_name(dataset: Any, where: str) -> str:
+    name = getattr(dataset, "name", None)
+    if not isinstance(name, str) or not name or "." in name:
+        raise ValueError(f"{where}: expected a unique name without '.', got {name!r}\n  Set its attribute `name`.")
+    return name
+
+
+def _check_percent(dataset: Any, where: str) -> None:
+    percent = getattr(dataset, "percent", None)
+    number = percent if isinstance(percent, int | float) and not isinstance(percent, bool) else 0.0
+    if not math.isfinite(number) or number <= 0:
+        raise ValueError(
+            f"{where}: expected a positive number as percent, got {percent!r}\n"
+            "  Set its attribute `percent`; they need not add to 1."
+        )
+
+
+def _check_map_style(dataset: Any, where: str) -> None:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ValueError(
+            f"{where}: expected a map-style dataset (__len__ and __getitem__) or a source of streamdata, got neither\n"
+            "  An iterable of another library cannot be split and resumed exactly; use its files or its map-style form."
+        )
+
+
+def _check_once(datasets: Sequence[Any], mixture: type[Any]) -> None:
+    """The same object twice would be read twice under two names, or share what its functions hold."""
+    seen: dict[int, str] = {}
+    for dataset, path in _nodes(datasets, "", mixture):
+        if id(dataset) in seen:
+            raise ValueError(
+                f"MergedDataset: {path!r} is the same object as {seen[id(dataset)]!r}\n"
+                "  Build it twice, or raise its percent."
+            )
+        seen[id(dataset)] = path
+
+
+def _nodes(datasets: Sequence[Any], path: str, mixture: type[Any]) -> Iterator[tuple[Any, str]]:
+    for dataset in datasets:
+        below = path_below(path, dataset.name)
+        yield dataset, below
+        if isinstance(dataset, mixture):
+            yield from _nodes(dataset.datasets, below, mixture)

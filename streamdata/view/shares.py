@@ -1,0 +1,123 @@
+"""What a run delivered: samples and bytes of its batches, and from the states they carry, how much of which source."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamdata.mixing import MergedDataset
+from streamdata.progress import States, to_state
+from streamdata.view.nodes import Node
+from streamdata.view.table import percent_text, table
+
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceCount:
+    """What was drawn of one source, by all lanes seen, since the stream began.
+
+    Attributes:
+        path: The source's path of names.
+        wanted: Its share of the whole stream by the recipe's weights.
+        achieved: Its share of all samples drawn; 0 before the first.
+        drawn: Samples that the mixture took from it.
+        dropped: Records for which `single_process_fn` gave no sample.
+        bad: Failures forgiven under `max_bad`.
+    """
+
+    path: str
+    wanted: float
+    achieved: float
+    drawn: int
+    dropped: int
+    bad: int
+
+
+class Delivery:
+    """Accumulates what a run delivers.
+
+    What was drawn, dropped and forgiven comes from the states, so it is what the batches account for: never what workers read
+    ahead, and with a `customized_yield_fn` everything up to the burst under way.
+
+    Args:
+        dataset: What is iterated.
+        states: What the run resumed from.
+
+    Attributes:
+        samples: Delivered by this run.
+        size_bytes: Of their contents, see `estimate_bytes`.
+        states: The checkpoint after the last batch.
+    """
+
+    def __init__(self, dataset: MergedDataset, states: Mapping[str, Any] | None = None) -> None:
+        self.samples = self.size_bytes = 0
+        self.states: States = dict(states or {})
+        self._wanted = {leaf.path: leaf.overall for leaf in Node.of(dataset).leaves()}
+
+    def add(self, batch: list[dict[str, Any]]) -> None:
+        """Count a batch, a list of samples."""
+        self.samples += len(batch)
+        self.size_bytes += sum(map(estimate_bytes, batch))
+        self.states.update(to_state(batch))
+
+    def sources(self) -> list[SourceCount]:
+        """The count of each source, in the order of the recipe."""
+        counts = _counts(self.states)
+        drawn = {path: counts.get(path, (0, 0, 0)) for path in self._wanted}
+        total = sum(count[0] for count in drawn.values()) or 1
+        return [
+            SourceCount(path=path, wanted=self._wanted[path], achieved=count / total, drawn=count, dropped=dropped, bad=bad)
+            for path, (count, dropped, bad) in drawn.items()
+        ]
+
+    def summary(self) -> str:
+        """A table of wanted and achieved shares, a line for each source."""
+        rows = [
+            [source.path, percent_text(source.wanted), percent_text(source.achieved)]
+            + [f"{number:,}" for number in (source.drawn, source.dropped, source.bad)]
+            for source in self.sources()
+        ]
+        return table([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])
+
+
+def estimate_bytes(value: Any) -> int:
+    """Estimate the size of a value's content, in bytes.
+
+    Tensors, arrays and bytes count as they are, images by their pixels' bands, text by its characters, other things as
+    numbers. The fields that streamdata adds to a sample (`__url__` …) count nothing.
+    """
+    if isinstance(value, bytes | bytearray | str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(estimate_bytes(part) for name, part in value.items() if not _is_field(name))
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(map(estimate_bytes, value))
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if hasattr(value, "getbands") and hasattr(value, "size"):
+        return int(value.size[0] * value.size[1] * len(value.getbands()))
+    return 0 if value is None else _NUMBER_BYTES
+
+
+def _is_field(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def _counts(states: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """Draws, drops and failures of each node, over all lanes and passes."""
+    newest: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    for key, value in states.items():
+        if key.startswith("cursor/"):
+            _, generation, lane_and_path = key.split("/", 2)
+            # A lane goes on counting from one generation to the next: only its newest entry tells.
+            newest[lane_and_path] = max(newest.get(lane_and_path, (-1, {})), (int(generation), value), key=lambda pair: pair[0])
+    counts: dict[str, tuple[int, int, int]] = {}
+    for lane_and_path, (_, value) in newest.items():
+        path = lane_and_path.split("/", 3)[3]
+        counts[path] = _sum(counts.get(path, (0, 0, 0)), (value["draws"], value.get("dropped", 0), value.get("bad", 0)))
+    return counts
+
+
+def _sum(left: Iterable[int], right: Iterable[int]) -> tuple[int, int, int]:
+    first, second, third = map(sum, zip(left, right, strict=True))
+    return first, second, third

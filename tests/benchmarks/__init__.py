@@ -1,0 +1,8 @@
+"""The figures to reach: `python -m tests.benchmarks` prints each beside its limit or its peer, from the same run.
+
+1. `data` writes shards and rows once, under `build/bench/`
+2. a module per kind of work → `rows(directory, scale)` → `Row`s
+3. `__main__` → one table
+
+No timed tests: a busy machine must not fail them. What is compared runs by turns, and of each the best time counts.
+"""

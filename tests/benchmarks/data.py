@@ -1,0 +1,110 @@
+"""Real files to read, written once."""
+
+import json
+import os
+import random
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import webdataset
+
+FIELDS = ("cls", "jpg", "json", "txt")  # in the order in which they are written
+_SIZES = (10, 29_000, 700, 290)  # bytes: 30 KB per record
+_WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "for", "on", "are", "with", "his", "they", "at", "from"]
+
+
+def cached(directory: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """The directory `name`, which `write` fills unless that was done before."""
+    place, partial = directory / name, directory / f"{name}.partial"
+    if not place.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write(partial)
+        partial.rename(place)
+    return place
+
+
+def tar_shards(directory: Path, records: int) -> Path:
+    """Twenty tar shards of records of four members, and `spans.npy`.
+
+    Those are int64, (shards, records per shard, members, 2): where the bytes of each member begin and end.
+    """
+    return cached(directory, f"tar-{records}", lambda place: _write_tars(place, records))
+
+
+def _write_tars(place: Path, records: int, shards: int = 20) -> None:
+    noise = random.Random(0).randbytes(1 << 20)
+    spans = []
+    for shard in range(shards):
+        path = place / f"{shard:05d}.tar"
+        with webdataset.TarWriter(str(path), encoder=False) as writer:
+            for number in range(records // shards):
+                at = (shard * 7919 + number * 104_729) % (len(noise) - sum(_SIZES))
+                parts = {field: noise[at : at + size] for field, size in zip(FIELDS, _SIZES, strict=True)}
+                writer.write({"__key__": f"{shard * (records // shards) + number:08d}", **parts})
+        spans.append(_spans(path, records // shards))
+    np.save(place / "spans.npy", np.array(spans))
+
+
+def _spans(path: Path, records: int) -> np.ndarray:
+    with tarfile.open(path) as archive:
+        members = archive.getmembers()
+    found = [(member.offset_data, member.offset_data + member.size) for member in members]
+    order = [member.name.rpartition(".")[2] for member in members]
+    assert order == list(FIELDS) * records, "members come in another order than they were written"
+    return np.array(found, np.int64).reshape(records, len(FIELDS), 2)
+
+
+def jsonl_rows(directory: Path, rows: int) -> Path:
+    """Four JSONL shards of rows of several fields, about 1 KB each."""
+    return cached(directory, f"jsonl-{rows}", lambda place: _write_rows(place, rows))
+
+
+def _write_rows(place: Path, rows: int, shards: int = 4) -> None:
+    rng = random.Random(0)
+    for shard in range(shards):
+        lines = [json.dumps(_row(rng, number)) for number in range(rows // shards)]
+        (place / f"{shard:05d}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _row(rng: random.Random, number: int) -> dict:
+    return {
+        "id": rng.randrange(1 << 40),
+        "url": f"https://example.org/{rng.randrange(1 << 30)}/{number}.html",
+        "title": " ".join(rng.choices(_WORDS, k=8)),
+        "text": " ".join(rng.choices(_WORDS, k=190)),
+        "score": rng.random(),
+        "tags": rng.choices(_WORDS, k=4),
+        "meta": {"lang": "en", "length": rng.randrange(10_000), "is_clean": True},
+    }
+
+
+def many_lines(directory: Path, records: int) -> Path:
+    """One JSONL shard of many tiny rows."""
+    return cached(directory, f"lines-{records}", lambda place: _write_lines(place, records))
+
+
+def _write_lines(place: Path, records: int) -> None:
+    with (place / "rows.jsonl").open("w") as file:
+        file.writelines(f'{{"i":{number}}}\n' for number in range(records))
+
+
+def many_members(directory: Path, records: int) -> Path:
+    """One tar shard of many tiny records, with its sidecar."""
+    return cached(directory, f"members-{records}", lambda place: _write_members(place, records))
+
+
+def _write_members(place: Path, records: int) -> None:
+    with webdataset.TarWriter(str(place / "shard.tar"), encoder=False, mtime=0) as writer:
+        for number in range(records):
+            writer.write({"__key__": f"{number:08d}", "cls": b"%d" % number})
+    with (place / "shard.meta.jsonl").open("w") as file:
+        file.writelines(f'{{"key":"{number:08d}","aspect":1.5}}\n' for number in range(records))
+
+
+def index_bytes(place: Path) -> int:
+    """The size of all indexes in a directory of shards."""
+    return sum(entry.stat().st_size for entry in os.scandir(place) if entry.name.endswith(".index"))

@@ -1,0 +1,100 @@
+"""What all benchmarks share: their size, a row of the table, and timing by turns."""
+
+import gc
+import json
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+
+from torch.utils.data import DataLoader
+
+BATCH_SIZE, NUM_WORKERS = 64, 2
+_FIRST_BATCHES = 8  # not timed: the workers start, and have batches ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much of everything."""
+
+    tar_records: int = 20_000
+    jsonl_rows: int = 50_000
+    many_records: tuple[int, int] = (100_000, 1_000_000)
+    """Records of the two sources whose heap is compared."""
+    collated_batches: int = 60
+    draws: int = 200_000
+    sources: tuple[int, int] = (10, 1000)
+    warm_up: int = 1500
+    """Samples drawn from each source before the draws are steady."""
+    repetitions: int = 7
+
+
+TINY = Scale(
+    tar_records=1280,
+    jsonl_rows=400,
+    many_records=(200, 2000),
+    collated_batches=4,
+    draws=500,
+    sources=(2, 20),
+    warm_up=10,
+    repetitions=3,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure: what was to be reached, what was, and the absolute numbers that it comes from."""
+
+    work: str
+    reach: str
+    got: str
+    ok: bool
+    from_: str
+
+
+def by_turns(repetitions: int, **works: Callable[[], object]) -> dict[str, float]:
+    """The best time of each work in s; all are run by turns, so that a busy moment meets all of them."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repetitions):
+        for name, work in works.items():
+            gc.collect()
+            begin = perf_counter()
+            took = work()
+            times[name].append(took if isinstance(took, float) else perf_counter() - begin)
+    return {name: min(found) for name, found in times.items()}
+
+
+def drain(samples: Iterable[object]) -> None:
+    """Take all samples, and keep none."""
+    for _ in samples:
+        pass
+
+
+def loading_time(dataset: object, collate: Callable[[list], object], batches: int) -> float:
+    """How long a DataLoader takes for so many batches, in s, once its workers are under way."""
+    loader = DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=NUM_WORKERS, collate_fn=collate)
+    with closing(_batches(loader)) as stream:
+        drain(islice(stream, _FIRST_BATCHES))
+        begin = perf_counter()
+        drain(islice(stream, batches))
+        return perf_counter() - begin
+
+
+def _batches(loader: DataLoader) -> Iterable[object]:
+    yield from loader  # closed, it lets go of the loader's iterator, which ends the workers
+
+
+def identity(batch: list) -> list:
+    """The collate function that leaves all to the DataLoader."""
+    return batch
+
+
+def per_second(count: int, seconds: float) -> str:
+    """A rate, for the notes of a row."""
+    return f"{count / seconds:,.0f}/s"
+
+
+def json_bytes(key: str, value: object) -> int:
+    """How many bytes an entry of a checkpoint takes."""
+    return len(json.dumps({key: value})) - 2

@@ -1,0 +1,233 @@
+import json
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamdata.errors import ShardError
+from streamdata.shards import jsonl
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.sequential import SequentialJsonl
+from tests.shards.conftest import read_all, whole
+
+INTEGERS = st.integers(-(2**63), 2**64 - 1)
+VALUES = st.recursive(
+    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+ROWS = st.dictionaries(st.text(max_size=5).filter(lambda name: name not in {"__url__", "__key__"}), VALUES, max_size=4)
+
+
+def fields(record):
+    return {name: value for name, value in record.items() if name not in {"__url__", "__key__"}}
+
+
+def both_ways(url):
+    """All records by the index, which are also those read from the start."""
+    records = read_all(JsonlShards([url]))
+    assert list(SequentialJsonl([url]).stream(0)) == records
+    return records
+
+
+def both_fail(url, message):
+    """Both ways of reading raise an error that matches `message`."""
+    with pytest.raises(ShardError, match=message):
+        read_all(JsonlShards([url]))
+    with pytest.raises(ShardError, match=message):
+        list(SequentialJsonl([url]).stream(0))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROWS, max_size=12), end=st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \t\r\n"]), seed=st.integers(0))
+def test_rows_come_back_as_they_were_written(write_jsonl, rows, end, seed):
+    """Any objects with any line ends, in any order of reading: equal values of equal types, numbered by line."""
+    url = write_jsonl(rows, end=end)
+    window = whole(JsonlShards([url]))
+    order = np.random.default_rng(seed).permutation(len(rows))
+    records = window.take(order)
+    assert [repr(fields(record)) for record in records] == [repr(rows[place]) for place in order]
+    assert [record["__key__"] for record in records] == [str(place * end.count(b"\n")) for place in order]
+    assert list(SequentialJsonl([url]).stream(0)) == [records[place] for place in np.argsort(order)]
+
+
+def test_blank_lines_count_as_lines_but_are_no_records(write_jsonl, caplog):
+    """Keys are numbers of physical lines; blank lines are skipped, counted and logged."""
+    url = write_jsonl([b"", {"a": 0}, b"  \t", b"\r", {"a": 1}, b""])
+    assert [(record["__key__"], record["a"]) for record in both_ways(url)] == [("1", 0), ("4", 1)]
+    assert JsonlShards([url]).anomalies() == {"blank lines": 4}
+    assert "4 blank lines, the first line 1" in caplog.text
+    sequential = SequentialJsonl([url])
+    assert len(list(sequential.stream(0))) == 2
+    assert sequential.anomalies() == {"blank lines": 4}
+
+
+def test_a_byte_order_mark_is_accepted_at_the_beginning_only(write_jsonl):
+    """A BOM before the first line belongs to no record; later on it is an error."""
+    assert fields(both_ways(write_jsonl([b'\xef\xbb\xbf{"a": 1}']))[0]) == {"a": 1}
+    assert both_ways(write_jsonl([b"\xef\xbb\xbf"])) == []
+    both_fail(write_jsonl([b"{}", b'\xef\xbb\xbf{"a": 1}']), r"00000\.jsonl:2:1: ")
+
+
+def test_a_complete_last_line_needs_no_line_feed(write_jsonl):
+    """The last row is read without a line feed; cut short, it is an error with its place."""
+    assert [record["a"] for record in both_ways(write_jsonl([b'{"a": 1}\n{"a": 2}'], end=b""))] == [1, 2]
+    both_fail(write_jsonl([b'{"a": 1}\n{"a": 2'], end=b""), r"00000\.jsonl:2:8: ")
+
+
+def test_an_empty_file_has_no_records(write_jsonl):
+    """No lines, no records, no error."""
+    assert both_ways(write_jsonl([])) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "message"),
+    [
+        (b'{"a": }', 7, "JSON object on one line"),
+        (b'{"a": 1', 7, "unexpected end of data"),
+        ('{"é": "日本", x}'.encode(), 13, "JSON object"),
+        (b'{"a": NaN}', 7, "JSON"),
+        (b'{"a": Infinity}', 7, "JSON"),
+        (b'{"a": -Infinity}', 8, "JSON"),
+        (b'{"a": 1e999}', 7, "infinity"),
+        (b'{"a": 1} {"b": 2}', 10, "unexpected content"),
+        (b"[1, 2]", 1, "a JSON object, got list"),
+        (b'"text"', 1, "a JSON object, got str"),
+        (b"12", 1, "a JSON object, got int"),
+        (b"null", 1, "a JSON object, got null"),
+        ("{'é': 1}".encode(), 2, "JSON object"),
+        ('{"é": "'.encode() + b'\xff"}', 8, "UTF-8"),
+        (b"\xff", 1, "UTF-8"),
+        (b'{"a": "\xed\xa0\x80"}', 8, "UTF-8"),
+        (b'{"__key__": "x"}', 1, "'__key__', which streamdata sets itself"),
+        (b'{"n": 18446744073709551616}', 7, "2\\^64"),
+        (b'{"n": [1, -9223372036854775809]}', 11, "-2\\^63"),
+        ('{"é": "1", "n": 123456789012345678901234567890}'.encode(), 17, "123456789012345678901234567890"),
+        (b'{"n": ' + b"9" * 5000 + b"}", 7, "9999…"),
+        (b'{"a": 1}\x00', 9, "unexpected content"),
+    ],
+)
+def test_broken_lines_are_errors_with_line_and_column(write_jsonl, line, column, message):
+    """Lines from 1, columns in characters from 1, behind a blank line and between good ones."""
+    url = write_jsonl([{"ok": 1}, b"", line, b"", {"ok": 2}])
+    both_fail(url, rf"00000\.jsonl:3:{column}: .*{message}")
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 2**63, 10**19, 9999999999999999999, -(10**18), 0])
+def test_integers_of_64_bits_are_exact(write_jsonl, number):
+    """The outermost integers come back as integers, wherever they stand in the buffer."""
+    for padding in range(8):
+        (record,) = both_ways(write_jsonl([{"p" * padding: 1, "n": [number]}]))
+        assert record["n"] == [number]
+        assert type(record["n"][0]) is int
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**20, -(10**19), -9999999999999999999, 10**30])
+def test_integers_beyond_64_bits_are_errors_wherever_they_stand(write_jsonl, number):
+    """No alignment within the buffer, nor the end of the file, hides one."""
+    for padding in range(24):
+        both_fail(write_jsonl([{"p" * padding: 1, "n": number}], end=b""), r":1:\d+: expected an integer")
+        both_fail(write_jsonl([{"a": 1}, {"p" * padding: number}, {"b": 12345678901234567}]), r":2:\d+: expected an int")
+
+
+def test_digits_that_are_no_integers_pass(write_jsonl):
+    """Fractions, exponents and texts may have any number of digits."""
+    rows = [
+        b'{"a": 0.123456789012345678901234567890}',
+        b'{"a": 12345678901234567890123456789.5}',
+        b'{"a": 123456789012345678901234567890e-5}',
+        b'{"a": "123456789012345678901234567890"}',
+        b'{"123456789012345678901234567890": "-9999999999999999999"}',
+        b'{"a": "\\"123456789012345678901234567890"}',
+    ]
+    assert [fields(record) for record in both_ways(write_jsonl(rows))] == [json.loads(row) for row in rows]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(row=st.dictionaries(st.text(st.sampled_from("0123456789-."), max_size=24), st.integers() | st.floats(0, 1)))
+def test_integers_are_exact_or_errors(write_jsonl, row):
+    """Whatever integers a row holds, it is never read with other values."""
+    url = write_jsonl([row])
+    if all(isinstance(value, float) or -(2**63) <= value < 2**64 for value in row.values()):
+        assert repr(fields(both_ways(url)[0])) == repr(row)
+    else:
+        both_fail(url, "expected an integer")
+
+
+@pytest.mark.parametrize("cap", [0, 1 << 20])
+def test_windows_read_runs_of_several_shards(write_jsonl, monkeypatch, cap):
+    """Rows of runs in any order, whether the window is kept in memory or read take by take."""
+    monkeypatch.setattr(jsonl, "_MAX_KEPT_BYTES", cap)
+    urls = [write_jsonl([{"n": f"{s}-{n}"} for n in range(9)], f"{s}.jsonl") for s in range(3)]
+    shards = JsonlShards(urls)
+    window = shards.window(np.array([2, 0, 2, 1]), np.array([4, 0, 0, 7]), np.array([3, 2, 1, 0]))
+    expected = ["2-4", "2-5", "2-6", "0-0", "0-1", "2-0"]
+    order = [5, 0, 3, 3, 1, 2, 4]
+    assert [record["n"] for record in window.take(order)] == [expected[place] for place in order]
+    assert window.take([5])[0]["__url__"] == urls[2]
+
+
+def test_long_rows_are_read(write_jsonl):
+    """Rows of more than a few kilobytes, and of more than the chunks that an index is built of."""
+    rows = [{"text": letter * size} for letter, size in zip("abc", (10, 5_000_000, 100_000), strict=True)]
+    assert [fields(record) for record in both_ways(write_jsonl(rows))] == rows
+
+
+def test_readers_are_picklable(write_jsonl):
+    """A reader that went through pickle reads the same."""
+    shards = JsonlShards([write_jsonl([{"a": 1}, {"a": 2}])])
+    copy = pickle.loads(pickle.dumps(shards))
+    assert read_all(copy) == read_all(shards)
+    assert copy.identity() == [("00000.jsonl", 2)]
+
+
+def test_open_files_are_bounded(write_jsonl):
+    """A window over 300 shards holds no more than the bounded numbers open."""
+    url = write_jsonl([{"a": 1}])
+    urls = [str(shutil.copy2(url, url.replace("00000", f"{number:05d}"))) for number in range(1, 301)]
+    window = whole(JsonlShards(urls))
+    assert len(window.take(np.arange(300))) == 300
+    assert len(os.listdir("/proc/self/fd")) < 300
+
+
+def replace_by_rename(path):
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(b'{"a": 8}\n{"a": 9}\n')
+
+
+def overwrite(path):
+    path.write_bytes(b'{"a": 8}\n{"a": 9}\n')
+    os.utime(path, ns=(1, 1))
+
+
+def shrink(path):
+    os.truncate(path, 9)
+
+
+@pytest.mark.parametrize("change", [replace_by_rename, overwrite, shrink, Path.unlink])
+@pytest.mark.parametrize("cap", [0, 1 << 20])
+def test_a_shard_that_changes_while_it_is_read_is_an_error(write_jsonl, monkeypatch, change, cap):
+    """A shard renamed over, written over, shrunk or removed gives an error at the next window or take."""
+    monkeypatch.setattr(jsonl, "_MAX_KEPT_BYTES", cap)
+    url = write_jsonl([{"a": 1}, {"a": 2}])
+    shards = JsonlShards([url])
+    whole(shards).take([0])
+    change(Path(url))
+    with pytest.raises(ShardError, match=re.escape(url)):
+        read_all(shards)
+
+
+def test_a_shard_written_over_is_an_error_within_a_window(write_jsonl):
+    """Also rows that are in memory already are not handed out once their shard has changed."""
+    url = write_jsonl([{"a": 1}, {"a": 2}])
+    window = whole(JsonlShards([url]))
+    window.take([0])
+    overwrite(Path(url))
+    with pytest.raises(ShardError, match="replaced or modified"):
+        window.take([1])
