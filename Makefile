@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 demo: venv
 	$(BIN)/python examples/make_demo_data.py demo_data
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py demo_data
 
 test: venv
 	$(BIN)/ruff check .

@@ -15,8 +15,8 @@ STEPS = (1, 5, 14, 30, 47)
 """After which samples to restart: unevenly spaced, so that they meet bursts at several of their places."""
 
 _ADVICE = (
-    "  A process function must draw its randomness from record_rng(record), and what it holds from one burst to the next\n"
-    "  must be told by its state_dict() and taken back by its load_state_dict(state)."
+    "  A process function must draw its randomness from record_rng(record); what it holds from one burst to the next\n"
+    "  it must tell in state_dict() and take back in load_state_dict(state)."
 )
 
 
@@ -54,8 +54,8 @@ def find_inexact(
 ) -> list[Inexact]:
     """Draw samples, restart in their midst as a new process would, and say whose functions do not go on the same.
 
-    Each source is drawn by itself, so that one with a small weight is checked as well as the others; then each mixture that has a
-    function of its own, unless something below it was found.
+    Each source is drawn by itself, so that one with a small weight is checked as well as the others; so is each mixture
+    that has a function of its own, unless something below it was found.
 
     Args:
         build: Builds the dataset anew, once to begin with and once for each step.
@@ -67,18 +67,15 @@ def find_inexact(
     """
     found: dict[str, Inexact] = {}
     recordings: dict[str, _Recording] = {}
-    for node in _checked(build()):
+    for node in _unfound(build(), found):
         try:
             recordings[node.path] = _record(_alone(node), num_samples, steps)
         except _StateNotJsonError as error:
             found[node.path] = _inexact(node, str(error))
     for step in steps:
-        for node in _checked(build()):
-            recording = recordings.get(node.path)
-            below = any(path.startswith(f"{node.path}.".lstrip(".")) for path in found)
-            if recording is not None and not below and node.path not in found:
-                what = _difference(_alone(node), recording, step)
-                found.update({node.path: _inexact(node, what)} if what else {})
+        for node in _unfound(build(), found):
+            what = _difference(_alone(node), recordings[node.path], step, num_samples)
+            found.update({node.path: _inexact(node, what)} if what else {})
     return list(found.values())
 
 
@@ -90,10 +87,13 @@ def _inexact(node: Node, what: str) -> Inexact:
     return Inexact(path=node.path, functions=node.functions(), what=what)
 
 
-def _checked(dataset: MergedDataset) -> Iterator[Node]:
-    """The nodes with something that could go wrong, children first."""
-    nodes = list(Node.of(dataset).walk())
-    return (node for node in reversed(nodes) if not isinstance(node.dataset, MergedDataset) or node.functions())
+def _unfound(dataset: MergedDataset, found: Mapping[str, Inexact]) -> Iterator[Node]:
+    """Yield the nodes that could go wrong by themselves, children first, while nothing at or below them was found."""
+    for node in reversed(list(Node.of(dataset).walk())):
+        below = f"{node.path}." if node.path else ""
+        known = node.path in found or any(path.startswith(below) for path in found)
+        if not known and (not node.children or node.functions()):
+            yield node
 
 
 def _alone(node: Node) -> MergedDataset:
@@ -120,19 +120,20 @@ def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _
     return recording
 
 
-def _difference(dataset: MergedDataset, recording: _Recording, step: int) -> str | None:
+def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_samples: int) -> str | None:
     """Say where the stream that is resumed after sample `step` differs from the one recorded, if it does."""
     if step not in recording.saved:
         return None
-    rest = recording.samples[step:]
-    where = f"resumed after sample {step}"
+    rest, where = recording.samples[step:], f"resumed after sample {step}"
     try:
         stream = dataset.__iter_from__(json.loads(recording.saved[step]))
-        again = [fingerprint(sample) for sample in itertools.islice(stream, len(rest))]
+        again = [fingerprint(sample) for sample in itertools.islice(stream, num_samples - step)]
     except Exception as error:  # a user's function may raise anything; here it is the finding
         return f"{where}, it raised {type(error).__name__}: {error}"
     for number, (before, after) in enumerate(zip(rest, again, strict=False), step + 1):
         names = [repr(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
         if names:
             return f"{where}, sample {number} differs in {', '.join(sorted(names))}"
-    return f"{where}, it ended {len(rest) - len(again)} samples early" if len(again) < len(rest) else None
+    if len(again) == len(rest):
+        return None
+    return f"{where}, it gave {len(again)} more samples; uninterrupted, {len(rest)}"

@@ -36,7 +36,10 @@ class Node:
             ValueError: It is no MergedDataset.
         """
         if not isinstance(dataset, MergedDataset):
-            raise ValueError(f"expected a MergedDataset, got {type(dataset).__name__}\n  Mix it, be it alone: MergedDataset([dataset]).")
+            raise ValueError(
+                f"describe: expected a MergedDataset, got {type(dataset).__name__}\n"
+                "  A single dataset can be mixed alone: MergedDataset([dataset])."
+            )
         top = cls(path="", dataset=dataset)
         top._add_children()
         return top

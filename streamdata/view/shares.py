@@ -1,6 +1,6 @@
 """What a run delivered: samples and bytes of its batches, and from the states they carry, how much of which source."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,8 @@ class SourceCount:
 class Delivery:
     """Accumulates what a run delivers.
 
-    What was drawn, dropped and forgiven comes from the states, so it is what the batches account for: never what workers read
-    ahead, and with a `customized_yield_fn` everything up to the burst under way.
+    What was drawn, dropped and forgiven comes from the states, so it is what the batches account for: never what
+    workers read ahead, and with a `customized_yield_fn` everything up to the burst under way.
 
     Args:
         dataset: What is iterated.
@@ -62,12 +62,12 @@ class Delivery:
 
     def sources(self) -> list[SourceCount]:
         """The count of each source, in the order of the recipe."""
-        counts = _counts(self.states)
-        drawn = {path: counts.get(path, (0, 0, 0)) for path in self._wanted}
-        total = sum(count[0] for count in drawn.values()) or 1
+        known = _counts(self.states)
+        counts = [known.get(path, [0, 0, 0]) for path in self._wanted]
+        total = sum(drawn for drawn, _, _ in counts) or 1
         return [
-            SourceCount(path=path, wanted=self._wanted[path], achieved=count / total, drawn=count, dropped=dropped, bad=bad)
-            for path, (count, dropped, bad) in drawn.items()
+            SourceCount(path=path, wanted=wanted, achieved=count / total, drawn=count, dropped=dropped, bad=bad)
+            for (path, wanted), (count, dropped, bad) in zip(self._wanted.items(), counts, strict=True)
         ]
 
     def summary(self) -> str:
@@ -103,21 +103,18 @@ def _is_field(name: object) -> bool:
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 
-def _counts(states: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
+def _counts(states: Mapping[str, Any]) -> dict[str, list[int]]:
     """Draws, drops and failures of each node, over all lanes and passes."""
     newest: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for key, value in states.items():
         if key.startswith("cursor/"):
             _, generation, lane_and_path = key.split("/", 2)
             # A lane goes on counting from one generation to the next: only its newest entry tells.
-            newest[lane_and_path] = max(newest.get(lane_and_path, (-1, {})), (int(generation), value), key=lambda pair: pair[0])
-    counts: dict[str, tuple[int, int, int]] = {}
+            if int(generation) >= newest.get(lane_and_path, (0, {}))[0]:
+                newest[lane_and_path] = int(generation), value
+    counts: dict[str, list[int]] = {}
     for lane_and_path, (_, value) in newest.items():
-        path = lane_and_path.split("/", 3)[3]
-        counts[path] = _sum(counts.get(path, (0, 0, 0)), (value["draws"], value.get("dropped", 0), value.get("bad", 0)))
+        count = counts.setdefault(lane_and_path.split("/", 3)[3], [0, 0, 0])
+        for number, name in enumerate(("draws", "dropped", "bad")):
+            count[number] += value.get(name, 0)
     return counts
-
-
-def _sum(left: Iterable[int], right: Iterable[int]) -> tuple[int, int, int]:
-    first, second, third = map(sum, zip(left, right, strict=True))
-    return first, second, third

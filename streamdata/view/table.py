@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows of cells: the first and the last column to the left, those between, which are numbers, to the right."""
+    """Align rows of cells: the first and last column to the left, those between, which are numbers, to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     last = len(widths) - 1
     lines = []

@@ -14,8 +14,8 @@ _HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind an
 def describe(dataset: MergedDataset) -> str:
     """Draw the tree of sources of a dataset, a line for each: weight, shares, sizes, functions and options.
 
-    `share` is that among the sources of the same mixture, `of all` that of the whole stream. Shards that are read from their
-    start have not been counted; their number stands in place of the records'. No data is read.
+    `share` is that among the sources of the same mixture, `of all` that of the whole stream. Where shards are read from
+    their start, records have not been counted, and the number of shards stands in their place. No data is read.
 
     Raises:
         ValueError: It is no MergedDataset.
@@ -77,10 +77,10 @@ def _source_options(node: Node) -> list[str]:
     source, parent, options = getattr(node.dataset, "source", None), node.parent, []
     assert parent is not None, "a source has a parent"
     shards = getattr(source, "shards", None)
-    if shards is not None:
-        options.append(_counted(len(shards.urls), "shard"))
     if isinstance(source, SequentialSource):
         options.append("read from the start")
+    elif shards is not None:
+        options.append(_counted(len(shards.urls), "shard"))
     shuffled = parent.shuffle_unstreaming_subsets if source is None else parent.shuffle_streaming_subsets
     options.append("shuffled" if shuffled else "not shuffled")
     max_bad = getattr(node.dataset, "max_bad", 0)

@@ -31,7 +31,7 @@ class Scale:
 
 
 TINY = Scale(
-    tar_records=1280,
+    tar_records=1920,
     jsonl_rows=400,
     many_records=(200, 2000),
     collated_batches=4,

@@ -75,7 +75,7 @@ def _index_row(what: str, make: Callable[[Path], Any], places: dict[int, Path]) 
     return Row(
         work=f"index per record: {what}",
         reach="≤ 24 bytes on disk, none in the heap",
-        got=f"{disk:.1f} bytes ({disk / 24:.2f} x), {heap:.2f} in the heap",
+        got=f"{disk:.1f} bytes ({disk / 24:.2f} x), {max(0.0, heap):.2f} in the heap",
         ok=disk <= 24 and heap <= _MAX_HEAP_BYTES,
         from_=f"heap at most {heaps[0] / 1e3:.0f} KB of {few:,} records, {heaps[1] / 1e3:.0f} KB of {many:,}",
     )

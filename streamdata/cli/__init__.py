@@ -1,0 +1,8 @@
+"""The `streamdata` command.
+
+1. `main`: arguments → options; imports nothing heavy, so that `--help` is fast
+2. `check`: recipe → its problems; `--resume`: → functions that a resume does not repeat
+3. `run`: recipe → tree, live line, summary (`mixture` builds it, `ticker` shows the line)
+"""
+
+__all__ = ["check", "main", "mixture", "run", "ticker"]

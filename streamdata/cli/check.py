@@ -1,0 +1,55 @@
+"""`streamdata check`: what is wrong with a recipe."""
+
+import warnings
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from streamdata.recipe import check_recipe
+
+if TYPE_CHECKING:
+    from streamdata.mixing import MergedDataset
+
+
+def check_problems(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> bool:
+    """Show every problem that can be seen without importing a target; return whether none is an error."""
+    problems = check_recipe(recipe, variables, allow=allow)
+    for problem in problems:
+        # What could not be checked says so itself.
+        typer.echo(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")
+    kinds = Counter(problem.kind for problem in problems)
+    errors, warned = _counted(kinds["error"], "error"), _counted(kinds["warning"], "warning")
+    typer.echo(f"{recipe}: {errors}, {warned}, {kinds['not checked']} not checked")
+    return not kinds["error"]
+
+
+def check_resume(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> bool:
+    """Build the recipe, restart its functions in the midst of some samples, show those that do not go on the same.
+
+    Returns:
+        Whether all do.
+
+    Raises:
+        RecipeError: It cannot be built.
+    """
+    from streamdata.cli.mixture import build_mixture
+    from streamdata.view.exactness import NUM_SAMPLES, STEPS, find_inexact
+
+    def build() -> "MergedDataset":
+        with warnings.catch_warnings(action="ignore"):  # the check before has shown them, and this builds many times
+            return build_mixture(recipe, variables, allow)
+
+    found = find_inexact(build)
+    for inexact in found:
+        typer.echo(f"error: {inexact}")
+    steps = ", ".join(map(str, STEPS))
+    result = f"{len(found)} not the same" if found else "the same samples"
+    typer.echo(f"resume: {NUM_SAMPLES} samples of each source, restarted from JSON states after {steps}: {result}")
+    return not found
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

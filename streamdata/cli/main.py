@@ -1,0 +1,142 @@
+"""The commands and their options. What they do is imported when they run: `--help` imports no torch."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamdata.errors import RecipeError, StreamdataError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells expect: 128 + SIGINT."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a plain traceback is shorter, and has the notes that say source, url and key
+    help="One YAML recipe in, one endless stream of training samples out.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"streamdata {version('torch-streamdata')}")
+        raise typer.Exit
+
+
+_Recipe = Annotated[
+    Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)
+]
+_Variables = Annotated[
+    list[str] | None,
+    typer.Option("--var", metavar="NAME=VALUE", help="A value for ${variables:NAME}, typed as in YAML."),
+]
+_Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+_Batches = Annotated[
+    int | None, typer.Option(min=1, help="Stop after so many; by default at the stream's end, or at Ctrl-C.")
+]
+_Allow = Annotated[
+    list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
+]
+
+
+@app.callback()
+def _streamdata(_: _Version = False) -> None:
+    # Targets may lie in the directory where the command is run; last, so that they shadow nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+@app.command()
+def run(
+    recipe: _Recipe,
+    var: _Variables = None,
+    batches: _Batches = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
+    allow: _Allow = None,
+) -> None:
+    """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with _messages():
+        from streamdata.cli.run import run_recipe
+
+        finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
+        raise typer.Exit(0 if finished else INTERRUPTED)
+
+
+@app.command()
+def check(
+    recipe: _Recipe,
+    var: _Variables = None,
+    allow: _Allow = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
+    ] = False,
+) -> None:
+    """Report all errors of a recipe at once, with their places; imports no target."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with _messages():
+        from streamdata.cli.check import check_problems, check_resume
+
+        passed = check_problems(recipe, variables, allowed)
+        if passed and resume:
+            passed = check_resume(recipe, variables, allowed)
+        raise typer.Exit(0 if passed else 1)
+
+
+@contextlib.contextmanager
+def _messages() -> Iterator[None]:
+    """End with an error's message where a recipe or its data is wrong; other errors keep their traceback."""
+    try:
+        yield
+    except StreamdataError as error:
+        typer.echo("\n".join(["error: " + str(error), *getattr(error, "__notes__", ())]), err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:
+    """Read NAME=VALUE, the value as a recipe's YAML is read.
+
+    Raises:
+        typer.BadParameter: One is no assignment, no YAML, or names a variable again.
+    """
+    variables: dict[str, Any] = {}
+    for assignment in assignments or ():
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"expected NAME=VALUE, got {assignment!r}", param_hint="--var")
+        if name in variables:
+            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--var")
+        variables[name] = _yaml_value(name, value)
+    return variables
+
+
+def _yaml_value(name: str, text: str) -> Any:
+    from streamdata.recipe.places import Places, UnreadableError, refuse
+    from streamdata.recipe.yaml_tree import read_yaml
+
+    try:
+        return read_yaml(text.encode(), Places(name), refuse)
+    except (RecipeError, UnreadableError) as error:
+        raise typer.BadParameter(str(error), param_hint="--var") from error
+
+
+def _checked_allow(packages: list[str] | None) -> list[str] | None:
+    from streamdata.recipe.trust import validated_allow
+
+    try:
+        validated_allow(packages)
+    except ValueError as error:
+        raise typer.BadParameter(str(error).partition("\n")[0], param_hint="--allow") from error
+    return packages or None  # typer gives [] where the option is absent

@@ -1,0 +1,129 @@
+"""`streamdata run`: a recipe through a stock DataLoader, and what came out of it."""
+
+import itertools
+import signal
+import time
+import warnings
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from torch.utils.data import DataLoader
+
+from streamdata.cli.mixture import build_mixture
+from streamdata.cli.ticker import Ticker
+from streamdata.delivery import mixed_collate
+from streamdata.mixing import MergedDataset
+from streamdata.view import Delivery, describe
+from streamdata.view.table import percent_text
+
+_MOST_SHARES = 6
+"""Sources that the live line names; the summary names all."""
+
+
+def run_recipe(
+    recipe: Path,
+    variables: Mapping[str, Any],
+    allow: Collection[str] | None,
+    *,
+    batches: int | None,
+    batch_size: int,
+    workers: int,
+) -> bool:
+    """Build a recipe, show its tree, stream it, and show what was delivered.
+
+    Returns:
+        Whether it came to its end: the stream's, or `batches`; False after Ctrl-C.
+
+    Raises:
+        RecipeError: It cannot be built.
+        Exception: What the stream raised; what was delivered until then is shown.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        dataset = build_mixture(recipe, variables, allow)
+    for warning in caught:
+        typer.echo(f"warning: {warning.message}", err=True)
+    typer.echo(describe(dataset))
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=mixed_collate,
+        worker_init_fn=_leave_interrupts_to_trainer,
+    )
+    return _stream(dataset, loader, batches)
+
+
+def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None) -> bool:
+    pace = Pace(Delivery(dataset))
+    try:
+        with Ticker(Console()) as ticker:
+            for batch in itertools.islice(loader, batches):
+                pace.add(batch)
+                ticker.tick(pace.line)
+    except KeyboardInterrupt:
+        return False
+    finally:
+        typer.echo(pace.summary())
+    return True
+
+
+class Pace:
+    """What was delivered, and how fast.
+
+    Args:
+        delivery: Accumulates it.
+    """
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._start = time.monotonic()
+        self._first: tuple[float, int, int] | None = None
+        """When the first batch had come, its samples and bytes: workers start before it, at a pace of their own."""
+
+    def add(self, batch: list[dict[str, Any]]) -> None:
+        """Count a batch."""
+        self._delivery.add(batch)
+        if self._first is None:
+            self._first = (time.monotonic(), self._delivery.samples, self._delivery.size_bytes)
+
+    def line(self) -> str:
+        """How far it is, how fast, and the shares so far, in one line."""
+        sources = sorted(self._delivery.sources(), key=lambda source: -source.wanted)
+        shares = [f"{source.path} {percent_text(source.achieved)}" for source in sources[:_MOST_SHARES]]
+        if len(sources) > _MOST_SHARES:
+            shares.append(f"{len(sources) - _MOST_SHARES} more")
+        elapsed = time.monotonic() - self._start
+        return f"{elapsed:.1f} s  {self._delivery.samples:,} samples  {self._rates()}  {', '.join(shares)}"
+
+    def summary(self) -> str:
+        """All that was delivered, with wanted and achieved shares."""
+        if self._first is None:
+            return "no batch was delivered"
+        elapsed, late = time.monotonic() - self._start, self._first[0] - self._start
+        total = f"{self._delivery.samples:,} samples, {_megabytes(self._delivery.size_bytes)} in {elapsed:.1f} s"
+        later = f", then {self._rates()}" if self._delivery.samples > self._first[1] else ""
+        return f"{total}; the first batch after {late:.2f} s{later}\n{self._delivery.summary()}"
+
+    def _rates(self) -> str:
+        """Samples and megabytes a second, since the first batch."""
+        if self._first is None:
+            return "0 samples/s"
+        since, samples, size_bytes = self._first
+        duration = max(time.monotonic() - since, 1e-9)
+        samples_rate = (self._delivery.samples - samples) / duration
+        bytes_rate = (self._delivery.size_bytes - size_bytes) / duration
+        return f"{samples_rate:,.0f} samples/s, {_megabytes(bytes_rate)}/s"
+
+
+def _megabytes(size_bytes: float) -> str:
+    number = size_bytes / 1e6
+    return f"{number:,.0f} MB" if number >= 100 else f"{number:.3g} MB"  # noqa: PLR2004
+
+
+def _leave_interrupts_to_trainer(_: int) -> None:
+    """Ignore Ctrl-C, which reaches every process of the terminal: the trainer ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

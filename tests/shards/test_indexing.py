@@ -1,0 +1,217 @@
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdata.errors import ShardError
+from streamdata.shards import build, indexing, publish
+from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.tar import TarShards
+from tests.shards.conftest import read_all, whole
+
+
+def indexes(folder):
+    """The index files in a folder."""
+    return sorted(Path(folder).rglob("*.index"))
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The urls of the indexes that were built."""
+    urls = []
+    real = indexing.build
+
+    def build_and_note(job, stamps):
+        urls.append(job.url)
+        return real(job, stamps)
+
+    monkeypatch.setattr(indexing, "build", build_and_note)
+    monkeypatch.setattr(build, "build", build_and_note)
+    return urls
+
+
+def test_an_index_is_built_once_beside_its_shard(write_jsonl, tmp_path, cache, builds):
+    """The second reader finds it; globs of shards do not."""
+    url = write_jsonl([{"a": 1}])
+    read_all(JsonlShards([url]))
+    read_all(JsonlShards([url]))
+    assert builds == [url]
+    assert [path.name for path in indexes(tmp_path)] == [".00000.jsonl.jsonl.index"]
+    assert not indexes(cache)
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["00000.jsonl"]
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_where_the_place_is_read_only_the_cache_is_used(write_jsonl, tmp_path, cache, monkeypatch, builds, number):
+    """Detected by trying; found again there."""
+    url = write_jsonl([{"a": 1}])
+    real = publish.publish
+
+    def refuse_beside(path, parts):
+        if path.parent == tmp_path:
+            raise OSError(number, os.strerror(number))
+        real(path, parts)
+
+    monkeypatch.setattr(publish, "publish", refuse_beside)
+    assert len(read_all(JsonlShards([url]))) == 1
+    assert len(read_all(JsonlShards([url]))) == 1
+    assert (len(indexes(tmp_path)), len(indexes(cache)), len(builds)) == (0, 1, 1)
+
+
+def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, monkeypatch):
+    """Neither beside the shard nor in the cache: the error names STREAMDATA_CACHE."""
+
+    def refuse(path, parts):
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(publish, "publish", refuse)
+    with pytest.raises(ShardError, match="STREAMDATA_CACHE"):
+        JsonlShards([write_jsonl([{"a": 1}])])
+
+
+def test_a_full_disk_is_not_taken_for_a_read_only_place(write_jsonl, monkeypatch):
+    """Other errors of writing go through."""
+
+    def refuse(path, parts):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(publish, "publish", refuse)
+    with pytest.raises(OSError, match="full"):
+        JsonlShards([write_jsonl([{"a": 1}])])
+
+
+@pytest.mark.parametrize("change", ["size", "mtime"])
+def test_an_index_of_another_version_is_built_again(write_jsonl, builds, change):
+    """A shard of another size or another mtime is another shard."""
+    url = Path(write_jsonl([{"a": 1}]))
+    JsonlShards([str(url)])
+    if change == "size":
+        times = url.stat()
+        url.write_bytes(url.read_bytes() * 2)
+        os.utime(url, ns=(times.st_atime_ns, times.st_mtime_ns))
+    else:
+        os.utime(url, ns=(1, 1))
+    assert len(read_all(JsonlShards([str(url)]))) == (2 if change == "size" else 1)
+    assert builds == [str(url)] * 2
+
+
+@pytest.mark.parametrize("kind", ["tar", "jsonl"])
+def test_any_damage_of_an_index_is_found_and_repaired(write_tar, write_jsonl, tmp_path, kind):
+    """Each byte of the file, cut anywhere, or empty: the records are the same, and never others."""
+    if kind == "tar":
+        url, reader = write_tar([(f"{n}.x", b"%d" % n) for n in range(4)]), TarShards
+    else:
+        url, reader = write_jsonl([{"n": n} for n in range(4)]), JsonlShards
+    good = read_all(reader([url]))
+    (path,) = indexes(tmp_path)
+    data = path.read_bytes()
+    damages = [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in range(len(data))]
+    for damage in [*damages, b"", data[:50], data[:-1], data + b"x", data[: HEADER_BYTES + 3]]:
+        path.write_bytes(damage)
+        indexing._open_indexes._values.clear()
+        assert read_all(reader([url])) == good
+        assert path.read_bytes() == data or damage == data
+
+
+def test_damage_that_appears_later_is_repaired_too(write_jsonl, tmp_path, caplog):
+    """Rows are checked when they are first used, in whatever process: a damaged index is built again with a warning."""
+    shards = JsonlShards([write_jsonl([{"n": n} for n in range(2000)])])
+    (path,) = indexes(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[HEADER_BYTES + 12 * (CHUNK_ROWS + 5)] ^= 1
+    path.write_bytes(data)
+    indexing._open_indexes._values.clear()
+    zeros = np.zeros(1, np.int64)
+    assert shards.window(zeros, zeros, zeros + 10).take([3])[0]["n"] == 3
+    assert not caplog.records
+    assert whole(shards).take([600])[0]["n"] == 600
+    assert "do not match their CRC32" in caplog.text
+
+
+def test_an_index_that_lies_is_an_error(write_jsonl, tmp_path):
+    """Rows that point outside the shard, with all checks right, are refused before anything is read."""
+    shards = JsonlShards([write_jsonl([{"n": 1}])])
+    rows = np.array([(1 << 60, 0), (1 << 61, 0)], np.dtype([("offset", "<u8"), ("blanks", "<u4")]))
+    (path,) = indexes(tmp_path)
+    header = indexing.read_header(path)
+    path.write_bytes(b"".join(indexing.encode(header, rows)))
+    with pytest.raises(ShardError, match="expected within the shard"):
+        read_all(shards)
+
+
+def test_indexes_cost_at_most_24_bytes_per_record(write_tar, write_jsonl, tmp_path):
+    """Of tar, sidecar and JSONL, the headers of the files left out."""
+    count = 5000
+    write_jsonl([{"key": str(n)} for n in range(count)], "00000.meta.jsonl")
+    TarShards([write_tar([(f"{n}.x", b"") for n in range(count)])], ["key"])
+    JsonlShards([write_jsonl([{}] * count, "rows.jsonl")])
+    sizes = {path.name: (path.stat().st_size - HEADER_BYTES) / count for path in indexes(tmp_path)}
+    assert sizes[".00000.tar.tar.index"] + sizes[".00000.tar.meta.index"] < 21
+    assert sizes[".rows.jsonl.jsonl.index"] < 13
+
+
+def test_a_shard_that_changes_while_it_is_indexed_is_an_error(write_jsonl, monkeypatch, tmp_path):
+    """No index of a mixture of two versions is published."""
+    url = write_jsonl([{"n": 1}])
+    kind = indexing.KINDS["jsonl"]
+
+    def change_after_reading(job):
+        rows = kind.build(job)
+        Path(url).write_bytes(b"{}\n" * 5)
+        return rows
+
+    monkeypatch.setitem(indexing.KINDS, "jsonl", kind._replace(build=change_after_reading))
+    with pytest.raises(ShardError, match="replaced or modified"):
+        JsonlShards([url])
+    assert not indexes(tmp_path)
+
+
+def test_builders_at_the_same_time_do_not_harm_each_other(write_jsonl, tmp_path):
+    """Many readers of one new shard at once all read all of it, and leave one index and nothing else."""
+    url = write_jsonl([{"n": n} for n in range(3000)])
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(len(read_all(JsonlShards([url]))))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [3000] * 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".00000.jsonl.jsonl.index", "00000.jsonl"]
+
+
+@pytest.fixture
+def parallel(monkeypatch):
+    """Two processes, however small the work is."""
+    monkeypatch.setattr(build, "_WORTH_A_PROCESS", 0)
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
+
+
+def test_many_shards_are_indexed_by_processes(write_jsonl, parallel, builds, monkeypatch):
+    """All indexes come from the processes; none is left to be built here. A relative sys.path entry does no harm."""
+    monkeypatch.syspath_prepend("")
+    urls = [write_jsonl([{"n": n}] * (n + 1), f"{n}.jsonl") for n in range(5)]
+    assert JsonlShards(urls).num_records.tolist() == [1, 2, 3, 4, 5]
+    assert builds == []
+
+
+def test_a_damaged_shard_among_many_is_an_error_of_its_own(write_tar, parallel):
+    """What a process could not index raises here, with its place, and the others are indexed."""
+    urls = [write_tar([("a.x", b"1")], f"{n}.tar") for n in range(4)]
+    os.truncate(urls[2], 700)
+    with pytest.raises(ShardError, match=r"2\.tar.*offset 512.*'a\.x'"):
+        TarShards(urls)
+
+
+def test_processes_that_fail_are_made_up_for(write_jsonl, parallel, builds, monkeypatch, caplog):
+    """If the processes cannot start, the shards are indexed here, with a warning."""
+    monkeypatch.setattr(build.sys, "executable", "/bin/false")
+    urls = [write_jsonl([{"n": n}], f"{n}.jsonl") for n in range(3)]
+    with caplog.at_level(logging.WARNING):
+        assert JsonlShards(urls).num_records.tolist() == [1, 1, 1]
+    assert builds == urls
+    assert "ended with" in caplog.text

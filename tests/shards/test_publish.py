@@ -1,0 +1,53 @@
+import os
+
+import pytest
+
+from streamdata.shards.publish import cache_directory, publish
+
+
+def test_publishing_replaces_in_one_step(tmp_path):
+    """The new content under the name, readable as the umask says, and nothing else left."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    publish(path, [b"new", b"er"])
+    assert path.read_bytes() == b"newer"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_publishing_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    """A failure before the rename keeps the old file and no temporary one."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(fd):
+        raise OSError("no fsync")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no fsync"):
+        publish(path, [b"new"])
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_order_is_write_sync_rename_sync(tmp_path, monkeypatch):
+    """The content is on the disk before the name points to it, and the directory after."""
+    calls = []
+    real_fsync, real_replace = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(os.readlink(f"/proc/self/fd/{fd}")), real_fsync(fd)))
+    monkeypatch.setattr(
+        "pathlib.Path.replace", lambda self, target: (calls.append("rename"), real_replace(self, target))
+    )
+    publish(tmp_path / "file", [b"x"])
+    assert [call if call == "rename" else call.endswith(".tmp") for call in calls] == [True, "rename", False]
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
+    """$STREAMDATA_CACHE, else a directory of the user's cache."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path))
+    assert cache_directory() == tmp_path
+    monkeypatch.delenv("STREAMDATA_CACHE")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert str(cache_directory()) == "/home/someone/.cache/streamdata"

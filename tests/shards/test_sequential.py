@@ -1,0 +1,148 @@
+import gzip
+import os
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+import zstandard
+
+from streamdata.errors import ShardError
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.sequential import SequentialJsonl, SequentialTar
+from streamdata.shards.tar import TarShards
+from tests.shards.conftest import read_all
+
+COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress}
+
+
+@pytest.fixture(params=COMPRESS)
+def compressed(request):
+    """Compresses a file, and gives the path of what came of it."""
+
+    def compress(url, times=1):
+        data = Path(url).read_bytes()
+        path = Path(url + request.param)
+        step = -(-len(data) // times)
+        path.write_bytes(b"".join(COMPRESS[request.param](data[at : at + step]) for at in range(0, len(data), step)))
+        return str(path)
+
+    return compress
+
+
+def without_url(records):
+    return [{name: value for name, value in record.items() if name != "__url__"} for record in records]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_compressed_shards_hold_the_same_records(write_tar, write_jsonl, members, compressed, times):
+    """Tar and JSONL, in one or several frames, give what the uncompressed shards give."""
+    tar, jsonl = write_tar(members), write_jsonl([{"n": n, "pad": "x" * n} for n in range(500)])
+    packed_tar, packed_jsonl = compressed(tar, times), compressed(jsonl, times)
+    assert without_url(SequentialTar([packed_tar]).stream(0)) == without_url(read_all(TarShards([tar])))
+    assert without_url(SequentialJsonl([packed_jsonl]).stream(0)) == without_url(read_all(JsonlShards([jsonl])))
+    assert {record["__url__"] for record in SequentialTar([packed_tar]).stream(0)} == {packed_tar}
+
+
+def test_tgz_is_gzip(write_tar, members):
+    """.tgz is another name for .tar.gz, also for the sidecar's."""
+    path = write_tar(members)
+    packed = Path(path).with_suffix(".tgz")
+    packed.write_bytes(gzip.compress(Path(path).read_bytes()))
+    Path(path).with_suffix(".jsonl").write_bytes(b'{"key": "a/0", "n": 5}\n')
+    assert next(SequentialTar([str(packed)], ["n"]).stream(0))["n"] == 5
+
+
+def test_compressed_data_cut_anywhere_is_an_error(write_jsonl, compressed):
+    """Every cut raises with file and place; none is taken for the end."""
+    url = compressed(write_jsonl([{"n": n, "noise": os.urandom(20).hex()} for n in range(100)]))
+    data = Path(url).read_bytes()
+    for length in [*range(1, 30), *range(30, len(data), 97), len(data) - 1]:
+        Path(url).write_bytes(data[:length])
+        with pytest.raises(ShardError, match=r"00000\.jsonl\.(gz|zst)': offset \d+ of the uncompressed data"):
+            list(SequentialJsonl([url]).stream(0))
+
+
+def test_damaged_compressed_data_is_an_error(write_tar, members, compressed):
+    """Changed bytes in the compressed data raise ShardError, whatever they turn into."""
+    url = compressed(write_tar([(name, os.urandom(300)) for name, _ in members]))
+    data = Path(url).read_bytes()
+    for position in range(20, len(data) - 8, 101):
+        Path(url).write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
+        try:
+            assert len(list(SequentialTar([url]).stream(0))) == 3
+            assert url.endswith(".zst")  # whose frames of the package's simple interface carry no checksum
+        except ShardError:
+            pass
+
+
+def test_garbage_behind_compressed_data_is_an_error(write_jsonl, compressed):
+    """What follows the last frame is damage, not to be left out."""
+    url = compressed(write_jsonl([{"n": 1}]))
+    with Path(url).open("ab") as file:
+        file.write(b"garbage!")
+    with pytest.raises(ShardError, match="uncompressed data"):
+        list(SequentialJsonl([url]).stream(0))
+
+
+def test_a_compressed_bomb_does_not_fill_the_memory(tmp_path):
+    """A gigabyte of zeros in a line is an error after a bounded part of it, for a tar."""
+    path = tmp_path / "bomb.tar.zst"
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as writer:
+        for _ in range(64):
+            writer.write(bytes(1 << 20) + b"x")
+    with pytest.raises(ShardError, match="nothing but zeros"):
+        list(SequentialTar([str(path)]).stream(0))
+
+
+def test_zstd_without_its_package_says_what_to_install(write_jsonl, monkeypatch):
+    """The package is optional; the error names the extra."""
+    path = write_jsonl([zstandard.compress(b"{}")], "00000.jsonl.zst", end=b"")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ImportError, match=r"pip install torch-streamdata\[zstd\]"):
+        list(SequentialJsonl([path]).stream(0))
+
+
+def test_pipes_are_read_and_must_succeed(write_jsonl):
+    """The output of a command; its failure is an error after its last row."""
+    path = write_jsonl([{"n": 1}, {"n": 2}])
+    assert [record["n"] for record in SequentialJsonl([f"pipe:cat {path}"]).stream(0)] == [1, 2]
+    stream = SequentialJsonl([f"pipe:cat {path}; exit 3"]).stream(0)
+    with pytest.raises(ShardError, match="exit status 3"):
+        list(stream)
+
+
+def test_a_pipe_left_early_leaves_no_process(write_jsonl):
+    """Closing the stream ends the command, though it would go on for ever."""
+    stream = SequentialJsonl(["pipe:while true; do echo '{}'; done"]).stream(0)
+    assert next(stream)["__key__"] == "0"
+    stream.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_identity_is_of_name_and_size(write_jsonl):
+    """For the fingerprint of states: no directories, no mtimes."""
+    path = write_jsonl([{"n": 1}])
+    shards = SequentialJsonl([path, "pipe:true"])
+    assert shards.identity() == [("00000.jsonl", os.path.getsize(path)), ("pipe:true", 0)]
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_shard_that_changes_is_an_error(write_jsonl, between):
+    """Before it is opened, or while it is read."""
+    path = Path(write_jsonl([{"n": n, "pad": "x" * 1000} for n in range(10_000)]))
+    shards = SequentialJsonl([str(path)])
+    stream = shards.stream(0)
+    if not between:
+        next(stream)
+    path.write_bytes(path.read_bytes().replace(b"x", b"y"))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ShardError, match="replaced or modified"):
+        list(stream)
+
+
+def test_remote_compressed_shards_are_read():
+    """Through fsspec, decompressed on the way."""
+    fsspec.filesystem("memory").pipe("/sequential/0.jsonl.gz", gzip.compress(b'{"n": 1}\n{"n": 2}'))
+    assert [record["n"] for record in SequentialJsonl(["memory://sequential/0.jsonl.gz"]).stream(0)] == [1, 2]

@@ -1,0 +1,114 @@
+import os
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from streamdata.errors import ShardError
+from streamdata.shards import tar
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.ranges import read_spans
+from streamdata.shards.recent import Recent
+from streamdata.shards.storage import LocalShard, opened, stamp_of
+from streamdata.shards.tar import TarShards
+from tests.shards.conftest import read_all, whole
+
+
+def upload(path, url):
+    """Copy a file into the memory file system."""
+    fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), Path(path).read_bytes())
+    return url
+
+
+@pytest.mark.parametrize("cap", [0, 1 << 20])
+def test_remote_tar_shards_are_read_by_ranges(write_tar, write_jsonl, members, monkeypatch, cache, cap):
+    """With a sidecar, whether the window is kept or fetched take by take; the indexes are in the cache."""
+    monkeypatch.setattr(tar, "_MAX_KEPT_BYTES", cap)
+    local = write_tar(members)
+    upload(write_jsonl([{"key": "a/1", "n": 7}], "00000.meta.jsonl"), "memory://storage/00000.meta.jsonl")
+    url = upload(local, "memory://storage/00000.tar")
+    shards = TarShards([url, local, url], [])
+    window = whole(shards)
+    order = [7, 0, 3, 5, 2, 1, 8, 4, 6]
+    expected = [*read_all(TarShards([local]))] * 3
+    assert [record["__url__"] for record in window.take(order)] == [shards.urls[place // 3] for place in order]
+    assert [{**record, "__url__": local} for record in window.take(order)] == [expected[place] for place in order]
+    assert [record["n"] for record in read_all(TarShards([url], ["n"]))] == [None, 7, None]
+    assert len(list(cache.rglob("*.index"))) == 2
+
+
+def test_remote_jsonl_shards_are_read_by_ranges(write_jsonl):
+    """The same rows as of the local file."""
+    local = write_jsonl([{"n": n} for n in range(10)])
+    url = upload(local, "memory://storage/00000.jsonl")
+    assert [r["n"] for r in whole(JsonlShards([url])).take([9, 2, 0])] == [9, 2, 0]
+
+
+def test_a_remote_shard_that_changes_is_an_error(write_jsonl):
+    """Size or tag differ from when the reader was made."""
+    url = upload(write_jsonl([{"n": 1}]), "memory://storage/changing.jsonl")
+    shards = JsonlShards([url])
+    upload(write_jsonl([{"n": 2}]), url)
+    with pytest.raises(ShardError, match="replaced or modified"):
+        read_all(shards)
+
+
+def test_spans_come_back_in_the_order_asked_for(write_jsonl):
+    """Unsorted, touching and repeated spans of several shards; each begins where it is said to."""
+    urls = [write_jsonl([bytes(range(48, 91))], f"{n}.jsonl") for n in range(2)]
+    spans = np.array([[1, 5, 9], [0, 9, 12], [1, 9, 10], [0, 0, 3], [1, 5, 9]])
+    buffer, offsets = read_spans(urls, [stamp_of(url) for url in urls], spans)
+    data = Path(urls[0]).read_bytes()
+    for (_, begin, end), offset in zip(spans.tolist(), offsets.tolist(), strict=True):
+        assert buffer[offset : offset + end - begin] == data[begin:end]
+    assert len(buffer) == 3 + 3 + 5
+
+
+def test_a_span_beyond_the_end_is_an_error(write_jsonl):
+    """What is missing is not made up."""
+    url = write_jsonl([{"n": 1}])
+    with pytest.raises(ShardError, match=r"cut short at offset 5, expected 95 bytes, got 4"):
+        read_spans([url], [stamp_of(url)], np.array([[0, 5, 100]]))
+
+
+def test_an_open_shard_survives_being_pushed_out(write_jsonl):
+    """Whoever still reads a shard keeps its descriptor; it closes with the last reference."""
+    recent = Recent(1)
+    first = recent.get(write_jsonl([{"n": 1}], "1.jsonl"), LocalShard)
+    recent.get(write_jsonl([{"n": 2}], "2.jsonl"), LocalShard)
+    assert len(recent) == 1
+    assert first.read(8, 0) == b'{"n": 1}'
+    fd = first.fd
+    del first
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_the_least_recently_used_is_pushed_out():
+    """Asking again for a value keeps it."""
+    recent = Recent(2)
+    made = []
+    for key in "ababcab":
+        recent.get(key, lambda key: made.append(key) or key)
+    assert made == ["a", "b", "c", "a", "b"]
+
+
+def test_a_forked_process_reads_what_its_parent_opened(write_jsonl):
+    """Positioned reads share no position between processes."""
+    url = write_jsonl([{"n": n} for n in range(1000)])
+    shard = opened(url)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(opened(url).read(8, 0) == b'{"n": 0}' for _ in range(200)) else 1)
+    assert all(shard.read(9, 9) == b'{"n": 1}\n' for _ in range(200))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_hard_link_to_a_shard_is_no_change(write_jsonl):
+    """Backups that link files do not disturb a run."""
+    url = write_jsonl([{"n": 1}])
+    window = whole(JsonlShards([url]))
+    window.take([0])
+    os.link(url, url + ".link")
+    assert window.take([0])[0]["n"] == 1

@@ -1,0 +1,165 @@
+import os
+from pathlib import Path
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamdata.shards.urls import JSONL_SUFFIXES, TAR_SUFFIXES, expand, is_sequential, split_commas
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Some empty shards, and files that are none."""
+    for name in (
+        *("a/0.tar", "a/1.tar", "a/2.tar.gz", "a/README", "a/.hidden.tar", "a/sub/9.tar", "b/0.tar", "b/0.jsonl"),
+        *("b/0.meta.jsonl", "c/x{1}.tar", "c/with,comma.tar", "empty/none.txt"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a/0.tar", ["a/0.tar"]),
+        ("a/{0..1}.tar", ["a/0.tar", "a/1.tar"]),
+        ("{a,b}/0.tar", ["a/0.tar", "b/0.tar"]),
+        ("a/?.tar", ["a/0.tar", "a/1.tar"]),
+        ("a/*", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "a/sub/9.tar"]),
+        ("a", ["a/0.tar", "a/1.tar", "a/2.tar.gz"]),
+        ("a/", ["a/0.tar", "a/1.tar", "a/2.tar.gz"]),
+        ("[ab]", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "b/0.tar"]),
+        ("{a,b}/[0].tar", ["a/0.tar", "b/0.tar"]),
+        ("b/0.tar, a/{1,0}.tar", ["a/0.tar", "a/1.tar", "b/0.tar"]),
+        (["b/0.tar", "a/0.tar"], ["a/0.tar", "b/0.tar"]),
+        ("c/x{1}.tar", ["c/x{1}.tar"]),
+        ("c/with,comma.tar", ["c/with,comma.tar"]),
+        ("b/0.jsonl", ["b/0.jsonl"]),
+    ],
+)
+def test_paths_of_each_kind_give_sorted_urls(tree, path, expected):
+    """Names, braces, globs, directories, lists, and several joined by commas; spelt as in the recipe."""
+    assert expand(path, TAR_SUFFIXES) == expected
+
+
+def test_absolute_paths_stay_absolute(tree):
+    """Urls are spelt as the recipe spells them, here from the root."""
+    assert expand(str(tree / "b"), TAR_SUFFIXES) == [str(tree / "b/0.tar")]
+    assert expand(f"file://{tree}/a/?.tar", TAR_SUFFIXES) == [f"file://{tree}/a/0.tar", f"file://{tree}/a/1.tar"]
+
+
+def test_sidecars_and_hidden_files_are_no_shards(tree):
+    """Directories and globs of .jsonl leave .meta.jsonl out; a sidecar that is spelt out is taken."""
+    assert expand("b", JSONL_SUFFIXES) == ["b/0.jsonl"]
+    assert expand("b/*.jsonl", JSONL_SUFFIXES) == ["b/0.jsonl"]
+    assert expand("b/0.meta.jsonl", JSONL_SUFFIXES) == ["b/0.meta.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a/7.tar", "'a/7.tar'"),
+        ("a/{0..2}.tar", r"'a/\{0\.\.2\}\.tar'.*'a/2\.tar'"),
+        ("a/*.nothing", r"'a/\*\.nothing'.*got nothing"),
+        ("a/READM?", r"1 files, none of them one"),
+        ("empty", "'empty'.*directory of shards"),
+        ("b/0.tar,nowhere", "'nowhere'"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_an_error(tree, path, message):
+    """The error names the pattern, and the part of it that is missing."""
+    with pytest.raises(FileNotFoundError, match=message):
+        expand(path, TAR_SUFFIXES)
+
+
+@pytest.mark.parametrize("path", ["a/0.tar,a/?.tar", ["a/0.tar", "a/0.tar"], "a/0.tar,a/../a/0.tar", "a,a/1.tar"])
+def test_a_shard_named_twice_is_an_error(tree, path):
+    """However it is spelt; the error names both patterns."""
+    with pytest.raises(ValueError, match=r"by 'a.*' and by 'a"):
+        expand(path, TAR_SUFFIXES)
+
+
+def test_a_shard_in_path_and_include_dirs_is_an_error(tree):
+    """Copies are asked for by '*n' alone."""
+    with pytest.raises(ValueError, match=r"by 'b/0\.tar' and by 'b\*2'"):
+        expand("b/0.tar", TAR_SUFFIXES, ["b*2"])
+
+
+@pytest.mark.parametrize("folders", ["a*2,b", ["a*2", "b"], ["b", "a*2"]])
+def test_include_dirs_give_copies(tree, folders):
+    """'*n' gives each shard n times, beside the others."""
+    urls = expand([], TAR_SUFFIXES, folders)
+    assert urls == [*["a/0.tar"] * 2, *["a/1.tar"] * 2, *["a/2.tar.gz"] * 2, "b/0.tar"]
+
+
+@pytest.mark.parametrize("folder", ["a*0", "nowhere*2", "empty", "b/0.tar"])
+def test_include_dirs_must_be_directories_of_shards(tree, folder):
+    """No copies, no directory, none in it, or a file."""
+    with pytest.raises((ValueError, FileNotFoundError), match=folder.replace("*", r"\*")):
+        expand("a/0.tar", TAR_SUFFIXES, folder)
+
+
+@pytest.mark.parametrize("path", ["", [], [""], "a/0.tar,,b", [None]])
+def test_empty_paths_are_errors(tree, path):
+    """Neither nothing, nor nothing between two commas."""
+    with pytest.raises(ValueError, match="shards: expected"):
+        expand(path, TAR_SUFFIXES)
+
+
+def test_pipes_need_leave_of_the_environment(monkeypatch):
+    """A command is refused unless the environment allows pipes; then its braces are expanded."""
+    with pytest.raises(ValueError, match="STREAMDATA_ALLOW_PIPES=1"):
+        expand("pipe:cat {0..1}.tar", TAR_SUFFIXES)
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
+    assert expand("pipe:cat {0..1}.tar", TAR_SUFFIXES) == ["pipe:cat 0.tar", "pipe:cat 1.tar"]
+
+
+def test_remote_globs_directories_and_braces():
+    """Through fsspec: spelt as in the recipe, or with the scheme where a listing found them."""
+    memory = fsspec.filesystem("memory")
+    for name in ("/urls/0.tar", "/urls/1.tar", "/urls/note.txt", "/urls/deep/2.tar"):
+        memory.pipe(name, b"")
+    found = ["memory:///urls/0.tar", "memory:///urls/1.tar"]
+    for path in ("memory://urls/*.tar", "memory://urls", "memory://urls/"):
+        assert [url.replace("memory:///", "memory://") for url in expand(path, TAR_SUFFIXES)] == [
+            url.replace("memory:///", "memory://") for url in found
+        ]
+    assert expand("memory://urls/{0..1}.tar", TAR_SUFFIXES) == ["memory://urls/0.tar", "memory://urls/1.tar"]
+    with pytest.raises(FileNotFoundError, match="got nothing"):
+        expand("memory://urls/*.jsonl", TAR_SUFFIXES)
+    with pytest.raises(ValueError, match="twice|once"):
+        expand("memory://urls/0.tar,memory:///urls/0.tar", TAR_SUFFIXES)
+
+
+def test_sequential_shards_are_those_that_are_compressed_or_piped():
+    """By suffix alone."""
+    assert [is_sequential(url) for url in ("a.tar", "a.tar.gz", "a.tgz", "a.jsonl.zst", "pipe:cat a.tar")] == [
+        *(False, True, True, True, True)
+    ]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="{},"), min_size=1), min_size=1), st.data())
+def test_commas_split_outside_braces_only(parts, data):
+    """Joining parts by commas and splitting them again is the identity, with commas inside braces or without."""
+    braced = [part if data.draw(st.booleans()) else f"{{{part},{part}}}" for part in parts]
+    assert split_commas(",".join(braced)) == braced
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.data())
+def test_any_way_of_naming_the_same_shards_gives_the_same_urls(tmp_path_factory, numbers, data):
+    """Lists in any order, commas, braces and directories agree."""
+    folder = tmp_path_factory.mktemp("shards")
+    paths = [str(folder / f"{number:03d}.tar") for number in numbers]
+    for path in paths:
+        Path(path).touch()
+    shuffled = data.draw(st.permutations(paths))
+    braces = os.path.join(folder, "{" + ",".join(f"{number:03d}" for number in numbers) + "}.tar")
+    expected = sorted(paths)
+    ways = (shuffled, ",".join(shuffled), str(folder), f"{folder}/*.tar", *([braces] if len(numbers) > 1 else []))
+    for path in ways:
+        assert expand(path, TAR_SUFFIXES) == expected

@@ -1,0 +1,265 @@
+"""Sources of shards: exactly once over lanes, exact resume from every step, windows, restarts at window level."""
+
+import gzip
+import json
+import shutil
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdata import (
+    ImageJsonlDataset,
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    ShardError,
+    StateError,
+    record_rng,
+    to_state,
+)
+from tests.mixing.test_resume import Packer
+from tests.shard_files import jpeg, write_jsonl, write_tars
+from tests.streams import assert_exact_resume, delivered, loaded, plain, resumed
+
+SIZES = [7, 1, 13, 4]
+
+
+def compressed(folder: Path, pattern: str) -> str:
+    """Gzip the shards of a folder."""
+    for path in folder.glob(pattern):
+        if ".meta." not in path.name:
+            with gzip.open(f"{path}.gz", "wb") as file:
+                file.write(path.read_bytes())
+            path.unlink()
+    return str(folder)
+
+
+WRITE = {
+    "tar": write_tars,
+    "jsonl": write_jsonl,
+    "jsonl.gz": lambda folder, sizes: compressed(Path(write_jsonl(folder, sizes)), "*.jsonl"),
+    "tar.gz": lambda folder, sizes: compressed(Path(write_tars(folder, sizes)), "*.tar"),
+}
+KINDS = list(WRITE)
+
+
+@pytest.fixture
+def make_source(tmp_path):
+    """Build a source of 25 records in four shards; the files are written once."""
+
+    def make(kind, name="s", percent=1, **options):
+        folder = tmp_path / kind / name
+        if not folder.exists():
+            WRITE[kind](folder, SIZES)
+        if kind.startswith("tar"):
+            source = MetaDistributedWebDataset(str(folder), meta_names=["score"], **options)
+        else:
+            source = JsonlIterableDataset(str(folder), **options)
+        source.name, source.percent = name, percent
+        return source
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("block_size", "shuffle_buffer"), [(1, 0), (3, 0), (3, 7), (64, 1000)])
+def test_every_record_is_delivered_once(make_source, monkeypatch, kind, block_size, shuffle_buffer):
+    """Over uneven lanes, as a multiset; small sources are cut finer, so the block size is forced."""
+    monkeypatch.setattr("streamdata.sources.shard_source._FINEST", 1)
+    blocks = {} if kind.endswith("gz") else {"block_size": block_size}
+    source = make_source(kind, shuffle_buffer=shuffle_buffer, **blocks)
+    for dp_size, num_workers in ((1, 0), (2, 3), (5, 2)):
+        got = delivered(lambda: MergedDataset([source], cyclic=False), dp_size, num_workers)
+        assert len(got) == sum(got.values()) == sum(SIZES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("function", [None, Packer()])
+def test_resume_is_exact(make_source, monkeypatch, kind, num_workers, function):
+    """From every step over two epochs, windows of two blocks, with and without a stateful function."""
+    monkeypatch.setattr("streamdata.sources.shard_source._FINEST", 4)
+
+    def with_value(record):
+        return {**record, "value": int(record["__key__"].strip("r"))}
+
+    blocks = {} if kind.endswith("gz") else {"block_size": 3}
+    source = make_source(kind, shuffle_buffer=6, single_process_fn=with_value, **blocks)
+    source.process_fn = function
+    other = make_source("jsonl", "other", 0.5)
+    whole = assert_exact_resume(lambda: MergedDataset([source, other], seed=5), steps=40, beyond=20, num_workers=num_workers)
+    assert whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_is_shuffled_within_windows_and_over_blocks(make_source, kind):
+    """Another order than the files'; the natural order where shuffling is off; another one in each epoch."""
+
+    def keys(**options):
+        source = make_source(kind)
+        return [(s["__url__"], s["__key__"]) for s in islice(iter(MergedDataset([source], **options)), 50)]
+
+    shuffled, natural = keys(), keys(shuffle_streaming_subsets=False)
+    assert natural[:25] == sorted(natural[:25], key=lambda pair: (pair[0], len(pair[1]), pair[1])) == natural[25:]
+    assert shuffled[:25] != natural[:25]
+    assert Counter(shuffled[:25]) == Counter(natural[:25]) == Counter(shuffled[25:])
+    assert shuffled[:25] != shuffled[25:]
+
+
+def test_blocks_do_not_depend_on_the_topology(make_source):
+    """The union of two lanes' first epochs is one lane's first epoch."""
+    source = make_source("tar")
+    assert delivered(lambda: MergedDataset([source], cyclic=False), 1, 0) == delivered(
+        lambda: MergedDataset([source], cyclic=False), 2, 2
+    )
+
+
+def test_metadata_joins_the_record(make_source):
+    """The fields named in meta_names, of the line whose key is the record's."""
+    samples = list(MergedDataset([make_source("tar")], cyclic=False))
+    assert all(sample["score"] == int(sample["__key__"][1:]) / 2 for sample in samples)
+    assert all(sample["txt"] == f"text of {int(sample['__key__'][1:])}".encode() for sample in samples)
+
+
+def test_record_rng_depends_on_the_record_and_the_epoch_alone(make_source):
+    """Not on the lane that reads it; copies of a shard draw their own numbers."""
+
+    def noisy(record):
+        return {**record, "noise": float(record_rng(record).random())}
+
+    def draws(num_workers):
+        source = make_source("tar", single_process_fn=noisy)
+        batches = loaded(MergedDataset([source], cyclic=False), num_workers)
+        return {sample["__key__"]: sample["noise"] for batch in batches for sample in batch}
+
+    assert draws(0) == draws(3)
+    assert len(set(draws(0).values())) == sum(SIZES)
+
+
+def test_record_rng_needs_the_fields_of_a_record():
+    """It says what it was given."""
+    with pytest.raises(ValueError, match=r"expected a record as it was given to a process function, got the fields \['x'\]"):
+        record_rng({"x": 1})
+
+
+def test_reload_from_url_level_goes_back_to_the_window(make_source, monkeypatch):
+    """Everything undelivered is delivered, with what else lay in the earliest unfinished window, the function afresh."""
+    monkeypatch.setattr("streamdata.sources.shard_source._FINEST", 1)
+
+    def make():
+        return MergedDataset([make_source("jsonl", block_size=5, shuffle_buffer=5)], cyclic=False)
+
+    samples = list(make())
+    states = to_state(samples[:12])
+    dataset = make()
+    dataset.set_dataloader_states(states, reload_from_url_level=True)
+    rest = [plain(sample) for sample in dataset]
+    assert len(rest) < 25
+    again = len(rest) - 13
+    assert 0 <= again < 5
+    assert rest == [plain(sample) for sample in samples[12 - again :]]
+
+
+def test_reload_from_url_level_accepts_another_sequence_length(make_source):
+    """The function's state is not loaded, so that a run may go on with rows of another length."""
+
+    class Long(Packer):
+        def load_state_dict(self, state):
+            raise AssertionError("not to be called")
+
+    def make(function):
+        return MergedDataset([make_source("jsonl", process_fn=function)])
+
+    states = to_state(list(islice(iter(make(Packer())), 9)))
+    assert len(list(islice(make(Long()).__iter_from__(states, reload_from_url_level=True), 5))) == 5
+    with pytest.raises(AssertionError, match="not to be called"):
+        next(make(Long()).__iter_from__(states))
+
+
+def test_other_content_under_the_same_names_is_refused(make_source, tmp_path):
+    """One more line in a shard is another dataset."""
+    states = to_state(list(islice(iter(MergedDataset([make_source("jsonl")])), 3)))
+    source = make_source("jsonl")
+    with (tmp_path / "jsonl" / "s" / "00000.jsonl").open("a") as file:
+        file.write('{"value": 99}\n')
+    source = JsonlIterableDataset(str(tmp_path / "jsonl" / "s"))
+    source.name, source.percent = "s", 1
+    with pytest.raises(StateError, match=r"source 's' has another order(.|\n)*25 records(.|\n)*26 records"):
+        MergedDataset([source]).set_dataloader_states(states)
+
+
+def test_data_may_move(make_source, tmp_path):
+    """States hold no paths: the same shards in another folder resume."""
+    states = to_state(list(islice(iter(MergedDataset([make_source("jsonl")])), 7)))
+    shutil.move(tmp_path / "jsonl", tmp_path / "moved")
+    source = JsonlIterableDataset(str(tmp_path / "moved" / "s"))
+    source.name, source.percent = "s", 1
+    assert str(tmp_path) not in json.dumps(states)
+    rest = [sample["value"] for sample in islice(iter(resumed(lambda: MergedDataset([source]), states)), 18)]
+    assert len(set(rest)) == 18
+
+
+@pytest.mark.parametrize("options", [{"block_size": 0}, {"shuffle_buffer": -1}])
+def test_impossible_sizes_are_refused(make_source, options):
+    """With what was expected."""
+    with pytest.raises(ValueError, match="expected block_size >= 1 and shuffle_buffer >= 0"):
+        make_source("jsonl", **options)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Nine images and the JSONL file that names them."""
+    lines = []
+    for number in range(9):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(number * 20))
+        lines.append(json.dumps({"imagepath": f"{number}.jpg", "number": number}))
+    (tmp_path / "images.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "images.jsonl"
+
+
+def test_image_lines_carry_their_images(images):
+    """Relative paths lie beside the JSONL file; other fields stay; indices behave as in a list."""
+    dataset = ImageJsonlDataset(str(images))
+    assert len(dataset) == 9
+    assert [record["number"] for record in dataset.__getitems__([3, 0, 8])] == [3, 0, 8]
+    assert abs(int(np.asarray(dataset[-1]["image"])[0, 0, 0]) - 160) < 8
+    with pytest.raises(IndexError):
+        dataset[9]
+
+
+def test_image_lines_resume_exactly(images):
+    """As a map-style source with look-ahead."""
+
+    def make():
+        dataset = ImageJsonlDataset(str(images))
+        dataset.name, dataset.percent = "images", 1
+        return MergedDataset([dataset])
+
+    assert_exact_resume(make, steps=12)
+
+
+def test_an_image_that_does_not_decode_names_its_place(images):
+    """Source, line and path; with max_bad it is skipped and counted."""
+    (images.parent / "4.jpg").write_bytes(b"no image")
+
+    def make(max_bad):
+        dataset = ImageJsonlDataset(str(images))
+        dataset.name, dataset.percent, dataset.max_bad = "images", 1, max_bad
+        return MergedDataset([dataset], cyclic=False)
+
+    with pytest.raises(Exception, match=r"4\.jpg") as caught:
+        list(make(0))
+    assert "source 'images': __getitem__ failed at index 4" in "".join(caught.value.__notes__)
+    samples = list(make(1))
+    assert sorted(sample["number"] for sample in samples) == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+def test_a_line_without_an_image_is_an_error(images):
+    """With its line and fields."""
+    with images.open("a") as file:
+        file.write('{"number": 9}\n')
+    with pytest.raises(ShardError, match=r"images\.jsonl:10: expected an image's path in 'imagepath', got None"):
+        ImageJsonlDataset(str(images))[9]
