@@ -1,7 +1,6 @@
 """The main job, end to end: a recipe becomes batches; a run that was stopped goes on exactly where it stood.
 
-    python examples/make_demo_data.py demo_data
-    python examples/demo.py [demo_data]
+First `python examples/make_demo_data.py demo_data`, then `python examples/demo.py demo_data`; or `make demo`.
 """
 
 import json
@@ -56,7 +55,7 @@ def run_through(data: str) -> list[list[dict[str, str]]]:
 
 
 def stop_and_resume(data: str, checkpoint: Path) -> list[list[dict[str, str]]]:
-    """Run, stop in the middle with a checkpoint on disk, resume from it in a new dataset; return all that was delivered."""
+    """Run, stop in the middle with a checkpoint on disk, resume from it in a new dataset; return what was delivered."""
     states: dict[str, Any] = {}
     delivered = []
     for batch in islice(load(build(data)), STOP_AFTER):

@@ -29,9 +29,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_Recipe = Annotated[
-    Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)
-]
+_Recipe = Annotated[Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
 _Variables = Annotated[
     list[str] | None,
     typer.Option("--var", metavar="NAME=VALUE", help="A value for ${variables:NAME}, typed as in YAML."),

@@ -1,7 +1,6 @@
 """`streamdata run`: a recipe through a stock DataLoader, and what came out of it."""
 
 import itertools
-import signal
 import time
 import warnings
 from collections.abc import Collection, Mapping
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+from streamdata.cli.interrupt import Interrupt, leave_interrupts_to_trainer
 from streamdata.cli.mixture import build_mixture
 from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
@@ -52,7 +52,7 @@ def run_recipe(
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=mixed_collate,
-        worker_init_fn=_leave_interrupts_to_trainer,
+        worker_init_fn=leave_interrupts_to_trainer,
     )
     return _stream(dataset, loader, batches)
 
@@ -60,10 +60,12 @@ def run_recipe(
 def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None) -> bool:
     pace = Pace(Delivery(dataset))
     try:
-        with Ticker(Console()) as ticker:
+        with Ticker(Console()) as ticker, Interrupt() as interrupt:
             for batch in itertools.islice(loader, batches):
                 pace.add(batch)
                 ticker.tick(pace.line)
+                if interrupt.requested():
+                    return False
     except KeyboardInterrupt:
         return False
     finally:
@@ -122,8 +124,3 @@ class Pace:
 def _megabytes(size_bytes: float) -> str:
     number = size_bytes / 1e6
     return f"{number:,.0f} MB" if number >= 100 else f"{number:.3g} MB"  # noqa: PLR2004
-
-
-def _leave_interrupts_to_trainer(_: int) -> None:
-    """Ignore Ctrl-C, which reaches every process of the terminal: the trainer ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from streamdata.shards.index_file import IndexHeader
 from streamdata.shards.indexing import Job, Stamps, build, find
 from streamdata.shards.storage import Stamp
 
@@ -22,21 +24,22 @@ _WORTH_A_PROCESS = 256 << 20  # bytes of shards; fewer are indexed sooner than p
 _MAX_PROCESSES = 16
 
 
-def build_missing(jobs: Sequence[Job], stamps: Sequence[Stamps]) -> None:
-    """Build the indexes that are missing, in parallel where that pays.
+def headers_of(jobs: Sequence[Job], stamps: Sequence[Stamps]) -> list[IndexHeader]:
+    """The headers of all these indexes; those that are missing are built, in parallel where that pays.
 
     Raises:
         ShardError: A shard is damaged (of several, the first in order).
     """
-    missing = [place for place, job in enumerate(jobs) if find(job, stamps[place]) is None]
+    found = [find(job, stamp) for job, stamp in zip(jobs, stamps, strict=True)]
+    missing = [place for place, entry in enumerate(found) if entry is None]
     size = sum(stamps[place][0].size for place in missing)
     processes = min(len(os.sched_getaffinity(0)), len(missing), _MAX_PROCESSES)
     if processes > 1 and size >= _WORTH_A_PROCESS:
         logger.info("indexing %d shards of %d MB with %d processes", len(missing), size >> 20, processes)
         _run_processes([(jobs[place], stamps[place]) for place in missing], processes)
-        missing = [place for place in missing if find(jobs[place], stamps[place]) is None]
-    for place in missing:  # those that failed too: here they raise what went wrong
-        build(jobs[place], stamps[place])
+    for place in missing:  # a shard that a process could not index raises here what is wrong with it
+        found[place] = find(jobs[place], stamps[place]) or build(jobs[place], stamps[place])
+    return [entry.header for entry in found if entry is not None]
 
 
 def _run_processes(work: list[tuple[Job, Stamps]], processes: int) -> None:
@@ -47,11 +50,9 @@ def _run_processes(work: list[tuple[Job, Stamps]], processes: int) -> None:
     try:
         for first in range(processes):
             environment = {**os.environ, "PYTHONPATH": path}
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603  # our own module
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603  # our own
             started.append(child)
-            assert child.stdin is not None, "the process was started with a pipe"
-            child.stdin.write(json.dumps(work[first::processes]).encode() + b"\n")
-            child.stdin.flush()
+            _send(child, json.dumps(work[first::processes]).encode() + b"\n")
         for child in started:
             if child.wait() != 0:
                 logger.warning("a process that indexes ended with %d; its shards are indexed here", child.returncode)
@@ -59,8 +60,18 @@ def _run_processes(work: list[tuple[Job, Stamps]], processes: int) -> None:
         for child in started:
             child.kill()
             child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
+            _send(child, None)
+
+
+def _send(child: "subprocess.Popen[bytes]", line: bytes | None) -> None:
+    """Send a line to a process, or close its input; that it has ended already shows in its return code."""
+    assert child.stdin is not None, "the process was started with a pipe"
+    with suppress(BrokenPipeError):
+        if line is None:
+            child.stdin.close()
+        else:
+            child.stdin.write(line)
+            child.stdin.flush()
 
 
 def _end_with_parent() -> None:

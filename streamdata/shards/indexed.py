@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.shards.build import build_missing
+from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import NO_STAMP, Rows
-from streamdata.shards.indexing import Job, headers_of, open_index, warn_of_skipped
+from streamdata.shards.indexing import Job, warn_of_skipped
 from streamdata.shards.readers import Int64s
 from streamdata.shards.runs import Runs, check_spans, gather, spread
 from streamdata.shards.storage import Stamp, base_name, is_remote, stamps_of
@@ -30,11 +30,7 @@ class IndexedFiles:
         different = {url: place for place, url in enumerate(dict.fromkeys(urls))}
         jobs = [job_of(url) for url in different]
         stamps = list(zip(stamps_of(list(different)), _sidecar_stamps(jobs), strict=True))
-        build_missing(jobs, stamps)
-        headers = [
-            header or open_index(job, stamp).header
-            for header, job, stamp in zip(headers_of(jobs, stamps), jobs, stamps, strict=True)
-        ]
+        headers = headers_of(jobs, stamps)
         for job, header in zip(jobs, headers, strict=True):
             warn_of_skipped(job, header)
         places = [different[url] for url in urls]

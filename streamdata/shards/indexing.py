@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from streamdata.shards.storage import Stamp, check_stamp, is_remote, local_path
 
 logger = logging.getLogger(__name__)
 MAX_OPEN_INDEXES = 128
+_MAX_NAME_BYTES = 200  # of a shard, so that there is room for what its index adds
 Stamps = tuple[Stamp, Stamp]
 
 
@@ -34,6 +36,13 @@ class Job(NamedTuple):
     kind: str
     url: str
     sidecar: str = ""
+
+
+class Found(NamedTuple):
+    """Where an index is, and its header."""
+
+    path: Path
+    header: IndexHeader
 
 
 class _Kind(NamedTuple):
@@ -60,13 +69,15 @@ KINDS = {
 def _places(job: Job) -> tuple[Path | None, Path]:
     """Where the index may be: beside the shard (hidden, so that no glob takes it for a shard), and in the cache."""
     shard = None if is_remote(job.url) else Path(local_path(job.url)).absolute()
-    where = str(shard or job.url).encode("utf-8", "surrogateescape")
+    where = os.fsencode(shard or job.url)
     name = hashlib.blake2b(where, digest_size=16).hexdigest()
     cached = cache_directory() / "indexes" / name[:2] / f"{name}.{job.kind}.index"
-    return shard and shard.with_name(f".{shard.name}.{job.kind}.index"), cached
+    if shard is None or len(os.fsencode(shard.name)) > _MAX_NAME_BYTES:
+        return None, cached
+    return shard.with_name(f".{shard.name}.{job.kind}.index"), cached
 
 
-def find(job: Job, stamps: Stamps) -> tuple[Path, IndexHeader] | None:
+def find(job: Job, stamps: Stamps) -> Found | None:
     """Path and header of the index of just this version of the shard, if it has been built."""
     for path in _places(job):
         if path is None:
@@ -79,15 +90,12 @@ def find(job: Job, stamps: Stamps) -> tuple[Path, IndexHeader] | None:
             logger.warning("index '%s': %s; it is built again", path, damage)
             continue
         if (header.kind, header.row_bytes, header.stamps) == (job.kind, KINDS[job.kind].dtype.itemsize, stamps):
-            return path, header
+            return Found(path, header)
     return None
 
 
-def build(job: Job, stamps: Stamps) -> Path:
+def build(job: Job, stamps: Stamps) -> Found:
     """Build and publish the index, wherever it may be written.
-
-    Returns:
-        Its path.
 
     Raises:
         ShardError: The shard is damaged, or it changed meanwhile.
@@ -98,7 +106,7 @@ def build(job: Job, stamps: Stamps) -> Path:
     if job.sidecar:
         check_stamp(job.sidecar, stamps[1])
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(rows) - 1, skipped, first)
-    return publish_beside_or_cached(*_places(job), encode(header, rows))
+    return Found(publish_beside_or_cached(*_places(job), encode(header, rows)), header)
 
 
 def warn_of_skipped(job: Job, header: IndexHeader) -> None:
@@ -120,7 +128,7 @@ def _open(job: Job, stamps: Stamps) -> IndexFile:
     found = find(job, stamps)
     if found is None:
         check_stamp(job.url, stamps[0])
-    return IndexFile(found[0] if found else build(job, stamps), KINDS[job.kind].dtype)
+    return IndexFile((found or build(job, stamps)).path, KINDS[job.kind].dtype)
 
 
 def rows_of(job: Job, stamps: Stamps, numbers: Int64s) -> tuple[Rows, Rows]:
@@ -129,7 +137,7 @@ def rows_of(job: Job, stamps: Stamps, numbers: Int64s) -> tuple[Rows, Rows]:
         return open_index(job, stamps).rows(numbers)
     except IndexDamageError as damage:
         logger.warning("index of '%s': %s; it is built again", job.url, damage)
-    path = build(job, stamps)
+    path = build(job, stamps).path
     _open_indexes.forget((job, stamps))
     try:
         return _open_indexes.get((job, stamps), lambda _: IndexFile(path, KINDS[job.kind].dtype)).rows(numbers)
@@ -137,9 +145,3 @@ def rows_of(job: Job, stamps: Stamps, numbers: Int64s) -> tuple[Rows, Rows]:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Look after the disk that holds it."
         ) from damage
-
-
-def headers_of(jobs: Sequence[Job], stamps: Sequence[Stamps]) -> list[IndexHeader | None]:
-    """The headers of the indexes that there are."""
-    found = [find(job, stamp) for job, stamp in zip(jobs, stamps, strict=True)]
-    return [entry[1] if entry else None for entry in found]

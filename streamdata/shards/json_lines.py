@@ -1,4 +1,4 @@
-"""The lines of a JSON Lines file: `bytes at offsets → a few megabytes of whole lines at a time`.
+"""The lines of a JSON Lines file: `bytes at offsets → about a megabyte of whole lines at a time`.
 
 Lines end with a line feed, as JSON Lines (jsonlines.org) asks; a carriage return before it is white space to JSON. The
 last line may lack its end. A byte order mark at the beginning of the file belongs to no line.
@@ -16,7 +16,7 @@ from streamdata.shards.storage import ByteSource
 BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"  # the white space of JSON
 _BLANK_CODES = np.frombuffer(BLANK, np.uint8)
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 _LINE_FEED = 10
 
 
@@ -36,24 +36,29 @@ class Lines(NamedTuple):
 
 def lines_of(source: ByteSource) -> Iterator[Lines]:
     """All lines of a file, which is read forward only."""
-    offset, carry = 0, b""
-    while True:
-        chunk = source.read(_CHUNK, offset + len(carry))
-        buffer = carry + chunk
-        text = np.frombuffer(buffer, np.uint8)
-        ends = np.flatnonzero(text == _LINE_FEED)
-        if not chunk and carry:  # what is left has no line feed
-            ends = np.array([len(buffer)])
-        if len(ends):
-            starts = np.concatenate(([0], ends[:-1] + 1))
-            starts[0] = len(BOM) if offset == 0 and buffer.startswith(BOM) else 0
-            yield Lines(offset, buffer, starts, ends, _blank_lines(buffer, text, starts, ends))
-            rest = int(ends[-1]) + 1
-            offset, carry = offset + rest, buffer[rest:]
-        else:
-            carry = buffer
-        if not chunk:
-            return
+    offset = at = 0
+    begun: list[bytes] = []  # the line that has not ended yet; joined once, since it may be long
+    while chunk := source.read(_CHUNK, at):
+        at += len(chunk)
+        begun.append(chunk)
+        if b"\n" in chunk:
+            lines = _split(offset, b"".join(begun))
+            yield lines
+            rest = int(lines.ends[-1]) + 1
+            begun = [lines.buffer[rest:]]
+            offset += rest
+    if at > offset:  # the last line has no line feed
+        last = _split(offset, b"".join([*begun, b"\n"]))
+        yield last._replace(buffer=last.buffer[:-1])
+
+
+def _split(offset: int, buffer: bytes) -> Lines:
+    """The lines of a buffer, what follows the last line feed left out."""
+    text = np.frombuffer(buffer, np.uint8)
+    ends = np.flatnonzero(text == _LINE_FEED)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    starts[0] = len(BOM) if offset == 0 and buffer.startswith(BOM) else 0
+    return Lines(offset, buffer, starts, ends, _blank_lines(buffer, text, starts, ends))
 
 
 def numbered_lines(source: ByteSource) -> Iterator[tuple[int, int, bytes]]:
@@ -67,8 +72,7 @@ def numbered_lines(source: ByteSource) -> Iterator[tuple[int, int, bytes]]:
 
 def _blank_lines(buffer: bytes, text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s) -> npt.NDArray[np.bool_]:
     """Which lines hold nothing but white space. Few lines begin with any, and only those are read."""
-    first = np.where(starts < ends, text[np.minimum(starts, len(text) - 1)], _LINE_FEED)
-    is_blank: npt.NDArray[np.bool_] = np.isin(first, _BLANK_CODES)
+    is_blank: npt.NDArray[np.bool_] = np.isin(text[starts], _BLANK_CODES)  # an empty line begins with its line feed
     for line in np.flatnonzero(is_blank).tolist():
         is_blank[line] = not buffer[int(starts[line]) : int(ends[line])].strip(BLANK)
     return is_blank

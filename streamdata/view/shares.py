@@ -52,7 +52,9 @@ class Delivery:
     def __init__(self, dataset: MergedDataset, states: Mapping[str, Any] | None = None) -> None:
         self.samples = self.size_bytes = 0
         self.states: States = dict(states or {})
-        self._wanted = {leaf.path: leaf.overall for leaf in Node.of(dataset).leaves()}
+        top = Node.of(dataset)
+        self._wanted = {leaf.path: leaf.overall for leaf in top.leaves()}
+        self._costs = sorted({node.functions()["cost"] for node in top.walk() if "cost" in node.functions()})
 
     def add(self, batch: list[dict[str, Any]]) -> None:
         """Count a batch, a list of samples."""
@@ -71,13 +73,16 @@ class Delivery:
         ]
 
     def summary(self) -> str:
-        """A table of wanted and achieved shares, a line for each source."""
+        """A table of wanted and achieved shares, a line for each source; a note where weights are no shares of samples."""
         rows = [
             [source.path, percent_text(source.wanted), percent_text(source.achieved)]
             + [f"{number:,}" for number in (source.drawn, source.dropped, source.bad)]
             for source in self.sources()
         ]
-        return table([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])
+        text = table([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])
+        return "\n".join(
+            [text, *(f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)]
+        )
 
 
 def estimate_bytes(value: Any) -> int:

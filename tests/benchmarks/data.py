@@ -16,7 +16,7 @@ _SIZES = (10, 29_000, 700, 290)  # bytes: 30 KB per record
 _WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "for", "on", "are", "with", "his", "they", "at", "from"]
 
 
-def cached(directory: Path, name: str, write: Callable[[Path], None]) -> Path:
+def cached(directory: Path, name: str, write: Callable[[Path], object]) -> Path:
     """The directory `name`, which `write` fills unless that was done before."""
     place, partial = directory / name, directory / f"{name}.partial"
     if not place.exists():
@@ -70,7 +70,7 @@ def _write_rows(place: Path, rows: int, shards: int = 4) -> None:
         (place / f"{shard:05d}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def _row(rng: random.Random, number: int) -> dict:
+def _row(rng: random.Random, number: int) -> dict[str, object]:
     return {
         "id": rng.randrange(1 << 40),
         "url": f"https://example.org/{rng.randrange(1 << 30)}/{number}.html",

@@ -2,16 +2,17 @@
 
 import gc
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
+from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 BATCH_SIZE, NUM_WORKERS = 64, 2
-_FIRST_BATCHES = 8  # not timed: the workers start, and have batches ready
+FIRST_BATCHES = 8  # not timed: the workers start, and have batches ready
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +32,14 @@ class Scale:
 
 
 TINY = Scale(
-    tar_records=1920,
+    tar_records=640,
     jsonl_rows=400,
     many_records=(200, 2000),
     collated_batches=4,
     draws=500,
     sources=(2, 20),
     warm_up=10,
-    repetitions=3,
+    repetitions=1,
 )
 
 
@@ -71,21 +72,21 @@ def drain(samples: Iterable[object]) -> None:
         pass
 
 
-def loading_time(dataset: object, collate: Callable[[list], object], batches: int) -> float:
+def loading_time(dataset: Dataset[Any], collate: Callable[[list[Any]], object], batches: int) -> float:
     """How long a DataLoader takes for so many batches, in s, once its workers are under way."""
-    loader = DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=NUM_WORKERS, collate_fn=collate)
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=NUM_WORKERS, collate_fn=collate)
     with closing(_batches(loader)) as stream:
-        drain(islice(stream, _FIRST_BATCHES))
+        drain(islice(stream, FIRST_BATCHES))
         begin = perf_counter()
         drain(islice(stream, batches))
         return perf_counter() - begin
 
 
-def _batches(loader: DataLoader) -> Iterable[object]:
+def _batches(loader: DataLoader[Any]) -> Generator[object, None, None]:
     yield from loader  # closed, it lets go of the loader's iterator, which ends the workers
 
 
-def identity(batch: list) -> list:
+def identity(batch: list[Any]) -> list[Any]:
     """The collate function that leaves all to the DataLoader."""
     return batch
 

@@ -20,7 +20,7 @@ from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 _RANKS, _WORKERS = 1024, 8
 _MAX_BYTES = 300
-_LATE = {"draws": 10**12, "epoch": 1000, "clock": 1e12 / 3}
+_LATE = {"draws": 10**12, "epoch": 1000, "clock": 1e12 / 3, "dropped": 10**9, "bad": 10}
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
@@ -52,7 +52,7 @@ def _dataset(directory: Path, scale: Scale) -> MergedDataset:
     tokenizer = cached(directory, "tokenizer", save_tiny_tokenizer)
     packer = TextJsonlProcessFnBuilder(512, str(tokenizer))
     tars, lines = tar_shards(directory, scale.tar_records), jsonl_rows(directory, scale.jsonl_rows)
-    images: Any = MetaDistributedWebDataset(str(tars), single_process_fn=_every_other)
+    images: Any = MetaDistributedWebDataset(str(tars), single_process_fn=_twice)
     packed: Any = JsonlIterableDataset(str(lines), packer)
     inner: Any = MergedDataset([_named(images, "images"), _named(packed, "packed")])
     return MergedDataset([_named(inner, "inner"), Ints("ints", 10**9)])
@@ -63,5 +63,5 @@ def _named(source: Any, name: str) -> Any:
     return source
 
 
-def _every_other(record: dict[str, Any]) -> dict[str, Any] | None:
-    return record if int(record["__key__"]) % 2 else None
+def _twice(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [record, dict(record)]

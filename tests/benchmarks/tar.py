@@ -10,9 +10,17 @@ import webdataset
 
 from streamdata import MergedDataset, MetaDistributedWebDataset, mixed_collate
 from tests.benchmarks.data import FIELDS, tar_shards
-from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, by_turns, drain, identity, loading_time, per_second
-
-_WORKER_MARGIN = 20  # batches that are not timed, at the start and at the end of webdataset's only epoch
+from tests.benchmarks.measure import (
+    BATCH_SIZE,
+    FIRST_BATCHES,
+    Row,
+    Scale,
+    by_turns,
+    drain,
+    identity,
+    loading_time,
+    per_second,
+)
 
 
 def merged(place: Path, *, shuffle: bool = True, cyclic: bool = False) -> MergedDataset:
@@ -104,7 +112,8 @@ class _BareLoop:
 
 
 def _workers(place: Path, scale: Scale) -> Row:
-    batches = scale.tar_records // BATCH_SIZE - _WORKER_MARGIN
+    # Not the last ones of webdataset's only epoch, when one worker has no more.
+    batches = 15 * (scale.tar_records // BATCH_SIZE) // 16 - FIRST_BATCHES
     endless = merged(place, cyclic=True)
     best = by_turns(
         min(scale.repetitions, 3),

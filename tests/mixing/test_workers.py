@@ -186,7 +186,8 @@ def test_a_killed_worker_is_an_error_within_seconds(method, tmp_path):
     trainer, workers = start_script(tmp_path, method, fatal=5)
     _, errors = trainer.communicate(timeout=60)
     assert trainer.returncode == 1
-    assert "killed by signal" in errors or "exited unexpectedly" in errors
+    # Usually the DataLoader says that a worker was killed; now and then it finds the dead worker's socket first.
+    assert any(text in errors for text in ("killed by signal", "exited unexpectedly", "ConnectionResetError"))
     assert_gone(workers)
 
 

@@ -63,6 +63,12 @@ def test_where_the_place_is_read_only_the_cache_is_used(write_jsonl, tmp_path, c
     assert (len(indexes(tmp_path)), len(indexes(cache)), len(builds)) == (0, 1, 1)
 
 
+def test_shards_with_very_long_names_are_indexed_in_the_cache(write_jsonl, cache):
+    """There is no room for a longer name beside them."""
+    assert len(read_all(JsonlShards([write_jsonl([{"a": 1}], "x" * 245 + ".jsonl")]))) == 1
+    assert len(indexes(cache)) == 1
+
+
 def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, monkeypatch):
     """Neither beside the shard nor in the cache: the error names STREAMDATA_CACHE."""
 

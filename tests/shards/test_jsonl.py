@@ -45,7 +45,9 @@ def both_fail(url, message):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.lists(ROWS, max_size=12), end=st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \t\r\n"]), seed=st.integers(0))
+@given(
+    rows=st.lists(ROWS, max_size=12), end=st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \t\r\n"]), seed=st.integers(0)
+)
 def test_rows_come_back_as_they_were_written(write_jsonl, rows, end, seed):
     """Any objects with any line ends, in any order of reading: equal values of equal types, numbered by line."""
     url = write_jsonl(rows, end=end)
@@ -133,7 +135,9 @@ def test_integers_beyond_64_bits_are_errors_wherever_they_stand(write_jsonl, num
     """No alignment within the buffer, nor the end of the file, hides one."""
     for padding in range(24):
         both_fail(write_jsonl([{"p" * padding: 1, "n": number}], end=b""), r":1:\d+: expected an integer")
-        both_fail(write_jsonl([{"a": 1}, {"p" * padding: number}, {"b": 12345678901234567}]), r":2:\d+: expected an int")
+        both_fail(
+            write_jsonl([{"a": 1}, {"p" * padding: number}, {"b": 12345678901234567}]), r":2:\d+: expected an int"
+        )
 
 
 def test_digits_that_are_no_integers_pass(write_jsonl):

@@ -17,7 +17,6 @@ from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.storage import MAX_OPEN_SHARDS
 from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_plain import plain_record
-
 from tests.shards.conftest import read_all, whole
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -157,10 +156,11 @@ def test_any_cut_of_an_archive_is_an_error(write_tar, members, tmp_path):
 @pytest.mark.parametrize("tar_format", FORMATS.values(), ids=FORMATS)
 def test_each_flipped_bit_of_a_header_raises_or_changes_nothing(write_tar, tar_format):
     """Flips in any header are found, but for those in the checksum field (148 to 155) that leave its value."""
-    url = write_tar([("a.jpg", b"x" * 10), ("a.txt", b"y")], tar_format=tar_format, mtime=1.0)
+    url = write_tar([("a.jpg", b"x" * 10)], tar_format=tar_format, mtime=1.0)
     good, data = read_all(TarShards([url])), Path(url).read_bytes()
     harmless = set()
-    for position, bit in itertools.product((*range(512), *range(1024, 1536)), range(8)):
+    headers = (*range(512), *(range(1024, 1536) if tar_format == tarfile.PAX_FORMAT else ()))
+    for position, bit in itertools.product(headers, range(8)):
         flipped = bytearray(data)
         flipped[position] ^= 1 << bit
         Path(url).write_bytes(flipped)

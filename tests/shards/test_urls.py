@@ -132,7 +132,7 @@ def test_remote_globs_directories_and_braces():
     assert expand("memory://urls/{0..1}.tar", TAR_SUFFIXES) == ["memory://urls/0.tar", "memory://urls/1.tar"]
     with pytest.raises(FileNotFoundError, match="got nothing"):
         expand("memory://urls/*.jsonl", TAR_SUFFIXES)
-    with pytest.raises(ValueError, match="twice|once"):
+    with pytest.raises(ValueError, match="once"):
         expand("memory://urls/0.tar,memory:///urls/0.tar", TAR_SUFFIXES)
 
 

@@ -90,7 +90,9 @@ def test_resume_is_exact(make_source, monkeypatch, kind, num_workers, function):
     source = make_source(kind, shuffle_buffer=6, single_process_fn=with_value, **blocks)
     source.process_fn = function
     other = make_source("jsonl", "other", 0.5)
-    whole = assert_exact_resume(lambda: MergedDataset([source, other], seed=5), steps=40, beyond=20, num_workers=num_workers)
+    whole = assert_exact_resume(
+        lambda: MergedDataset([source, other], seed=5), steps=40, beyond=20, num_workers=num_workers
+    )
     assert whole
 
 
@@ -141,7 +143,9 @@ def test_record_rng_depends_on_the_record_and_the_epoch_alone(make_source):
 
 def test_record_rng_needs_the_fields_of_a_record():
     """It says what it was given."""
-    with pytest.raises(ValueError, match=r"expected a record as it was given to a process function, got the fields \['x'\]"):
+    with pytest.raises(
+        ValueError, match=r"expected a record as it was given to a process function, got the fields \['x'\]"
+    ):
         record_rng({"x": 1})
 
 

@@ -1,0 +1,86 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Streamdata = Callable[..., Result]
+WriteRecipe = Callable[..., Path]
+
+
+def function(name: str) -> str:
+    """A source's parameter."""
+    return f", single_process_fn: {{target: tests.view.functions.{name}}}"
+
+
+def test_a_sound_recipe_passes(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """With one line that says so."""
+    recipe = write_recipe()
+    done = streamdata("check", recipe)
+    assert (done.exit_code, done.stdout) == (0, f"{recipe}: 0 errors, 0 warnings, 0 not checked\n")
+
+
+def test_all_errors_are_shown_at_once_with_their_places(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """A misspelt parameter, a target that is not there, and a missing variable."""
+    recipe = write_recipe("sede: 1\ncustomized_yield_fn: {target: tests.view.functions.gone}\nstop: ${variables:x}")
+    done = streamdata("check", recipe)
+    assert done.exit_code == 1
+    assert [line for line in (3, 4, 5) if f"error: {recipe}:{line}:" in done.stdout] == [3, 4, 5]
+    assert "did you mean 'seed'?" in done.stdout
+    assert done.stdout.endswith(f"{recipe}: 3 errors, 0 warnings, 0 not checked\n")
+
+
+def test_warnings_and_what_could_not_be_checked_are_shown_and_do_not_fail(
+    streamdata: Streamdata, write_recipe: WriteRecipe
+) -> None:
+    """An unused variable; a function that another one makes."""
+    recipe = write_recipe("customized_yield_fn: {target: functools.partial, params: {bad: 1}}")
+    done = streamdata("check", recipe, "--var", "unused=1")
+    assert f"warning: {recipe}:1:1: root: the variable 'unused' is not used" in done.stdout
+    assert "1 warning," in done.stdout
+
+
+def test_variables_given_fill_the_recipe(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Without them it is an error."""
+    recipe = write_recipe("seed: ${variables:seed}")
+    assert streamdata("check", recipe).exit_code == 1
+    assert streamdata("check", recipe, "--var", "seed=3").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["seeded", "odd"])
+def test_resume_passes_functions_that_give_the_same_again(
+    streamdata: Streamdata, write_recipe: WriteRecipe, name: str
+) -> None:
+    """Randomness from record_rng included."""
+    done = streamdata("check", write_recipe(params=function(name)), "--resume")
+    assert done.exit_code == 0
+    assert done.stdout.endswith("the same samples\n")
+
+
+def test_resume_names_the_source_whose_function_is_not_exact(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """With advice; the exit code says it too."""
+    done = streamdata("check", write_recipe(params=function("noisy")), "--resume")
+    assert done.exit_code == 1
+    assert (
+        "error: source 'a' (single_process_fn noisy): resumed after sample 1, sample 2 differs in 'noise'"
+        in done.stdout
+    )
+    assert "record_rng(record)" in done.stdout
+    assert done.stdout.endswith("1 not the same\n")
+
+
+def test_resume_builds_nothing_where_the_recipe_has_errors(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """They come first."""
+    done = streamdata("check", write_recipe("sede: 1", params=function("noisy")), "--resume")
+    assert done.exit_code == 1
+    assert "noise" not in done.stdout
+
+
+def test_resume_shows_an_error_of_building_as_its_message(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Such as shards that are not there, which a static check does not look for."""
+    recipe = write_recipe()
+    (recipe.parent / "a.jsonl").unlink()
+    done = streamdata("check", recipe, "--resume")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"error: {recipe}:5:5: params.datasets[0] (streamdata.JsonlIterableDataset)")
+    assert "Traceback" not in done.output

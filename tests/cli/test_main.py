@@ -1,0 +1,155 @@
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from streamdata.errors import ShardError
+
+Streamdata = Callable[..., Result]
+HEAVY = ("torch", "transformers", "numpy", "h5py", "pyarrow", "PIL", "webdataset")
+
+
+def words(text: str) -> str:
+    """Without the boxes, colours and line breaks that depend on where it is shown."""
+    return " ".join(re.sub(r"\x1b\[[\d;]*m|[│╭╮╰╯─]", "", text).split())
+
+
+def python(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess:
+    """Runs code in a fresh interpreter."""
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    """So that it is there at once."""
+    code = (
+        "import sys; from streamdata.cli.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        f"finally: assert not set({HEAVY!r}) & set(sys.modules), set({HEAVY!r}) & set(sys.modules)"
+    )
+    done = python(code, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_a_check_imports_neither_torch_nor_a_target(write_recipe: Callable[..., Path]) -> None:
+    """Signatures are read from source text."""
+    recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.same}")
+    code = (
+        "import sys; from streamdata.cli.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        "finally: assert not {'torch', 'numpy', 'tests.view.functions'} & set(sys.modules)"
+    )
+    done = python(code, "check", recipe)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_version_is_that_of_the_distribution(streamdata: Streamdata) -> None:
+    """As installed."""
+    assert streamdata("--version").stdout.split() == ["streamdata", version("torch-streamdata")]
+
+
+def test_help_names_every_option(streamdata: Streamdata) -> None:
+    """Of both commands."""
+    run, check = (words(streamdata(command, "--help").stdout) for command in ("run", "check"))
+    assert all(option in run for option in ("--var", "--batches", "--batch-size", "--workers", "--allow"))
+    assert all(option in check for option in ("--var", "--allow", "--resume"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--var", "x"],
+        ["--var", "=1"],
+        ["--var", "x=1", "--var", "x=2"],
+        ["--var", "x=[1"],
+        ["--var", "x={a: 1, a: 2}"],
+        ["--allow", "not a name"],
+        ["--nonsense"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_usage_errors_have_their_own_exit_code(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], command: str, arguments: list[str]
+) -> None:
+    """2, as everywhere; nothing runs."""
+    done = streamdata(command, write_recipe(), *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert arguments[0] in words(done.stderr)
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_missing_recipe_is_a_usage_error(streamdata: Streamdata, tmp_path: Path, command: str) -> None:
+    """It names the file."""
+    done = streamdata(command, tmp_path / "gone.yaml")
+    assert done.exit_code == 2
+    assert "does not exist" in words(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("224", 224), ("1e-3", 1e-3), ("true", True), ("abc", "abc"), ("'7'", "7"), ("[1, a]", [1, "a"]), ("a=b", "a=b")],
+)
+def test_variables_are_typed_as_in_yaml(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, text: str, value: object
+) -> None:
+    """The value is all after the first equals sign."""
+    seen = []
+    monkeypatch.setattr(
+        "streamdata.cli.check.check_problems", lambda recipe, variables, allow: seen.append((variables, allow)) or True
+    )
+    assert streamdata("check", write_recipe(), "--var", f"x={text}").exit_code == 0
+    assert seen == [({"x": value}, None)]
+
+
+def test_allowed_packages_reach_the_recipe(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
+    """They narrow what may be built, in both commands."""
+    recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.same}")
+    for command, *more in (["check"], ["run", "--batches", "1"]):
+        assert streamdata(command, recipe, *more, "--allow", "other", "--allow", "another").exit_code == 1
+        assert streamdata(command, recipe, *more, "--allow", "other", "--allow", "tests").exit_code == 0
+
+
+def test_errors_of_ours_are_printed_with_their_notes_and_no_traceback(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their message says all."""
+
+    def fail(*_: object, **__: object) -> None:
+        error = ShardError("shard 'x': damaged\n  Write it anew.")
+        error.add_note("source 'a'")
+        raise error
+
+    monkeypatch.setattr("streamdata.cli.run.run_recipe", fail)
+    done = streamdata("run", write_recipe())
+    assert (done.exit_code, done.stderr) == (1, "error: shard 'x': damaged\n  Write it anew.\nsource 'a'\n")
+
+
+def test_interrupting_while_it_builds_ends_with_130(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As shells expect."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("streamdata.cli.run.run_recipe", interrupt)
+    assert streamdata("run", write_recipe()).exit_code == 130
+
+
+def test_targets_may_lie_where_the_command_is_run(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    """In the working directory, as a script's neighbours."""
+    (tmp_path / "my_functions.py").write_text("def same(record):\n    return record\n")
+    recipe = write_recipe(params=", single_process_fn: {target: my_functions.same}")
+    command = os.path.join(os.path.dirname(sys.executable), "streamdata")
+    for arguments in (["check", recipe], ["run", recipe, "--batches", "1"]):
+        done = subprocess.run([command, *arguments], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")

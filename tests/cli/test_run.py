@@ -1,0 +1,136 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from streamdata import MergedDataset
+from streamdata.cli.run import Pace
+from streamdata.view import Delivery
+from tests.streams import Numbers
+
+Streamdata = Callable[..., Result]
+WriteRecipe = Callable[..., Path]
+
+
+def row(output: str, name: str) -> list[str]:
+    """The cells of the summary's line of a source."""
+    return next(line.split() for line in reversed(output.splitlines()) if line.startswith(f"{name} "))
+
+
+def test_a_run_shows_the_tree_and_ends_after_its_batches(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """With wanted and achieved shares, and a number for each source."""
+    done = streamdata("run", write_recipe(), "--batches", "5", "--batch-size", "8")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert re.search(r"├─ a +3 +75 % +75 % +40 +40 +JsonlIterableDataset, 1 shard, shuffled", done.stdout)
+    assert "40 samples, 0.00032 MB in " in done.stdout
+    assert row(done.stdout, "a") == ["a", "75", "%", "75", "%", "30", "0", "0"]
+    assert row(done.stdout, "b") == ["b", "25", "%", "25", "%", "10", "0", "0"]
+
+
+def test_a_finite_stream_runs_to_its_end(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Without a number of batches; both sources have 40 records."""
+    done = streamdata("run", write_recipe("cyclic: false\nstop: all_exhausted"))
+    assert done.exit_code == 0
+    assert "80 samples" in done.stdout
+
+
+def test_workers_deliver_the_same_counts(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """What they read ahead counts nothing."""
+    done = streamdata("run", write_recipe(), "--batches", "10", "--batch-size", "4", "--workers", "2")
+    assert done.exit_code == 0
+    assert row(done.stdout, "a")[5] == "30"
+
+
+def test_drops_and_forgiven_failures_are_in_the_summary(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Every other record is dropped here, every fifth is bad there."""
+    recipe = write_recipe("cyclic: false", params=", single_process_fn: {target: tests.view.functions.odd}")
+    assert 15 <= int(row(streamdata("run", recipe).stdout, "a")[6]) <= 20
+    failing = write_recipe(
+        "cyclic: false", ", single_process_fn: {target: tests.view.functions.failing}", "max_bad: 100"
+    )
+    assert 5 <= int(row(streamdata("run", failing).stdout, "a")[7]) <= 8
+
+
+def test_an_unused_variable_is_a_warning_in_one_line(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """On stderr, and the run goes on."""
+    recipe = write_recipe()
+    done = streamdata("run", recipe, "--batches", "1", "--var", "x=1")
+    assert done.exit_code == 0
+    assert done.stderr == f"warning: {recipe}: the variables 'x' are not used by the recipe\n"
+
+
+def test_an_error_of_the_recipe_is_its_message(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """With its place, without a traceback."""
+    recipe = write_recipe("sede: 1")
+    done = streamdata("run", recipe)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {recipe}:3:3: params.sede (streamdata.MergedDataset): ")
+    assert "Traceback" not in done.stderr
+
+
+def test_damaged_data_ends_the_run_with_its_message_and_the_summary(
+    streamdata: Streamdata, write_recipe: WriteRecipe
+) -> None:
+    """What was delivered until then is shown too."""
+    recipe = write_recipe("cyclic: false\nshuffle_streaming_subsets: false")
+    (recipe.parent / "a.jsonl").write_text('{"value": 1}\n' * 300 + '{"value": \n')
+    (recipe.parent / "b.jsonl").write_text('{"value": 1}\n' * 300)
+    done = streamdata("run", recipe, "--batch-size", "1")
+    assert done.exit_code == 1
+    assert f"{recipe.parent}/a.jsonl:301:" in done.stderr
+    assert int(row(done.stdout, "b")[5]) > 0
+
+
+def test_an_error_of_a_users_function_keeps_its_traceback(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """It is the user's own code that has to be found."""
+    recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.failing}")
+    done = streamdata("run", recipe)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ValueError)
+    assert any("source 'a': single_process_fn failed" in note for note in done.exception.__notes__)
+
+
+def test_the_live_line_names_the_heaviest_sources_only() -> None:
+    """The summary names all."""
+    dataset = MergedDataset([Numbers(f"s{number}", 5, number + 1) for number in range(9)])
+    pace = Pace(Delivery(dataset))
+    pace.add([next(iter(dataset))])
+    assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 MB/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", pace.line())
+    assert len(pace.summary().splitlines()) == 11
+
+
+def test_nothing_delivered_is_said() -> None:
+    """Instead of a table of zeros."""
+    assert Pace(Delivery(MergedDataset([Numbers("a", 5)]))).summary() == "no batch was delivered"
+
+
+@pytest.fixture
+def endless(write_recipe: WriteRecipe, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen]:
+    """The command in a process group of its own, on an endless recipe, its output a pipe."""
+    command = os.path.join(os.path.dirname(sys.executable), "streamdata")
+    arguments = [command, "run", write_recipe(), "--workers", str(request.param)]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("endless", [0, 2], indirect=True)
+def test_ctrl_c_ends_an_endless_run_cleanly(endless: subprocess.Popen) -> None:
+    """Plain lines until then, the summary after, exit code 130, no traceback, no process left."""
+    assert next(line for line in endless.stdout if "samples/s" in line)[0].isdigit()
+    os.killpg(endless.pid, signal.SIGINT)
+    rest, errors = endless.communicate(timeout=20)
+    assert (endless.returncode, errors) == (130, "")
+    assert row(rest, "a")[1:3] == ["75", "%"]
+    time.sleep(0.1)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(endless.pid, 0)

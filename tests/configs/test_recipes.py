@@ -1,0 +1,57 @@
+"""Every recipe in configs/ checks, builds, runs and resumes exactly, on the data of the demo."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamdata import MergedDataset, instantiate_from_yaml
+from streamdata.recipe import check_recipe
+from tests.streams import assert_exact_resume
+
+ROOT = Path(__file__).parents[2]
+VARIABLES = {
+    "demo": {"seq_len": 64, "img_size": 16},
+    "image_text": {"img_size": 16, "seed": 3},
+    "nested": {"seq_len": 64},
+    "joined": {"min_chars": 900},
+}
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """The demo's data."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        from make_demo_data import main
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
+    folder = tmp_path_factory.mktemp("demo") / "data"
+    main([str(folder)])
+    return folder
+
+
+def build(name, data):
+    """The recipe's mixture."""
+    built = instantiate_from_yaml(ROOT / "configs" / f"{name}.yaml", variables={"data": str(data), **VARIABLES[name]})
+    return built["dataset"] if isinstance(built, dict) else built
+
+
+def test_all_recipes_are_tested():
+    """A new recipe needs its variables here."""
+    assert {path.stem for path in (ROOT / "configs").glob("*.yaml")} == set(VARIABLES)
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_recipe_checks(name):
+    """Without an import, before anything is built."""
+    problems = check_recipe(ROOT / "configs" / f"{name}.yaml", variables={"data": "x", **VARIABLES[name]})
+    assert [problem for problem in problems if problem.kind != "not checked"] == []
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_recipe_resumes_exactly(name, num_workers, data):
+    """From every one of its first steps."""
+    assert isinstance(build(name, data), MergedDataset)
+    assert_exact_resume(lambda: build(name, data), steps=6, beyond=6, num_workers=num_workers, batch_size=2)

@@ -1,0 +1,81 @@
+"""The house: imports go one way, importing is cheap, every public name is there."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import streamdata
+
+PACKAGE = Path(streamdata.__file__).parent
+FLOORS = (
+    "recipe run progress shards stores text sources mixing delivery prepare view cli".split()  # noqa: SIM905 (a list)
+)
+
+
+def imports_of(path):
+    """The modules of streamdata that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamdata."):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("streamdata."))
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))
+def test_a_room_imports_only_from_rooms_above(room):
+    """As the floor plan has it; the errors are everybody's."""
+    for path in (PACKAGE / room).rglob("*.py"):
+        for module in imports_of(path):
+            other = module.split(".")[1]
+            assert other == "errors" or FLOORS.index(other) <= FLOORS.index(room), f"{path.name} imports {module}"
+
+
+def test_there_are_no_cycles_between_modules():
+    """Each module can be imported first, in a process of its own order."""
+    graph = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = {module for module in imports_of(path) if module != name} if name != "streamdata" else set()
+    done = set()
+
+    def visit(name, trail):
+        assert name not in trail, f"cycle: {' -> '.join([*trail, name])}"
+        if name not in done:
+            for other in graph.get(name, ()):
+                visit(other, [*trail, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def test_importing_streamdata_imports_nothing_heavy():
+    """Neither torch nor transformers, h5py or pyarrow, until a name needs them."""
+    heavy = ("torch", "transformers", "h5py", "pyarrow", "numpy")
+    code = f"import sys, streamdata; print([name for name in {heavy} if name in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", streamdata.__all__)
+def test_every_public_name_is_there(name):
+    """Lazily, and documented."""
+    assert getattr(streamdata, name).__doc__
+
+
+def test_names_for_type_checkers_are_those_at_run_time():
+    """The imports under TYPE_CHECKING, the lazy modules and __all__ agree."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.name: node.module.removeprefix("streamdata.") for node in block.body for alias in node.names}
+    assert typed == streamdata._MODULES
+    assert sorted(typed) == streamdata.__all__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    """As for any module."""
+    with pytest.raises(AttributeError, match="no attribute 'Merged'"):
+        streamdata.Merged  # noqa: B018

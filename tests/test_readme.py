@@ -1,0 +1,66 @@
+"""What the README shows, runs."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamdata.recipe import check_recipe
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    """The fenced blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with the recipes and the demo's data, as after `make demo`."""
+    folder = tmp_path_factory.mktemp("readme")
+    script = ROOT / "examples" / "make_demo_data.py"
+    subprocess.run([sys.executable, script, folder / "demo_data"], check=True, capture_output=True)
+    (folder / "configs").symlink_to(ROOT / "configs")
+    return folder
+
+
+def test_the_training_loop_runs_and_resumes(workplace, monkeypatch):
+    """Twice: from the start, and from its checkpoint."""
+    monkeypatch.chdir(workplace)
+    (code,) = blocks("python")
+    Path("loop.py").write_text(code)
+    for _ in range(2):
+        subprocess.run([sys.executable, "loop.py"], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
+    assert '"draws"' in Path("states.json").read_text()
+
+
+def test_the_recipe_and_the_commands_work(workplace, monkeypatch):
+    """The recipe checks; each command of the console block ends well."""
+    monkeypatch.chdir(workplace)
+    (recipe,) = blocks("yaml")
+    Path("recipe.yaml").write_text(recipe)
+    assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
+    lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ streamdata")]
+    commands = [line[2:].split("#")[0].split() for line in lines]
+    assert len(commands) == 3
+    for command in commands:
+        more = ["--batches", "5"] if command[1] == "run" else []
+        script = str(Path(sys.executable).parent / command[0])
+        subprocess.run([script, *command[1:], *more], check=True, capture_output=True)
+
+
+def test_the_demo_runs(workplace, capsys, monkeypatch):
+    """A short one: the tree, the shares, and an exact resume."""
+    demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
+    monkeypatch.setitem(demo["main"].__globals__, "NUM_BATCHES", 12)
+    monkeypatch.setitem(demo["main"].__globals__, "STOP_AFTER", 5)
+    demo["main"](str(workplace / "demo_data"))
+    output = capsys.readouterr().out
+    assert "resumed: 7 of 7 remaining batches equal" in output
+    assert re.search(r"docs +30 % +(29|30|31)(\.\d)? %", output)

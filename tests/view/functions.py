@@ -1,0 +1,71 @@
+"""Process functions for the tests of what looks at a stream, good and bad."""
+
+import random
+
+from streamdata import record_rng
+
+
+def same(record: dict) -> dict:
+    """Pure."""
+    return record
+
+
+def odd(record: dict) -> dict | None:
+    """Drops the even numbers."""
+    return record if record["value"] % 2 else None
+
+
+def seeded(record: dict) -> dict:
+    """Random, as it should be."""
+    return {**record, "noise": float(record_rng(record).random())}
+
+
+def noisy(record: dict) -> dict:
+    """Draws from the global generator, which a resume does not repeat."""
+    return {**record, "noise": random.random()}
+
+
+def failing(record: dict) -> dict:
+    """Fails at one record in five."""
+    if record["value"] % 5 == 0:
+        raise ValueError(f"no {record['value']}")
+    return record
+
+
+def pairs(records):
+    """Two records to one sample, holding nothing between bursts."""
+    for first in records:
+        yield {"pair": (first["value"], next(records, first)["value"])}
+
+
+def totals(records):
+    """Holds the sum so far from one burst to the next, and does not tell."""
+    total = 0
+    for record in records:
+        total += record["value"]
+        yield {"total": total}
+
+
+class Totals:
+    """The same, telling.
+
+    Args:
+        state: What to tell instead of the sum.
+    """
+
+    def __init__(self, state: object = None) -> None:
+        self.state = state
+
+    def __call__(self, records):
+        self.total = getattr(self, "total", 0)
+        for record in records:
+            self.total += record["value"]
+            yield {"total": self.total}
+
+    def state_dict(self) -> dict:
+        return {"rewind": 0, "total": self.total if self.state is None else self.state}
+
+    def load_state_dict(self, state: dict) -> None:
+        if self.state == "unloadable":
+            raise ValueError("cannot be loaded")
+        self.total = state["total"]
