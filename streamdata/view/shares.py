@@ -73,7 +73,7 @@ class Delivery:
         ]
 
     def summary(self) -> str:
-        """A table of wanted and achieved shares, a line for each source; a note where weights are no shares of samples."""
+        """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
         rows = [
             [source.path, percent_text(source.wanted), percent_text(source.achieved)]
             + [f"{number:,}" for number in (source.drawn, source.dropped, source.bad)]

@@ -130,6 +130,31 @@ def test_collate_rejects_what_is_no_list_of_dicts(batch: Any, found: str) -> Non
         mixed_collate(batch)
 
 
+@pytest.fixture
+def all_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches go through shared memory too."""
+    monkeypatch.setattr(collate, "SMALL_BYTES", 0)
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 30])
+def test_both_ways_bring_the_same(monkeypatch: pytest.MonkeyPatch, small_bytes: int) -> None:
+    """Through the pipe or through shared memory, from a real worker: the same batches, writable."""
+    monkeypatch.setattr(collate, "SMALL_BYTES", small_bytes)
+    loader = DataLoader(Samples(plain_sample, 6), 3, num_workers=1, collate_fn=mixed_collate)
+    batches = list(loader)
+    assert [sample["c"].tolist() for batch in batches for sample in batch] == [[k] * 64 for k in range(6)]
+    batches[1][2]["c"] += 1
+    assert batches[1][2]["c"].tolist() == [6] * 64
+
+
+def test_small_batches_go_through_the_pipe() -> None:
+    """They cost no file; large ones lie in shared memory."""
+    small, large = (collate.pack([{"x": torch.zeros(size)}]) for size in (10, 1 << 16))
+    assert isinstance(small._buffer, bytearray)
+    assert isinstance(large._buffer, torch.Tensor)
+
+
+@pytest.mark.usefixtures("all_shared")
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
 def test_batch_costs_one_file_descriptor() -> None:
     """Each batch that the trainer holds keeps one file open, however many tensors it has."""
@@ -177,7 +202,7 @@ def test_views_arrive_with_their_own_values_alone() -> None:
     assert torch.equal(cross(big[:12].reshape(3, 4).T), big[:12].reshape(3, 4).T)
     assert torch.equal(cross(torch.tensor([1 + 2j]).conj()), torch.tensor([1 - 2j]))
     assert np.array_equal(cross(np.arange(12).reshape(3, 4)[::2, ::-1]), np.arange(12).reshape(3, 4)[::2, ::-1])
-    assert collate.pack([{"view": big[:10]}])._buffer.numel() < 1000
+    assert len(collate.pack([{"view": big[:10]}])._buffer) < 1000
 
 
 def test_what_arrives_is_writable() -> None:
@@ -216,6 +241,7 @@ def test_other_kinds_take_their_usual_way() -> None:
     assert cross({"path": Path("x"), "number": 2**70}) == {"path": Path("x"), "number": 2**70}
 
 
+@pytest.mark.usefixtures("all_shared")
 def test_packing_keeps_nothing_alive() -> None:
     """The samples are freed with their last reference, not at some later garbage collection."""
     tensor = torch.zeros(1000)
@@ -226,6 +252,7 @@ def test_packing_keeps_nothing_alive() -> None:
     assert parcel._buffer.is_shared()
 
 
+@pytest.mark.usefixtures("all_shared")
 def test_tensors_are_aligned() -> None:
     """Each begins at a multiple of 64 bytes, so that any dtype can be viewed and copied fast."""
     arrived = cross([torch.zeros(1, dtype=torch.uint8), torch.zeros(3), np.zeros(1, np.int8), torch.zeros(5)])
