@@ -1,11 +1,13 @@
 """Bad input gets an error that says who and what, and what is skipped is counted."""
 
 import logging
+import pickle
+import re
 from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset, SourceError, to_state
+from streamdata import MergedDataset, SourceError, instantiate_from_yaml, to_state
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume
 
 
@@ -255,3 +257,60 @@ def test_an_impossible_rewind_is_an_error():
     """It cannot need records that it never pulled."""
     with pytest.raises(ValueError, match="'rewind' between 0 and 1"):
         list(islice(iter(MergedDataset([named("a", process_fn=Rewinds())])), 3))
+
+
+def test_an_unpicklable_dynamic_object_is_named_by_its_recipe_path(tmp_path):
+    """When workers are spawned: which object of the recipe cannot cross."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "target: streamdata.MergedDataset\n"
+        "params:\n"
+        "  datasets:\n"
+        "    - target: tests.streams.Numbers\n"
+        "      params: {name: a, size: 9, single_process_fn: '${dynamic_objs:fn}'}\n"
+    )
+    dataset = instantiate_from_yaml(recipe, dynamic_objs={"fn": lambda record: record})
+    assert next(iter(dataset))["value"] in range(9)
+    with pytest.raises(Exception, match="pickle") as caught:
+        pickle.dumps(dataset)
+    assert re.search(r"recipe\.yaml:5:\d+: params\.datasets\[0\]\.params\.single_process_fn", caught.value.__notes__[0])
+
+
+@pytest.mark.parametrize("attributes", ["name: a\n      percent: 0", "name: a", "name: b\n      percent: 1"])
+def test_a_bad_source_of_a_recipe_is_named_by_its_line(tmp_path, attributes):
+    """The place of the source, not only of the mixture."""
+    recipe = tmp_path / "recipe.yaml"
+    source = "    - target: tests.mixing.test_bad_input.Items\n      params: {}\n      "
+    sources = f"{source}{attributes}\n{source}name: b\n      percent: 1\n"
+    recipe.write_text(f"target: streamdata.MergedDataset\nparams:\n  datasets:\n{sources}")
+    with pytest.raises(ValueError, match=r"source (0 \(Items\) at .*recipe\.yaml:4:|1 \(Items\) at .*recipe\.yaml:8:)"):
+        instantiate_from_yaml(recipe)
+
+
+class Items(Numbers):
+    """Ten numbers, without name and percent."""
+
+    def __init__(self):
+        self.size = 10
+
+
+class Watched(NumbersAhead):
+    """Notes how many records were asked for at once."""
+
+    def __getitems__(self, indices):
+        self.asked.append(len(indices))
+        return super().__getitems__(indices)
+
+
+def test_look_ahead_grows_from_one_to_32():
+    """The first sample is not late, and what was read ahead is not counted as delivered."""
+    dataset = MergedDataset([Watched("a", 200, asked=[])])
+    asked = dataset.datasets[0].asked
+    samples = []
+    for sample in islice(iter(dataset), 100):
+        samples.append(sample)
+        if len(samples) == 1:
+            assert asked == [1]
+    assert asked[:6] == [1, 2, 4, 8, 16, 32]
+    assert max(asked) == 32
+    assert to_state(samples)["cursor/0/0/0/0/a"]["window"] == 100

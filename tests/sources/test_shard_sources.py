@@ -3,12 +3,14 @@
 import gzip
 import json
 import shutil
+import tracemalloc
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from streamdata import (
     ImageJsonlDataset,
@@ -17,6 +19,7 @@ from streamdata import (
     MetaDistributedWebDataset,
     ShardError,
     StateError,
+    mixed_collate,
     record_rng,
     to_state,
 )
@@ -150,7 +153,7 @@ def test_record_rng_needs_the_fields_of_a_record():
 
 
 def test_reload_from_url_level_goes_back_to_the_window(make_source, monkeypatch):
-    """Everything undelivered is delivered, with what else lay in the earliest unfinished window, the function afresh."""
+    """Everything undelivered is delivered, with the rest of the earliest unfinished window; the function afresh."""
     monkeypatch.setattr("streamdata.sources.shard_source._FINEST", 1)
 
     def make():
@@ -267,3 +270,38 @@ def test_a_line_without_an_image_is_an_error(images):
         file.write('{"number": 9}\n')
     with pytest.raises(ShardError, match=r"images\.jsonl:10: expected an image's path in 'imagepath', got None"):
         ImageJsonlDataset(str(images))[9]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_shards_resume_exactly_with_real_workers(make_source, method):
+    """Sources are picklable, and open their files in the process that reads."""
+
+    def make():
+        return MergedDataset([make_source(kind, kind.replace(".", "_")) for kind in KINDS], seed=2)
+
+    def batches(dataset, count):
+        loader = DataLoader(dataset, 2, num_workers=2, collate_fn=mixed_collate, multiprocessing_context=method)
+        return list(islice(loader, count))
+
+    want = [plain(batch) for batch in islice(loaded(make(), 2, 2), 16)]
+    states = {}
+    for batch in batches(make(), 7):
+        states.update(to_state(batch))
+    assert [plain(batch) for batch in batches(resumed(make, states), 9)] == want[7:]
+
+
+def test_memory_of_the_heap_does_not_grow_with_the_records(tmp_path):
+    """A source of a hundred times as many records costs the same: its index stays on disk."""
+
+    def heap_of(folder, size):
+        write_jsonl(folder, [size])
+        JsonlIterableDataset(str(folder))  # builds the index
+        tracemalloc.start()
+        source = JsonlIterableDataset(str(folder))
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert source.source.num_records == size
+        return used
+
+    heap_of(tmp_path / "warm", 10)
+    assert heap_of(tmp_path / "large", 20_000) < heap_of(tmp_path / "small", 200) + 4096
