@@ -1,5 +1,6 @@
 import functools
 import multiprocessing
+import os
 import pickle
 import queue
 import threading
@@ -308,3 +309,20 @@ def test_pinning_is_left_to_dataloader_elsewhere(monkeypatch: pytest.MonkeyPatch
     """Outside the pinning thread nothing is pinned."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda *_: pytest.fail("pinned"))
     assert torch.equal(cross(torch.ones(2)), torch.ones(2))
+
+
+@pytest.mark.parametrize("strategy", sorted(torch.multiprocessing.get_all_sharing_strategies()))
+def test_large_batches_arrive_whole(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    """More pieces than one system call takes, of many sizes, under each way of sharing memory."""
+    monkeypatch.setattr(torch.multiprocessing, "get_sharing_strategy", lambda: strategy)
+    samples = [{"bytes": bytes([k % 256]) * (k % 91), "x": torch.full((k % 7, 3), k)} for k in range(3000)]
+    arrived = arrive(collate.pack(samples))
+    assert all(a["bytes"] == b["bytes"] and torch.equal(a["x"], b["x"]) for a, b in zip(arrived, samples, strict=True))
+
+
+def test_a_write_that_stops_early_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call may write less than it was given."""
+    whole = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda file, pieces, offset: whole(file, [pieces[0][:7]], offset))
+    tensor = torch.arange(50_000)
+    assert torch.equal(arrive(collate.pack([{"x": tensor}]))[0]["x"], tensor)
