@@ -4,8 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
-# Asked only where pip as configured offers no CPU build of the pinned torch; its CUDA build is some GB and is never taken.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .PHONY: demo test bench venv
@@ -29,11 +27,10 @@ $(BIN)/python:
 	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), expected Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch comes first and without its dependencies, so that no resolver can weigh the CUDA build against it.
+# torch comes first, its CPU build where pip knows one: the CUDA build brings some GB of packages that nothing here needs.
 # scikit-image is wanted for its photographs alone, which are read as files: nothing of what it imports is installed.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -q --no-deps "torch==$(TORCH)+cpu" \
-	  || $(PIP) install -q --no-deps --index-url $(TORCH_INDEX) "torch==$(TORCH)"
+	$(PIP) install -q -c constraints.txt "torch==$(TORCH)+cpu" || $(PIP) install -q -c constraints.txt "torch==$(TORCH)"
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	$(PIP) install -q -c constraints.txt --no-deps scikit-image
 	@touch $@

@@ -10,7 +10,7 @@ from streamdata.shards.index_file import NO_STAMP, Rows
 from streamdata.shards.indexing import Job, warn_of_skipped
 from streamdata.shards.readers import Int64s
 from streamdata.shards.runs import Runs, check_spans, gather, spread
-from streamdata.shards.storage import Stamp, base_name, is_remote, stamps_of
+from streamdata.shards.storage import Stamp, base_name, close_unused, is_remote, stamps_of
 
 
 class IndexedFiles:
@@ -28,6 +28,7 @@ class IndexedFiles:
     def __init__(self, urls: list[str], job_of: Callable[[str], Job]) -> None:
         self.urls = urls
         different = {url: place for place, url in enumerate(dict.fromkeys(urls))}
+        close_unused(different)
         jobs = [job_of(url) for url in different]
         stamps = list(zip(stamps_of(list(different)), _sidecar_stamps(jobs), strict=True))
         headers = headers_of(jobs, stamps)

@@ -188,6 +188,12 @@ def opened(url: str) -> LocalShard:
     return _open_shards.get(url, LocalShard)
 
 
+def close_unused(urls: Iterable[str]) -> None:
+    """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
+    for url in urls:
+        _open_shards.forget(url)
+
+
 class RemoteFile:
     """A remote file read mostly forward, through the read-ahead of fsspec."""
 

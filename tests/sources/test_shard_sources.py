@@ -198,6 +198,17 @@ def test_other_content_under_the_same_names_is_refused(make_source, tmp_path):
         MergedDataset([source]).set_dataloader_states(states)
 
 
+def test_a_new_source_reads_what_lies_there_now(tmp_path):
+    """A file replaced between two runs of one process is no damage, though the first run left it open."""
+    for sizes in ([5], [5], [7]):
+        folder = Path(write_jsonl(tmp_path / "draft", sizes))
+        (tmp_path / "live").mkdir(exist_ok=True)
+        (folder / "00000.jsonl").replace(tmp_path / "live" / "00000.jsonl")
+        source = JsonlIterableDataset(str(tmp_path / "live"))
+        source.name, source.percent = "s", 1
+        assert len(list(MergedDataset([source], cyclic=False))) == sizes[0]
+
+
 def test_data_may_move(make_source, tmp_path):
     """States hold no paths: the same shards in another folder resume."""
     states = to_state(list(islice(iter(MergedDataset([make_source("jsonl")])), 7)))
