@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streamdata.delivery.collate import mixed_collate
     from streamdata.errors import RecipeError, ShardError, SourceError, StateError, StreamdataError
     from streamdata.mixing.merged import MergedDataset
+    from streamdata.progress.merge import merge_states
     from streamdata.progress.to_state import to_state
     from streamdata.recipe import instantiate_from_yaml
     from streamdata.sources.image_jsonl import ImageJsonlDataset
@@ -40,6 +41,7 @@ _MODULES = {
     "TextJsonlProcessFnBuilder": "sources.process_text",
     "describe": "view.tree",
     "instantiate_from_yaml": "recipe",
+    "merge_states": "progress.merge",
     "mixed_collate": "delivery.collate",
     "record_rng": "sources.randomness",
     "to_state": "progress.to_state",
@@ -60,6 +62,7 @@ __all__ = [
     "TextJsonlProcessFnBuilder",
     "describe",
     "instantiate_from_yaml",
+    "merge_states",
     "mixed_collate",
     "record_rng",
     "to_state",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 from streamdata.mixing.mixture import path_below
@@ -30,6 +31,9 @@ def check_sources(datasets: Sequence[Any], mixture: type[Any]) -> None:
         if not isinstance(dataset, mixture | ShardDataset):
             _check_map_style(dataset, f"{where}, {name!r}")
     _check_once(datasets, mixture)
+    for dataset in datasets:
+        if isinstance(dataset, mixture):
+            _check_rounds(dataset, mixture)
 
 
 def _recipe_place(dataset: Any) -> str:
@@ -45,9 +49,10 @@ def _checked_name(dataset: Any, where: str) -> str:
 
 
 def _check_percent(dataset: Any, where: str) -> None:
-    percent = getattr(dataset, "percent", None)
-    number = percent if isinstance(percent, int | float) and not isinstance(percent, bool) else 0.0
-    if not math.isfinite(number) or number <= 0:
+    percent: Any = getattr(dataset, "percent", None)
+    is_number = isinstance(percent, Real) and percent is not True
+    number = float(percent) if is_number else 0.0
+    if not 0 < number < math.inf:
         raise ValueError(
             f"{where}: expected a positive number as percent, got {percent!r}\n"
             "  Set its attribute `percent`; they need not add to 1."
@@ -72,6 +77,19 @@ def _check_once(datasets: Sequence[Any], mixture: type[Any]) -> None:
                 "  Build it twice, or raise its percent."
             )
         seen[id(dataset)] = path
+
+
+def _check_rounds(mixed: Any, mixture: type[Any]) -> None:
+    """Below another mixture a finite one begins again, in rounds: its yield function must not straddle two of them."""
+    endless = [path for node, path in _nodes(mixed.datasets, mixed.name, mixture) if getattr(node, "cyclic", False)]
+    if not mixed.cyclic and mixed.customized_yield_fn is not None and endless:
+        raise ValueError(
+            f"MergedDataset: {mixed.name!r} is finite with a customized_yield_fn, but {endless[0]!r} in it is cyclic\n"
+            "  What was pulled of that when a round ends could not be had again: make both cyclic, or neither."
+        )
+    for dataset in mixed.datasets:
+        if isinstance(dataset, mixture):
+            _check_rounds(dataset, mixture)
 
 
 def _nodes(datasets: Sequence[Any], path: str, mixture: type[Any]) -> Iterator[tuple[Any, str]]:

@@ -1,17 +1,17 @@
 """The top of every tree: a mixture of sources as a torch dataset."""
 
-import multiprocessing
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import SourceError, StateError
 from streamdata.mixing.check_sources import check_sources
+from streamdata.mixing.control import Control
 from streamdata.mixing.leaf_child import LeafChild
 from streamdata.mixing.mixture import Blend, Child, Mixture, Run, path_below
 from streamdata.progress import Progress, header
@@ -25,8 +25,6 @@ from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
-_PASS, _VERSION, _PIDS = 0, 1, 2
-_SLOTS = 256
 
 
 class MergedDataset(IterableDataset[Sample]):
@@ -73,20 +71,21 @@ class MergedDataset(IterableDataset[Sample]):
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
         self.datasets = list(datasets)
         check_sources(self.datasets, MergedDataset)
-        self.cyclic, self.stop, self.seed = cyclic, stop, seed
+        if not cyclic and stop == "all_exhausted":
+            _check_ends(self.datasets)
+        self.cyclic, self.stop, self.seed = cyclic, stop, _checked_seed(seed)
         self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
         self._data_parallel: DataParallel | None = None
+        self._group_of_sender: DataParallel | None = None
+        self._received_in: int | None = None
         remember_data_parallel_at_fork()
         self._states: Mapping[str, Any] = {}
         self._from_window = False
         self._version = 0
         self._dynamic_objects: list[tuple[str, object]] = []
-        # Shared with the workers: pass (0: not set, else n + 1), version of the states, process ids of workers that
-        # iterate.
-        self._shared = torch.zeros(_PIDS + _SLOTS, dtype=torch.int64)
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._control = Control()
 
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
@@ -106,13 +105,13 @@ class MergedDataset(IterableDataset[Sample]):
         """
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"set_epoch: expected an int >= 0, got {epoch!r}")
-        self._shared[_PASS] = epoch + 1
+        self._control.epoch_pass = epoch
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
         """Go on where `states`, collected by `to_state`, say that the trainer stood.
 
         Args:
-            states: Of this rank, or of all ranks in one dict. Empty means from the start.
+            states: Of this rank, or of all ranks, joined by `merge_states`. Empty means from the start.
             reload_from_url_level: Go back to the start of the earliest window in which something is undelivered, with
                 the process functions afresh: for a run whose sequence length changed.
 
@@ -125,7 +124,7 @@ class MergedDataset(IterableDataset[Sample]):
         Progress(states).check_nodes(self._describe())
         self._states, self._from_window = dict(states), reload_from_url_level
         self._version += 1
-        self._shared[_VERSION] = self._version
+        self._control.version = self._version
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
@@ -143,8 +142,8 @@ class MergedDataset(IterableDataset[Sample]):
         self._check_version(self._version)
         progress, nodes = Progress(self._states), self._describe()
         progress.check_nodes(nodes)
-        explicit = int(self._shared[_PASS])
-        epoch_pass = explicit - 1 if explicit else progress.newest_pass
+        explicit = self._control.epoch_pass
+        epoch_pass = progress.newest_pass if explicit is None else explicit
         lane = self._lane(progress, epoch_pass)
         progress.check_lane(lane)
         run = Run(
@@ -170,17 +169,28 @@ class MergedDataset(IterableDataset[Sample]):
                     f"{place}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
                 )
                 raise
-        return {**self.__dict__, "_data_parallel": self._data_parallel or find_data_parallel()}
+        return {**self.__dict__, "_group_of_sender": self._data_parallel or find_data_parallel()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _received_in=os.getpid())
+        remember_data_parallel_at_fork()
+
+    def _found_data_parallel(self, *, in_worker: bool) -> DataParallel:
+        """The group as the trainer sees it: a worker was sent it, or was forked and has it from then."""
+        if not in_worker:
+            return find_data_parallel()
+        sent = self._group_of_sender if self._received_in == os.getpid() else None
+        return sent or data_parallel_at_fork()
 
     def _samples(self, run: Run, version: int) -> Iterator[Sample]:
         top = self._mixture(run, "", (self.seed,), parent_endless=False)
         standing = run.progress.find(run.lane, run.epoch_pass, "")
-        shared = memoryview(self._shared.numpy())  # type: ignore[arg-type]
+        present = self._control.watch_version()
         own_key = top.key("", 0) if self.customized_yield_fn is not None else None
         draws = standing.draws if standing else 0
         knows_rank = run.progress.knows_rank(run.epoch_pass, run.lane.dp_rank)
         for sample, cursor in top.start(0, standing.cursor if standing else None):
-            if shared[_VERSION] != version or not knows_rank:
+            if present[0] != version or not knows_rank:
                 self._refuse(run, version)
             if own_key is not None:
                 draws += 1
@@ -191,35 +201,35 @@ class MergedDataset(IterableDataset[Sample]):
         self._check_version(version)
         raise StateError(
             f"states: they hold nothing of rank {run.lane.dp_rank}, only of ranks {run.progress.ranks()}\n"
-            "  Load this rank's own states, or those of all ranks joined in one dict."
+            "  Load this rank's own states, or those of all ranks, joined by merge_states."
         )
 
     def _lane(self, progress: Progress, epoch_pass: int) -> Lane:
         worker = get_worker_info()
-        group = self._data_parallel or (find_data_parallel() if worker is None else data_parallel_at_fork())
+        group = self._data_parallel or self._found_data_parallel(in_worker=worker is not None)
         num_workers, number = (worker.num_workers, worker.id) if worker is not None else (1, 0)
         if worker is not None:
             end_with_trainer()
-            self._shared[_PIDS + worker.id % _SLOTS] = os.getpid()
+            self._control.enlist(worker.id)
         if progress:
             # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
             number = (number + progress.last_worker(epoch_pass, group.dp_rank) + 1) % num_workers
         return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=num_workers, worker=number)
 
     def _check_no_workers(self) -> None:
-        alive = {child.pid for child in multiprocessing.active_children()} & set(self._shared[_PIDS:].tolist())
+        alive = self._control.living_workers()
         if alive:
             raise RuntimeError(
-                f"set_dataloader_states: {len(alive)} DataLoader workers already iterate over this dataset and would "
+                f"set_dataloader_states: {alive} DataLoader workers already iterate over this dataset and would "
                 "not see them\n"
-                "  Set states before the DataLoader starts; with persistent workers, make a new DataLoader."
+                "  Set states before the DataLoader starts; with persistent workers, delete it and make a new one."
             )
 
     def _check_version(self, version: int) -> None:
-        if version != int(self._shared[_VERSION]):
+        if version != self._control.version:
             raise RuntimeError(
                 "states were set after this worker or iterator started, so it does not have them\n"
-                "  Set states first, then iterate; with persistent workers, make a new DataLoader."
+                "  Set states first, then iterate; with persistent workers, delete that DataLoader and make a new one."
             )
 
     def _describe(self, path: str = "") -> dict[str, str]:
@@ -269,3 +279,19 @@ class MergedDataset(IterableDataset[Sample]):
                 source, shuffle = self._source(dataset, below), self._shuffles(dataset)
                 children.append(LeafChild(run, below, dataset, source, order_seeds, shuffle, endless))
         return Mixture(run, path, blend, children, parent_endless)
+
+
+def _checked_seed(seed: Any) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise ValueError(f"MergedDataset: expected an integer as seed, got {seed!r}") from None
+
+
+def _check_ends(datasets: Sequence[Any]) -> None:
+    for dataset in datasets:
+        if isinstance(dataset, MergedDataset) and dataset.cyclic:
+            raise ValueError(
+                f"MergedDataset: stop='all_exhausted' waits for ever for {dataset.name!r}, which is cyclic\n"
+                "  Give that mixture cyclic=False, or stop at the first that is exhausted."
+            )

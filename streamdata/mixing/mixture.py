@@ -1,5 +1,6 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
@@ -127,7 +128,7 @@ class Mixture:
                 if self._blend.stop_at_first:
                     return
                 continue
-            clock += steps[i] if cost is None else steps[i] * cost(sample)
+            clock += steps[i] if cost is None else steps[i] * self._cost(i, cost(sample))
             draws[i] = count = draws[i] + 1
             entry: Entry = (keys[i], count, clock, cursor)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
@@ -147,6 +148,14 @@ class Mixture:
         heapify(heap)
         return heap
 
+    def _cost(self, i: int, cost: float) -> float:
+        if not 0 < cost < math.inf:
+            raise ValueError(
+                f"source {self._children[i].path!r}: cost gave {cost!r}, expected a positive number\n"
+                "  It says how much of the mixture a sample takes, such as its number of tokens."
+            )
+        return float(cost)
+
     def _clocks(self, round_: int) -> list[float]:
         starts = start_clocks(self._blend.names, self._steps, self._run.lane, self._blend.seeds)
         stood = [s.clock if s is not None and s.round == round_ else None for s in self._standings]
@@ -156,6 +165,10 @@ class Mixture:
             standing = self._standings[i]
             if standing is None or standing.generation < since[i]:
                 clocks[i] = max(stood[i] or 0.0, self._lowest_before(since[i], since, starts, round_))
+        if self._blend.cyclic and self._blend.cost is None:
+            # Clocks lie within a step of the lowest, always; one that was rarer before would wait for its old step.
+            lowest = min(clocks)
+            clocks = [min(clock, lowest + step) for clock, step in zip(clocks, self._steps, strict=True)]
         return clocks
 
     def _lowest_before(self, generation: int, since: Sequence[int], starts: Sequence[float], round_: int) -> float:
@@ -169,9 +182,10 @@ class Mixture:
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else whole(cursor)[4:6]
-        feed: Feed[dict[str, Entry]] = Feed(((sample, _entries(sample)) for sample in self._draw(round_)), {}, _joined)
-        what = f"customized_yield_fn of {self.path or 'the top'!r}"
-        for sample in Bursts(function, feed, given, state, Tally(self.path, 0), what):
+        samples = ((sample, _entries(sample)) for sample in self._draw(round_))
+        tally = Tally(self.path or "the top", 0)
+        feed: Feed[dict[str, Entry]] = Feed(samples, {}, _joined, given, tally, "customized_yield_fn")
+        for sample in Bursts(function, feed, state, tally, "customized_yield_fn"):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
@@ -195,4 +209,5 @@ def _entries(sample: Sample) -> dict[str, Entry]:
 
 
 def _joined(before: dict[str, Entry], after: dict[str, Entry]) -> dict[str, Entry]:
-    return {**before, **after}
+    before.update(after)
+    return before

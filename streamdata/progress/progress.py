@@ -75,7 +75,8 @@ class Progress:
         """
         if not self._headers:
             return
-        written = self._headers[max(self._headers)]["nodes"]
+        # As each was when it was last there: a source that left and returns must not have changed either.
+        written = {path: node for _, past in sorted(self._headers.items()) for path, node in past["nodes"].items()}
         if not (written.keys() & nodes.keys()) - {""}:
             raise StateError(
                 f"states: written for another dataset, with the sources {sorted(written)}; "
@@ -169,7 +170,8 @@ def _checked_header(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"expected format {FORMAT}, got {value['format']!r}")
     _count(value["dp_size"])
     _count(value["num_workers"])
-    if not all(isinstance(text, str) for pair in value["nodes"].items() for text in pair):
+    nodes = value["nodes"]
+    if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
         raise ValueError("expected strings in 'nodes'")
     return dict(value)
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from streamdata.errors import StateError
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import Record, Sample, place_of
 from streamdata.sources.tally import Tally
@@ -31,7 +32,7 @@ def call_per_record(
         start: Its `part` is how many outputs of the first record were delivered before.
         tally: Counts the records that gave nothing, and failures.
     """
-    skip = start[3]
+    skip, what = start[3], f"source {tally.name!r}: single_process_fn"
     for record, after in records:
         try:
             output = function(record)
@@ -45,10 +46,12 @@ def call_per_record(
         last = len(outputs)
         for part, sample in enumerate(outputs, 1):
             if part > skip:
-                yield (
-                    complete(sample, record, "single_process_fn"),
-                    after if part == last else (*_record_at(after), part),
-                )
+                yield complete(sample, record, what), after if part == last else (*_record_at(after), part)
+        if skip > last:
+            raise StateError(
+                f"{what} gave {last} samples for {place_of(record)} where it had given at least {skip}\n"
+                "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
+            )
         skip = 0
 
 
@@ -69,8 +72,12 @@ def complete(sample: object, record: Record, what: str) -> Sample:
         raise TypeError(
             f"{what}: expected a dict, got {type(sample).__name__} for {place_of(record)}\n  Return samples as dicts."
         )
-    fields = {name: value for name, value in record.items() if name.startswith("__") and name.endswith("__")}
+    fields = {name: value for name, value in record.items() if _is_field(name)}
     return {**fields, **sample}
+
+
+def _is_field(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 
 class Feed(Generic[Mark]):
@@ -81,10 +88,21 @@ class Feed(Generic[Mark]):
     Args:
         records: Each record with the mark after it.
         start: The mark of the burst that begins here.
-        fold: Joins a mark with the next one, to the mark after both.
+        fold: Joins a mark with the next one, to the mark after both; it may change the first.
+        replayed: How many outputs of this burst were delivered before: it is fed again, and gives them again.
+        tally: Counts failures; what a replay drops was counted before.
+        what: What the function is called in messages.
     """
 
-    def __init__(self, records: Iterator[tuple[Record, Mark]], start: Mark, fold: Callable[[Mark, Mark], Mark]) -> None:
+    def __init__(
+        self,
+        records: Iterator[tuple[Record, Mark]],
+        start: Mark,
+        fold: Callable[[Mark, Mark], Mark],
+        replayed: int,
+        tally: Tally,
+        what: str,
+    ) -> None:
         self.start = start
         self.given = 0
         self.outputs = 0
@@ -93,11 +111,14 @@ class Feed(Generic[Mark]):
         self.last: Record = {}
         self.exhausted = False
         self.error: Exception | None = None
-        """What the records themselves raised, such as a damaged shard."""
+        """What is no failure of the function: what the records raised, or a burst that is not what it was."""
         self.stateful: Any = None
         """The function, if its state is to be asked for when a burst begins."""
         self._records, self._fold = records, fold
         self._held: deque[Mark] = deque()
+        self._pulled = 0
+        self._replayed, self._tally, self._what = replayed, tally, what
+        tally.replaying = replayed > 0
 
     def __iter__(self) -> "Feed[Mark]":
         return self
@@ -105,35 +126,60 @@ class Feed(Generic[Mark]):
     def __next__(self) -> Record:
         if self.error is not None:
             raise StopIteration  # a function that swallowed it must come to its end, where it is raised again
-        if self.given:
-            self._begin_burst()
         try:
+            if self.given:
+                self._begin_burst()
             self.last, mark = next(self._records)
         except StopIteration:
             self.exhausted = True
             raise
         except Exception as error:
-            # Kept, because it passes through the function, which may swallow it; and it is no failure of the
-            # function's own.
             self.error = error
             raise
-        self._held.append(mark)
+        self._pulled += 1
+        if self.stateful is None and self._held:
+            self._held[-1] = self._fold(self._held[-1], mark)  # it can ask for none of them again
+        else:
+            self._held.append(mark)
         return self.last
+
+    def count_output(self) -> bool:
+        """Count an output; return whether it is a new one, not one of a replay."""
+        self.given += 1
+        self.outputs += 1
+        if self._tally.replaying:
+            self._tally.replaying = self.given < self._replayed
+            return False
+        return True
 
     def forget(self) -> int:
         """Begin a burst after all that was pulled, with nothing held; return how many records that passes over."""
-        lost = len(self._held)
         self._advance(0)
         self.given, self.state = 0, None
+        lost, self._pulled = self._pulled, 0
         return lost
 
+    def check_replay(self) -> None:
+        """Refuse a burst that is over though the function has not given again what it had given.
+
+        Raises:
+            StateError: The function is not deterministic, or another one than when the states were written.
+        """
+        if self._tally.replaying:
+            raise StateError(
+                f"source {self._tally.name!r}: {self._what} gave {self.given} outputs, not {self._replayed} as before\n"
+                "  A function must do the same on resume: draw from record_rng alone, and keep its parameters;\n"
+                "  or resume with reload_from_url_level=True."
+            )
+
     def _begin_burst(self) -> None:
+        self.check_replay()
         rewind = 0
         if self.stateful is not None:
             self.state = self.stateful.state_dict()
             rewind = _checked_rewind(self.state, len(self._held))
         self._advance(rewind)
-        self.given = 0
+        self.given, self._pulled = 0, rewind
 
     def _advance(self, keep: int) -> None:
         while len(self._held) > keep:
@@ -159,32 +205,28 @@ class Bursts(Generic[Mark]):
     Args:
         function: The stream function; stateful if it has `state_dict` and `load_state_dict`.
         feed: Its records.
-        given: Outputs of the first burst that were delivered before, and are dropped now.
         state: State of the function at the start of the first burst.
-        tally: Counts failures; None where they are not forgiven.
+        tally: Counts failures.
         what: What the function is called in messages.
+
+    Raises:
+        StateError: A replayed burst gives less than it had given.
     """
 
     def __init__(
-        self, function: StreamFn, feed: Feed[Mark], given: int, state: FunctionState | None, tally: Tally, what: str
+        self, function: StreamFn, feed: Feed[Mark], state: FunctionState | None, tally: Tally, what: str
     ) -> None:
         self.feed = feed
-        self._function, self._given, self._state = function, given, state
+        self._function, self._state = function, state
         self._tally, self._what = tally, what
 
     def __iter__(self) -> Iterator[Sample]:
-        if self._given:
-            self._tally.replaying = True
         while True:
-            outputs = self._outputs()
+            outputs = self._called()
             try:
                 for sample in outputs:
-                    self.feed.given += 1
-                    self.feed.outputs += 1
-                    if self._tally.replaying:
-                        self._tally.replaying = self.feed.given < self._given
-                        continue
-                    yield complete(sample, self.feed.last, self._what)
+                    if self.feed.count_output():
+                        yield complete(sample, self.feed.last, self._what)
             except Exception as error:  # a user's function may raise anything; the tally decides
                 if self.feed.error is not None:
                     raise
@@ -194,6 +236,13 @@ class Bursts(Generic[Mark]):
                 continue
             self._check_end()
             return
+
+    def _called(self) -> Iterator[Sample]:
+        try:
+            return self._outputs()
+        except Exception as error:
+            error.add_note(f"source {self._tally.name!r}: {self._what} could not be called")
+            raise
 
     def _outputs(self) -> Iterator[Sample]:
         function = self._function
@@ -209,8 +258,10 @@ class Bursts(Generic[Mark]):
     def _check_end(self) -> None:
         if self.feed.error is not None:
             raise self.feed.error
+        self.feed.check_replay()
         if not self.feed.exhausted:
             raise ValueError(
-                f"{self._what} ended before its records did, after {place_of(self.feed.last)}\n"
+                f"source {self._tally.name!r}: {self._what} ended before its records did, after "
+                f"{place_of(self.feed.last)}\n"
                 "  A stream function must go on until the iterator that it was given ends."
             )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, StateError
 from streamdata.progress import Cursor, FunctionState, Position, whole
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, PerRecordFn, StreamFn, call_per_record
@@ -42,56 +42,55 @@ class Leaf:
         self._stream: StreamFn | None = getattr(dataset, "process_fn", None)
         self._source, self._tally = source, tally
         self._start, self._given, self._state = _resumed(cursor, order)
+        epoch, window, *_ = self._start
+        if window > (most := source.num_windows(order, epoch)):
+            raise StateError(
+                f"source {tally.name!r}: states in window {window} of epoch {epoch}, expected at most {most}\n"
+                "  Restore the states as they were saved."
+            )
         with_places = self._single is not None or self._stream is not None
         self._task = ReadTask(tally.name, lane, order, tally, with_places)
         if from_window:
             self._start, self._given, self._state = source.window_start(self._task, self._start), 0, None
-        self._epoch: int | None = None
-        self._from_its_start = self._start[1:] == (0, 0, 0) and not self._given
+        self._whole_epoch = self._start[1:] == (0, 0, 0) and not self._given
+        self._is_endless = order.only_epoch is None
         self._feed: Feed[Position] | None = None
         self._outputs = self._outputs_before = 0
 
     def __iter__(self) -> Iterator[tuple[Sample, Cursor]]:
         records = self._source.read(self._task, self._start)
         if not self._task.with_places and not self._tally.max_bad:
-            return records  # the position alone is the whole cursor
-        if self._single is None and self._stream is None:
-            return self._with_counts(records)
-        return self._processed(records)
+            return records  # every record is a sample, and its position the whole cursor
+        return self._counted(records)
 
-    def _with_counts(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
-        for sample, position in records:
-            yield sample, (*position, 0, None, self._tally.dropped, self._tally.bad)
-
-    def _processed(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
-        records = self._watched(records)
+    def _counted(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
+        self._task.on_epoch_end = self._end_epoch
         if self._single is not None:
             records = call_per_record(self._single, records, self._start, self._tally)
         outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records)
         for output in outputs:
             self._outputs += 1
             yield output
-        if self._epoch is not None:
-            self._check_epoch(self._epoch)
+        self._check_epoch("the stream")
+
+    def _with_counts(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
+        for sample, position in records:
+            yield sample, (*position, 0, None, self._tally.dropped, self._tally.bad)
 
     def _bursts(
         self, function: StreamFn, records: Iterator[tuple[Record, Position]]
     ) -> Iterator[tuple[Sample, Cursor]]:
-        feed = Feed(records, self._start, _latest)
+        feed = Feed(records, self._start, _latest, self._given, self._tally, "process_fn")
         self._feed = feed
-        for sample in Bursts(function, feed, self._given, self._state, self._tally, "process_fn"):
+        for sample in Bursts(function, feed, self._state, self._tally, "process_fn"):
             yield sample, (*feed.start, feed.given, feed.state, self._tally.dropped, self._tally.bad)
 
-    def _watched(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Record, Position]]:
-        """Pass the records on, and raise when a whole epoch of them led to no sample."""
-        for record, after in records:
-            if after[0] != self._epoch:
-                if self._epoch is not None:
-                    if not self._holds_records():
-                        self._check_epoch(self._epoch)
-                    self._from_its_start, self._outputs_before = True, self._all_outputs()
-                self._epoch = after[0]
-            yield record, after
+    def _end_epoch(self, epoch: int) -> None:
+        """Raise when a whole epoch led to no sample; what a finite stream gives at its very end is waited for."""
+        if self._is_endless:
+            if not self._holds_records():
+                self._check_epoch(f"a whole epoch (number {epoch})")
+            self._whole_epoch, self._outputs_before = True, self._all_outputs()
 
     def _all_outputs(self) -> int:
         """Samples given so far; a stream function's own count, since on resume the first of them are not passed on."""
@@ -99,14 +98,14 @@ class Leaf:
 
     def _holds_records(self) -> bool:
         stateful = self._feed.stateful if self._feed is not None else None
-        return stateful is not None and stateful.state_dict().get("rewind", 0) > 0
+        # On resume it may not have been given yet what it held.
+        return stateful is not None and (self._tally.replaying or stateful.state_dict().get("rewind", 0) > 0)
 
-    def _check_epoch(self, epoch: int) -> None:
-        if self._from_its_start and self._all_outputs() == self._outputs_before:
+    def _check_epoch(self, what: str) -> None:
+        if self._whole_epoch and self._all_outputs() == self._outputs_before:
             raise SourceError(
-                f"source {self._tally.name!r}: a whole epoch (number {epoch}) of this lane's share gave no sample: "
-                f"{self._tally.summary()}\n"
-                "  Mend the process function or its filter, or give the lane more records (fewer ranks or workers)."
+                f"source {self._tally.name!r}: {what} of this lane's share gave no sample: {self._tally.summary()}\n"
+                "  Mend the data or the process function, or give the lane more records (fewer ranks or workers)."
             )
 
 

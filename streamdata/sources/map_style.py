@@ -1,11 +1,16 @@
 """Any map-style dataset as a source: its blocks are single records."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from streamdata.errors import SourceError
 from streamdata.progress import Position
 from streamdata.progress.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
+from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record
+
+logger = logging.getLogger("streamdata")
 
 _FIRST_CHUNK, _CHUNK = 64, 1024
 _LOOK_AHEAD = 32
@@ -27,6 +32,9 @@ class MapStyleSource:
 
     def describe(self, shuffle: bool) -> str:
         return f"map-style, {self.num_blocks} records, shuffle {shuffle}"
+
+    def num_windows(self, order: BlockOrder, epoch: int) -> int:
+        return order.share(epoch)
 
     def window_start(self, task: ReadTask, position: Position) -> Position:
         return (*position[:2], 0, 0)
@@ -72,13 +80,23 @@ class MapStyleSource:
             some = indices[start : start + task.grow(_LOOK_AHEAD)]
             try:
                 items = get(some)
-            except Exception:  # one of them is bad: find out which, one by one
+            except Exception as error:  # one of them is bad: find out which, one by one
+                logger.warning("source %r: __getitems__ of %s raised %r; reading one by one", task.name, some, error)
                 yield from self._singly(task, epoch, number + start, seed, some)
             else:
+                _check_length(items, some, task.name)
                 for offset, (index, item) in enumerate(zip(some, items, strict=True), number + start + 1):
                     fields = item if isinstance(item, dict) else {"data": item}
                     yield {**fields, **task.fields, SEED: seed, INDEX: index}, (epoch, offset, 0, 0)
             start += len(some)
+
+
+def _check_length(items: Sequence[Any], indices: list[int], name: str) -> None:
+    if len(items) != len(indices):
+        raise SourceError(
+            f"source {name!r}: __getitems__ gave {len(items)} items for the {len(indices)} indices {indices}\n"
+            "  It must give an item for each index, in their order; drop items in single_process_fn."
+        )
 
 
 def _chunks(task: ReadTask, position: Position) -> Iterator[tuple[int, int, list[int]]]:
@@ -90,4 +108,4 @@ def _chunks(task: ReadTask, position: Position) -> Iterator[tuple[int, int, list
         while len(blocks := order.blocks(epoch, first, first + size)):
             yield epoch, first, blocks.tolist()
             first, size = first + len(blocks), min(4 * size, _CHUNK)
-        epoch, first = order.next_epoch(epoch), 0
+        epoch, first = task.next_epoch(epoch), 0

@@ -11,6 +11,7 @@ from streamdata.progress.fields import CURSOR, SEED
 from streamdata.run import Permutation, stable_seed
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record
 
 Indices = npt.NDArray[np.int64]
@@ -68,6 +69,9 @@ class BlockSource:
             f"blocks of {self._block_size}, shuffle {shuffle}, windows of {window}"
         )
 
+    def num_windows(self, order: BlockOrder, epoch: int) -> int:
+        return -(-order.share(epoch) // self._window)
+
     def window_start(self, task: ReadTask, position: Position) -> Position:
         epoch, window, taken, _ = position
         blocks = task.order.blocks(epoch, window * self._window, (window + 1) * self._window)
@@ -84,7 +88,7 @@ class BlockSource:
                     taken += 1
                     yield record, (epoch, window, taken, 0)
                 window, taken = window + 1, 0
-            epoch, window = task.order.next_epoch(epoch), 0
+            epoch, window = task.next_epoch(epoch), 0
 
     def _read_window(self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int) -> Iterator[Record]:
         shards, firsts, counts = self._runs(blocks)
@@ -151,6 +155,9 @@ class SequentialSource:
         shards = f"{self.num_blocks} shards {_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
 
+    def num_windows(self, order: BlockOrder, epoch: int) -> int:
+        return order.share(epoch)
+
     def window_start(self, task: ReadTask, position: Position) -> Position:
         return (*position[:2], 0, 0)
 
@@ -165,7 +172,7 @@ class SequentialSource:
                     taken += 1
                     yield record, (epoch, window, taken, 0)
                 window, taken = window + 1, 0
-            epoch, window = task.order.next_epoch(epoch), 0
+            epoch, window = task.next_epoch(epoch), 0
 
     def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[Record]:
         size = self._group if task.order.shuffle and self._group else 1

@@ -1,6 +1,6 @@
 """What a lane needs of a source."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias
 
 from streamdata.progress import Position
@@ -30,6 +30,9 @@ class Source(Protocol):
         source.
         """
 
+    def num_windows(self, order: BlockOrder, epoch: int) -> int:
+        """How many windows the lane has in the epoch."""
+
     def window_start(self, task: "ReadTask", position: Position) -> Position:
         """The beginning of the window in which the next record at `position` lies."""
 
@@ -48,7 +51,15 @@ class ReadTask:
     def __init__(self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_places: bool) -> None:
         self.name, self.lane, self.order, self.tally, self.with_places = name, lane, order, tally, with_places
         self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
+        self.on_epoch_end: Callable[[int], None] | None = None
+        """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
         self._ahead = 1
+
+    def next_epoch(self, epoch: int) -> int | None:
+        """End an epoch; return the next one of which the lane has a share, or None when its stream ends."""
+        if self.on_epoch_end is not None and self.order.share(epoch):
+            self.on_epoch_end(epoch)
+        return self.order.next_epoch(epoch)
 
     def grow(self, most: int) -> int:
         """How many records to read ahead now: 1 at first, so that the first sample is not late, later `most`."""

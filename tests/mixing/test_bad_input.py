@@ -3,8 +3,10 @@
 import logging
 import pickle
 import re
+from fractions import Fraction
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from streamdata import MergedDataset, SourceError, instantiate_from_yaml, to_state
@@ -145,8 +147,8 @@ def test_max_bad_skips_and_counts(kind, caplog):
         samples = list(dataset)
     assert sorted(sample["value"] for sample in samples) == [1, 2, 4, 5, 7, 8]
     assert len([r for r in caplog.records if "skipped" in r.message and "index" in r.message]) == 4
-    before_last = len(samples) - 1
-    assert to_state(samples)["cursor/0/0/0/0/a"]["bad"] >= 4 - (10 - before_last)
+    endless = MergedDataset([FAILING[kind][0](max_bad=4)])
+    assert to_state(list(islice(iter(endless), 7)))["cursor/0/0/0/0/a"]["bad"] == 4
 
 
 @pytest.mark.parametrize("kind", FAILING)
@@ -191,6 +193,77 @@ def values_until_error(endless, stop, error):
     with pytest.raises(error):
         first.extend(sample["value"] for sample in endless().__iter_from__(states))
     return first
+
+
+class AllBad(Numbers):
+    """Cannot read anything."""
+
+    def __getitem__(self, index):
+        raise OSError(f"cannot read {index}")
+
+
+@pytest.mark.parametrize("cyclic", [True, False])
+@pytest.mark.parametrize(
+    "functions", [{}, {"single_process_fn": fails_at_three}, {"process_fn": stream_fails_at_three}]
+)
+def test_a_source_that_is_all_bad_is_an_error(cyclic, functions):
+    """However many failures are forgiven: it would end, or go on, in silence."""
+    with pytest.raises(SourceError, match=r"gave no sample: 0 records dropped, 10 failures skipped; the last: index"):
+        list(MergedDataset([AllBad("a", 10, max_bad=10_000, **functions)], cyclic=cyclic))
+
+
+class Short(NumbersAhead):
+    """Leaves out what it does not like."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices if index % 5]
+
+
+def test_items_that_do_not_answer_their_indices_are_an_error():
+    """Before a record is delivered under another's index."""
+    with pytest.raises(SourceError, match=r"source 'a': __getitems__ gave \d+ items for the \d+ indices"):
+        list(MergedDataset([Short("a", 50)], cyclic=False))
+
+
+@pytest.mark.parametrize("cost", [0, -1, float("nan"), float("inf")])
+def test_an_impossible_cost_is_an_error(cost):
+    """The clock would stand still, or go nowhere."""
+    with pytest.raises(ValueError, match=f"source 'a': cost gave {cost}, expected a positive number"):
+        next(iter(MergedDataset([named("a")], cost=lambda sample: cost)))
+
+
+def test_a_function_that_cannot_be_called_is_an_error_of_its_source():
+    """Even where failures are forgiven."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(MergedDataset([named("a", process_fn=lambda records: 1 / 0, max_bad=99)], cyclic=False))
+    assert caught.value.__notes__ == ["source 'a': process_fn could not be called"]
+
+
+def test_waiting_for_an_endless_mixture_is_refused():
+    """all_exhausted over a mixture that never is."""
+    inner = MergedDataset([named("a")])
+    inner.name, inner.percent = "inner", 1
+    with pytest.raises(ValueError, match="waits for ever for 'inner'"):
+        MergedDataset([inner], cyclic=False, stop="all_exhausted")
+
+
+def test_a_yield_function_over_rounds_and_an_endless_mixture_is_refused():
+    """What it had pulled of the endless one when a round ends could not be had again."""
+    endless = MergedDataset([named("a")])
+    endless.name, endless.percent = "endless", 1
+    finite = MergedDataset([endless, named("b")], cyclic=False, customized_yield_fn=lambda samples: samples)
+    finite.name, finite.percent = "finite", 1
+    assert list(finite)
+    with pytest.raises(ValueError, match=r"'finite' is finite with a customized_yield_fn, but 'finite\.endless'"):
+        MergedDataset([finite])
+
+
+@pytest.mark.parametrize("seed", ["x", 1.5, None])
+def test_a_seed_is_an_integer(seed):
+    """Of any integer type."""
+    with pytest.raises(ValueError, match="expected an integer as seed"):
+        MergedDataset([named("a")], seed=seed)
+    assert MergedDataset([named("a", Fraction(1, 3)), named("b", np.float32(2))], seed=np.int64(3)).seed == 3
 
 
 @pytest.mark.parametrize("name", ["single_process_fn", "process_fn"])

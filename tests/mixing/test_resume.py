@@ -1,10 +1,11 @@
 """Resume is the suffix: over kinds of functions, nested mixtures, yield functions, numbers of workers."""
 
+import tracemalloc
 from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset, record_rng
+from streamdata import MergedDataset, SourceError, StateError, record_rng, to_state
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume, loaded, plain
 
 
@@ -126,9 +127,16 @@ def test_resume_is_exact_with_workers(name, num_workers, batch_size):
     )
 
 
-@pytest.mark.parametrize("inner_cyclic", [True, False])
-@pytest.mark.parametrize("outer_cyclic", [True, False])
-@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
+NESTED = [
+    (inner_cyclic, outer_cyclic, stop)
+    for inner_cyclic in (True, False)
+    for outer_cyclic in (True, False)
+    for stop in ("first_exhausted", "all_exhausted")
+    if (inner_cyclic, outer_cyclic, stop) != (True, False, "all_exhausted")  # would never end, and is refused
+]
+
+
+@pytest.mark.parametrize(("inner_cyclic", "outer_cyclic", "stop"), NESTED)
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_nested_mixtures_resume_exactly(inner_cyclic, outer_cyclic, stop, num_workers):
     """Each node has its own clock and its own entry; a finite mixture within an endless one begins its next round."""
@@ -187,3 +195,76 @@ def test_iterating_again_gives_the_same_stream():
     dataset = MergedDataset([Numbers("a", 11, process_fn=Packer()), Numbers("b", 7)])
     first, second = ([plain(batch) for batch in islice(loaded(dataset, 0), 30)] for _ in range(2))
     assert first == second
+
+
+def test_a_filter_before_a_packer_resumes_exactly():
+    """While a burst is fed again, the packer holds nothing yet: that is no epoch without a sample."""
+
+    def make():
+        dataset = MergedDataset([Numbers("a", 4, single_process_fn=odd_only, process_fn=Packer())], seed=1)
+        dataset.set_data_parallel(2, 1)
+        return dataset
+
+    assert_exact_resume(make, steps=14, beyond=4)
+
+
+def unsteady(times):
+    """A function that gives each record so many times."""
+
+    def function(records):
+        for record in records:
+            yield from [record] * times
+
+    return function
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (3, 1)])
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_a_burst_that_is_not_what_it_was_is_refused(before, after, cyclic):
+    """Outputs that were given are dropped on resume; a function that gives fewer would lose others."""
+
+    def make(times):
+        return MergedDataset([Numbers("a", 6, process_fn=unsteady(times))], cyclic=cyclic)
+
+    states = to_state(list(islice(iter(make(before)), before)))
+    with pytest.raises(StateError, match=f"source 'a': process_fn gave {after} outputs, not {before} as before"):
+        next(make(after).__iter_from__(states))
+
+
+def test_a_burst_that_gives_nothing_any_more_is_refused():
+    """However far it would go on."""
+
+    def make(function):
+        return MergedDataset([Numbers("a", 6, process_fn=function)])
+
+    states = to_state(list(islice(iter(make(unsteady(2))), 1)))
+    with pytest.raises(SourceError, match=r"source 'a': a whole epoch \(number \d\)"):
+        next(make(unsteady(0)).__iter_from__(states))
+
+
+def test_a_record_that_is_not_what_it_was_is_refused():
+    """The same for the samples of one record."""
+
+    def make(times):
+        return MergedDataset([Numbers("a", 6, single_process_fn=lambda record: [record] * times)])
+
+    states = to_state(list(islice(iter(make(4)), 3)))
+    with pytest.raises(StateError, match=r"gave 2 samples for index \d where it had given at least 3"):
+        next(make(2).__iter_from__(states))
+
+
+def test_what_a_stream_function_passes_over_is_not_kept():
+    """A filter that gives almost nothing costs no memory for what it passes over."""
+
+    def rare(records):
+        for record in records:
+            if record["value"] % 50_000 == 7:
+                yield record
+
+    iterator = iter(MergedDataset([Numbers("a", 200_000, process_fn=rare)], shuffle_unstreaming_subsets=False))
+    next(iterator)
+    tracemalloc.start()
+    next(iterator)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert used < 500_000

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset, StateError, to_state
+from streamdata import MergedDataset, StateError, merge_states, to_state
 from tests.streams import Numbers, in_lane, loaded, plain, resumed, through_json
 
 
@@ -204,3 +204,55 @@ def test_states_of_a_pass_continue_that_pass():
     later = resumed(finite, states)
     later.set_epoch(2)
     assert sorted(s["value"] for s in later) == list(range(12))
+
+
+def test_a_source_that_returns_must_not_have_changed():
+    """It is compared with what it was when it was last there."""
+    states = states_after(make(), 31)
+    for sample in islice(iter(resumed(lambda: MergedDataset([Numbers("a", 20, 2)]), states)), 5):
+        states.update(to_state(sample))
+    with pytest.raises(StateError, match=r"source 'b' has another order(.|\n)*10 records(.|\n)*7 records"):
+        resumed(lambda: MergedDataset([Numbers("a", 20, 2), Numbers("b", 7)]), states)
+
+
+def test_a_source_that_becomes_common_is_drawn_at_once():
+    """Its clock was far ahead while it was rare; it does not wait until the others come there."""
+    states = states_after(MergedDataset([Numbers("a", 20, 1000), Numbers("b", 10, 1)]), 700)
+    names = [s["__datasetname__"] for s in islice(iter(resumed(lambda: make(weight=1), states)), 100)]
+    assert 46 <= names.count("b") <= 54
+
+
+def test_a_window_beyond_the_epoch_is_refused():
+    """Damaged states do not end an epoch in silence."""
+    states = states_after(make(), 5)
+    states["cursor/0/0/0/0/a"]["window"] = 10**6
+    with pytest.raises(StateError, match="source 'a': states in window 1000000 of epoch 0, expected at most 20"):
+        next(iter(resumed(make, states)))
+
+
+def test_merge_states_takes_each_rank_where_it_is_furthest():
+    """Ranks that resumed from a joined dict carry old copies of each other: order and repetition do not matter."""
+    joined, streams = {}, [[], []]
+    for leg in (4, 5, 6):
+        parts = []
+        for rank in range(2):
+            dataset = make()
+            dataset.set_data_parallel(2, rank)
+            states = through_json(joined)
+            dataset.set_dataloader_states(states)
+            for sample in islice(iter(dataset), leg + rank):
+                streams[rank].append(plain(sample))
+                states.update(to_state(sample))
+            parts.append(states)
+        joined = merge_states(*parts)
+        assert joined == merge_states(*reversed(parts), joined, *parts)
+    for rank in range(2):
+        whole = make()
+        whole.set_data_parallel(2, rank)
+        assert streams[rank] == [plain(sample) for sample in islice(iter(whole), 15 + 3 * rank)]
+
+
+def test_states_of_different_runs_are_not_merged():
+    """They disagree on what determines the order."""
+    with pytest.raises(StateError, match="'generation/0' differs between the states"):
+        merge_states(states_after(make(), 3), states_after(make(seed=1), 3))

@@ -1,5 +1,6 @@
 """Real DataLoader workers under each start method: resume, passes, kills, and what workers must not decide."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -104,15 +105,11 @@ def test_states_set_after_workers_started_are_an_error(method):
 def test_states_set_before_the_workers_looked_are_an_error():
     """Living workers that had not begun to iterate find out themselves."""
     dataset = make()
-    states = to_state(next(iter(make())))
-    batches = loader(dataset, "fork", 1, persistent_workers=True)
-    iterator = iter(batches)
-    dataset._shared[2:] = 0  # as if the worker had not come so far
-    dataset._shared[1] = dataset._version = 5
+    iterator = iter(loader(dataset, "fork", 1))
+    dataset._control.version = 5  # what set_dataloader_states does, had it not seen the worker
     with pytest.raises(RuntimeError, match="states were set after"):
         for _ in iterator:
             pass
-    assert states
 
 
 def test_states_can_be_set_again_once_workers_have_gone():
@@ -200,6 +197,37 @@ def test_no_worker_outlives_its_trainer(method, number, tmp_path):
     trainer.communicate(timeout=60)
     assert trainer.returncode != 0
     assert_gone(workers, 30)
+
+
+def train(rank, dataset, results):
+    """A trainer of its own, as torch.multiprocessing.spawn starts it."""
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), "2"
+    dataset.set_epoch(rank)
+    batch = next(iter(loader(dataset, "fork" if rank else "spawn", 1)))
+    dataset.set_epoch(5 + rank)
+    sample = next(iter(dataset))
+    results.put((rank, [s["__dprank__"] for s in batch], sample["__dprank__"], sample["__cursor__"][0][0][2]))
+
+
+def test_trainers_that_received_the_dataset_are_ranks_of_their_own():
+    """The launcher's rank does not come with it, and one trainer's pass is not the other's."""
+    context = torch.multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    torch.multiprocessing.spawn(train, (MergedDataset([Numbers("a", 50)]), results), nprocs=2)
+    assert sorted(results.get() for _ in range(2)) == [(0, [0] * 3, 0, 5), (1, [1] * 3, 1, 6)]
+
+
+def test_a_copy_has_its_own_control():
+    """A deep copy's passes reach its own persistent workers, and nobody else's."""
+    original = MergedDataset([Numbers("a", 12)], cyclic=False)
+    dataset = copy.deepcopy(original)
+    batches = loader(dataset, "fork", 2, 2, persistent_workers=True)
+    passes = []
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        passes.append([sample["value"] for batch in batches for sample in batch])
+    assert passes[0] != passes[1]
+    assert original._control.epoch_pass is None
 
 
 def test_errors_of_a_worker_arrive_with_their_place():
