@@ -184,17 +184,21 @@ class MergedDataset(IterableDataset[Sample]):
 
     def _samples(self, run: Run, version: int) -> Iterator[Sample]:
         top = self._mixture(run, "", (self.seed,), parent_endless=False)
-        standing = run.progress.find(run.lane, run.epoch_pass, "")
         present = self._control.watch_version()
-        own_key = top.key("", 0) if self.customized_yield_fn is not None else None
-        draws = standing.draws if standing else 0
         knows_rank = run.progress.knows_rank(run.epoch_pass, run.lane.dp_rank)
-        for sample, cursor in top.start(0, standing.cursor if standing else None):
+        for sample in top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top):
             if present[0] != version or not knows_rank:
                 self._refuse(run, version)
-            if own_key is not None:
-                draws += 1
-                sample[CURSOR] = ((own_key, draws, 0.0, cursor),)
+            yield sample
+
+    def _yielded(self, run: Run, top: Mixture) -> Iterator[Sample]:
+        """The samples of a top with a yield function, which has an entry of its own."""
+        key = top.key("", 0)
+        standing = run.progress.find(run.lane, run.epoch_pass, "")
+        draws = standing.draws if standing else 0
+        for sample, cursor in top.start(0, standing.cursor if standing else None):
+            draws += 1
+            sample[CURSOR] = ((key, draws, 0.0, cursor),)
             yield sample
 
     def _refuse(self, run: Run, version: int) -> None:

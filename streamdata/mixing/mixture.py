@@ -109,10 +109,10 @@ class Mixture:
             yield from self._yielded(self._blend.yield_fn, round_, cursor)
             return
         after = (round_, 0, 0, 0)
-        for sample in self._draw(round_):
+        for sample in self.draw(round_):
             yield sample, after
 
-    def _draw(self, round_: int) -> Iterator[Sample]:
+    def draw(self, round_: int) -> Iterator[Sample]:
         """Yield the merged stream of a round; a sample carries the entries of its source and of the nodes between."""
         heap = self._begin(round_)
         pulls = [self._streams[i].__next__ for i in range(len(self._children))]
@@ -182,7 +182,7 @@ class Mixture:
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else whole(cursor)[4:6]
-        samples = ((sample, _entries(sample)) for sample in self._draw(round_))
+        samples = ((sample, _entries(sample)) for sample in self.draw(round_))
         tally = Tally(self.path or "the top", 0)
         feed: Feed[dict[str, Entry]] = Feed(samples, {}, _joined, given, tally, "customized_yield_fn")
         for sample in Bursts(function, feed, state, tally, "customized_yield_fn"):

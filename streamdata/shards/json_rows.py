@@ -19,8 +19,9 @@ _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOT
 _INTEGER = re.compile(rb"-?[0-9]+")
 _MAX_DIGITS = 20
 _SHOWN = 40  # characters of a value in a message
-_STRIDE = 4
-_FURTHER = (2, 15, 6, 14, 10, 13, 1, 3, 5, 7, 9, 11)  # of 16 digits, those that are not at multiples of four
+_STRIDE = 8
+_HIGH_NIBBLES, _MAYBE_DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)  # "0" to "?"
+_FURTHER = (11, 8, 0, 10, 9, 1, 2, 3, 4, 5, 6, 7)  # of 16 digits, those that are not at multiples of four
 
 
 def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
@@ -88,22 +89,19 @@ def _shortened(text: str) -> str:
 def doubtful_integers(buffer: bytes) -> Int64s:
     """Offsets within all runs of digits that may be integers beyond 64 bits, and within few others.
 
-    Such an integer has 20 digits, or 19 after a minus sign. Every fourth byte is looked at first: of 19 digits, four
-    are there. What remains is looked at byte by byte, for many rows at once.
+    Such an integer has 20 digits, or 19 after a minus sign. Aligned words of eight bytes are looked at first: of 15
+    digits in a row, some eight are such a word. What remains is looked at byte by byte, for many rows at once.
     """
     text = np.frombuffer(buffer, np.uint8)
-    whole = len(text) // _STRIDE * _STRIDE
-    every_fourth = text[:whole].view("<u4").astype(np.uint8)  # the low bytes; faster than a slice with a stride
-    digit = _is_digit(np.concatenate((every_fourth, text[whole : whole + 1])))
-    pairs = digit[1:] & digit[:-1]
-    found = np.flatnonzero(pairs[2:] & pairs[:-2]).astype(np.int64) * _STRIDE
+    words = text[: len(text) // _STRIDE * _STRIDE].view("<u8")
+    found = np.flatnonzero((words & _HIGH_NIBBLES) == _MAYBE_DIGITS).astype(np.int64) * _STRIDE
     for further in _FURTHER:
         found = found[_is_digit_at(text, found + further)]
     return _long_integers(text, found)
 
 
 def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
-    """Of offsets of 16 digits in a row, each among the first four of a run or later, those of runs too long.
+    """Of offsets of 16 digits in a row, each among the first eight of a run or later, those of runs too long.
 
     A run is too long with 20 digits, or 19 after a minus sign, unless they are a fraction.
     """
@@ -112,7 +110,7 @@ def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
         start -= _is_digit_at(text, start - 1)
     before = text.take(start - 1, mode="clip")
     start, before = start[before != ord(".")], before[before != ord(".")]
-    for further in range(_MAX_DIGITS - _STRIDE, _MAX_DIGITS - 1):
+    for further in range(12, _MAX_DIGITS - 1):
         inside = _is_digit_at(text, start + further)
         start, before = start[inside], before[inside]
     long: Int64s = start[_is_digit_at(text, start + _MAX_DIGITS - 1) | (before == ord("-"))]

@@ -1,7 +1,8 @@
 """Shards as a source: cut into blocks, read in windows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from streamdata.sources.source import ReadTask, Record
 Indices = npt.NDArray[np.int64]
 
 DEFAULT_BLOCK_SIZE = 64
-_FINEST = 4096
+_FINEST = 2048
 """A small source is cut into about so many blocks, so that many lanes find work in it."""
 _CHUNK = 2048
 """Positions of a window that are permuted at once."""
@@ -42,7 +43,7 @@ class BlockSource:
     Args:
         kind: What the shards are, for descriptions.
         shards: The shards.
-        block_size: Records in a block at most; a source of fewer than 4,096 times as many is cut finer.
+        block_size: Records in a block at most; a source of fewer than 2,048 times as many is cut finer.
         shuffle_buffer: Records in a window, about; 0 keeps the order inside blocks.
     """
 
@@ -84,13 +85,16 @@ class BlockSource:
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
             while len(blocks := task.order.blocks(epoch, window * self._window, (window + 1) * self._window)):
-                for record in self._read_window(task, epoch, window, blocks, taken):
+                for record in chain.from_iterable(self._read_window(task, epoch, window, blocks, taken)):
                     taken += 1
+                    record.update(task.fields)
                     yield record, (epoch, window, taken, 0)
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
 
-    def _read_window(self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int) -> Iterator[Record]:
+    def _read_window(
+        self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int
+    ) -> Iterator[Iterable[Record]]:
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
         size, permutation = len(opened), None
@@ -103,7 +107,7 @@ class BlockSource:
             if permutation is not None:
                 positions = permutation(positions)
             places = _places(starts, counts, positions) if task.with_places else None
-            yield from _take(task, opened, positions.tolist(), places)
+            yield from _takes(task, opened, positions.tolist(), places)
 
     def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
@@ -121,15 +125,18 @@ def _places(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
     return places
 
 
-def _take(task: ReadTask, opened: Window, positions: list[int], places: list[int] | None) -> Iterator[Record]:
+def _takes(
+    task: ReadTask, opened: Window, positions: list[int], places: list[int] | None
+) -> Iterator[Iterable[Record]]:
+    """Read ahead: some records at once, which the caller chains, so that no generator more runs for each of them."""
     start = 0
     while start < len(positions):
         stop = start + task.grow(opened.look_ahead)
-        for number, record in enumerate(opened.take(positions[start:stop]), start):
-            record.update(task.fields)
-            if places is not None:
-                record[CURSOR] = places[number]
-            yield record
+        records = opened.take(positions[start:stop])
+        if places is not None:
+            for record, place in zip(records, places[start:stop], strict=True):
+                record[CURSOR] = place
+        yield records
         start = stop
 
 

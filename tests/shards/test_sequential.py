@@ -114,11 +114,12 @@ def test_pipes_are_read_and_must_succeed(write_jsonl):
 
 def test_a_pipe_left_early_leaves_no_process(write_jsonl):
     """Closing the stream ends the command, though it would go on for ever."""
-    stream = SequentialJsonl(["pipe:yes '{}'"]).stream(0)
-    assert next(stream)["__key__"] == "0"
+    stream = SequentialJsonl(["pipe:echo '{\"pid\": '$$'}'; exec yes '{}'"]).stream(0)
+    pid = next(stream)["pid"]
+    os.kill(pid, 0)
     stream.close()
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_identity_is_of_name_and_size(write_jsonl):
