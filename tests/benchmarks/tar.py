@@ -52,14 +52,15 @@ def _one_process(place: Path, scale: Scale) -> Iterator[Row]:
         peer=lambda: drain(_webdataset(place)),
     )
     rates = {name: per_second(scale.tar_records, seconds) for name, seconds in best.items()}
-    ratio = best["peer"] / best["shuffled"]
-    yield Row(
-        work=f"tar, {scale.tar_records:,} records of 4 members (30 KB), no workers",
-        reach="≥ 10 x webdataset",
-        got=f"{ratio:.1f} x",
-        ok=ratio >= 10,
-        from_=f"shuffled (default) {rates['shuffled']}; webdataset, in order {rates['peer']}",
-    )
+    for name, what in (("in_order", "in order, as webdataset does"), ("shuffled", "shuffled, the default")):
+        ratio = best["peer"] / best[name]
+        yield Row(
+            work=f"tar, {scale.tar_records:,} records of 4 members (30 KB), no workers, {what}",
+            reach="≥ 10 x webdataset",
+            got=f"{ratio:.1f} x",
+            ok=ratio >= 10,
+            from_=f"{rates[name]}; webdataset, in order {rates['peer']}",
+        )
     for name, what in (("shuffled", "shuffled (default)"), ("in_order", "in order")):
         share = best[f"bare_{name}"] / best[name]
         bare, again = rates[f"bare_{name}"], rates[f"bare_{name}_again"]
