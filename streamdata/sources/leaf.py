@@ -26,6 +26,7 @@ class Leaf:
 
     Raises:
         SourceError: A whole epoch of the lane's share gave no sample.
+        StateError: The cursor stands where there is nothing, or a function does not do again what it did.
     """
 
     def __init__(

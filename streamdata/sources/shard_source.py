@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import StateError
 from streamdata.progress import Position
 from streamdata.progress.fields import CURSOR, SEED
 from streamdata.run import Permutation, stable_seed
@@ -98,6 +99,12 @@ class BlockSource:
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
         size, permutation = len(opened), None
+        if taken > size:
+            raise StateError(
+                f"source {task.name!r}: states at record {taken} of window {window} in epoch {epoch}, "
+                f"expected at most {size}\n"
+                "  Restore the states as they were saved."
+            )
         if task.order.shuffle and self._shuffle_inside:
             number = task.order.number(epoch, window * self._window)
             permutation = Permutation(size, stable_seed(task.order.seed(epoch), number))

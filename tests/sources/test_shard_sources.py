@@ -209,6 +209,16 @@ def test_a_new_source_reads_what_lies_there_now(tmp_path):
         assert len(list(MergedDataset([source], cyclic=False))) == sizes[0]
 
 
+def test_a_record_beyond_its_window_is_refused(make_source):
+    """Damaged states do not pass over records in silence."""
+    states = to_state(list(islice(iter(MergedDataset([make_source("jsonl")])), 3)))
+    states["cursor/0/0/0/0/s"]["taken"] = 1000
+    with pytest.raises(
+        StateError, match="source 's': states at record 1000 of window 0 in epoch 0, expected at most 25"
+    ):
+        next(iter(resumed(lambda: MergedDataset([make_source("jsonl")]), states)))
+
+
 def test_data_may_move(make_source, tmp_path):
     """States hold no paths: the same shards in another folder resume."""
     states = to_state(list(islice(iter(MergedDataset([make_source("jsonl")])), 7)))
