@@ -86,7 +86,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def doubtful_integers(buffer: bytes) -> Int64s:
+def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
     """Offsets within all runs of digits that may be integers beyond 64 bits, and within few others.
 
     Such an integer has 20 digits, or 19 after a minus sign. Aligned words of eight bytes are looked at first: of 15

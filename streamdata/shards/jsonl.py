@@ -11,12 +11,12 @@ from streamdata.shards.indexing import Job
 from streamdata.shards.json_rows import check_integers, doubtful_integers, explain, reserved
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Int64s, Record
+from streamdata.shards.room import Room
 from streamdata.shards.runs import Runs
 from streamdata.shards.storage import check_shards
 
 LOOK_AHEAD = 256
 _MAX_KEPT_BYTES = 8 << 20  # of a window; a larger one is read take by take
-_SHORT_ROW_BYTES = 4096
 
 
 class JsonlShards:
@@ -33,6 +33,7 @@ class JsonlShards:
         self.files = IndexedFiles(urls, lambda url: Job("jsonl", url))
         self.urls = urls
         self.num_records = self.files.num_records
+        self.room = Room()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "JsonlWindow":
         """The window of the runs [first, first + count) of the shards."""
@@ -61,6 +62,7 @@ class JsonlWindow:
         self._numbers = runs.numbers + rows["blanks"]
         self._counts, self._size = runs.counts, int((ends - begins).sum())
         self._kept: _Rows | None = None
+        self._room = shards.room
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -77,15 +79,21 @@ class JsonlWindow:
             self._kept = self._read_runs()
         if self._kept is None:
             spans = self._spans[chosen]
-            rows, places = _Rows(*self._read(spans), spans), np.arange(len(chosen))
+            rows, places = _Rows(*read_spans(self._urls, self._stamps, spans, b"".join), spans), np.arange(len(chosen))
         else:
             rows, places = self._kept, chosen
             check_shards(self._urls, self._stamps, {shard for shard in set(shards) if not self._remote[shard]})
         urls = self._urls
         return rows.parse(places, self._numbers[chosen].tolist(), [urls[shard] for shard in shards])
 
-    def _read(self, spans: Int64s) -> tuple[bytes, Int64s]:
-        return read_spans(self._urls, self._stamps, spans)
+    def _joined(self, pieces: list[bytes]) -> memoryview:
+        """The pieces, one after another, in the room for this window."""
+        size = sum(map(len, pieces))
+        memory, end = memoryview(self._room.lend(self, size)), 0
+        for piece in pieces:
+            begin, end = end, end + len(piece)
+            memory[begin:end] = piece
+        return memory[:size]
 
     def _read_runs(self) -> "_Rows":
         """All rows of the window, run by run."""
@@ -93,7 +101,7 @@ class JsonlWindow:
         firsts = lasts - self._counts + 1
         runs = self._spans[firsts]
         runs[:, 2] = self._spans[lasts, 2]
-        buffer, offsets = self._read(runs)
+        buffer, offsets = read_spans(self._urls, self._stamps, runs, self._joined)
         shift = np.repeat(offsets - runs[:, 1], self._counts)
         return _Rows(buffer, self._spans[:, 1] + shift, self._spans)
 
@@ -101,9 +109,8 @@ class JsonlWindow:
 class _Rows:
     """The bytes of some rows, one after another, and which of them may hold integers that 64 bits cannot."""
 
-    def __init__(self, buffer: bytes, begins: Int64s, spans: Int64s) -> None:
-        # A copy of a short row takes less time than a view of it.
-        self._buffer = buffer if len(buffer) < _SHORT_ROW_BYTES * len(spans) else memoryview(buffer)
+    def __init__(self, buffer: bytes | memoryview, begins: Int64s, spans: Int64s) -> None:
+        self._buffer = memoryview(buffer)
         self._begins, self._ends = begins, begins + spans[:, 2] - spans[:, 1]
         order = np.argsort(begins, kind="stable")
         doubtful = np.searchsorted(self._ends[order], doubtful_integers(buffer), side="right")

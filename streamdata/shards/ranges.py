@@ -1,7 +1,7 @@
 """Many ranges of many shards at once: `(shard, begin, end), … → bytes`, all of the versions that were indexed."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import fsspec
 import numpy as np
@@ -9,14 +9,22 @@ import numpy as np
 from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import LocalShard, Stamp, check_shards, is_remote, opened, short_read
 
+Buffer = TypeVar("Buffer", bytes, memoryview)
 
-def read_spans(urls: Sequence[str], stamps: Sequence[Stamp], spans: Int64s) -> tuple[bytes, Int64s]:
+
+def read_spans(
+    urls: Sequence[str],
+    stamps: Sequence[Stamp],
+    spans: Int64s,
+    join: Callable[[list[bytes]], Buffer],
+) -> tuple[Buffer, Int64s]:
     """The bytes of some spans, in one buffer; spans that touch are read together.
 
     Args:
         urls: All shards.
         stamps: Their versions.
         spans: Shard, begin and end of each span, (n, 3).
+        join: Puts what was read into one buffer.
 
     Returns:
         The buffer, and where each span begins in it, (n,).
@@ -25,7 +33,7 @@ def read_spans(urls: Sequence[str], stamps: Sequence[Stamp], spans: Int64s) -> t
         ShardError: A shard has changed, or ends before a span does.
     """
     if not len(spans):
-        return b"", np.zeros(0, np.int64)
+        return join([]), np.zeros(0, np.int64)
     order = np.lexsort((spans[:, 1], spans[:, 0]))
     shards, begins, ends = spans[order].T
     is_new = np.ones(len(order), np.bool_)
@@ -36,7 +44,7 @@ def read_spans(urls: Sequence[str], stamps: Sequence[Stamp], spans: Int64s) -> t
     shift = np.cumsum(sizes) - sizes - joined[:, 1]
     offsets = np.empty(len(order), np.int64)
     offsets[order] = begins + shift[np.cumsum(is_new) - 1]
-    return b"".join(_read_sorted(urls, stamps, joined, sizes)), offsets
+    return join(_read_sorted(urls, stamps, joined, sizes)), offsets
 
 
 def _read_sorted(urls: Sequence[str], stamps: Sequence[Stamp], spans: Int64s, sizes: Int64s) -> list[bytes]:

@@ -120,7 +120,7 @@ class TarWindow:
         is_kept = int(self._places[remote, 2].sum()) <= _MAX_KEPT_BYTES
         wanted = self._places[remote] if is_kept else np.array([p for p in places if self._is_remote[p[0]]])
         spans = np.stack([wanted[:, 0], wanted[:, 1], wanted[:, 1] + wanted[:, 2]], axis=1)
-        buffer, offsets = read_spans(self._urls, self._shards.files.stamps, spans)
+        buffer, offsets = read_spans(self._urls, self._shards.files.stamps, spans, b"".join)
         starts = dict(zip(map(tuple, spans[:, :2].tolist()), offsets.tolist(), strict=True))
         reads: dict[int, Read] = {
             shard: partial(_fetched, buffer, starts, shard) for shard in set(spans[:, 0].tolist())
@@ -159,7 +159,7 @@ class TarWindow:
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
         wanted = np.array(spans, np.int64).reshape(-1, 3)
-        buffer, offsets = read_spans(sidecars.sidecars, sidecars.sidecar_stamps, wanted)
+        buffer, offsets = read_spans(sidecars.sidecars, sidecars.sidecar_stamps, wanted, b"".join)
         starts = iter(offsets.tolist())
         for record, shard, (offset, length) in zip(found, shards, lines, strict=True):
             line = buffer[(start := next(starts)) : start + length] if length else None

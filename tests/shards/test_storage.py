@@ -58,7 +58,7 @@ def test_spans_come_back_in_the_order_asked_for(write_jsonl):
     """Unsorted, touching and repeated spans of several shards; each begins where it is said to."""
     urls = [write_jsonl([bytes(range(48, 91))], f"{n}.jsonl") for n in range(2)]
     spans = np.array([[1, 5, 9], [0, 9, 12], [1, 9, 10], [0, 0, 3], [1, 5, 9]])
-    buffer, offsets = read_spans(urls, [stamp_of(url) for url in urls], spans)
+    buffer, offsets = read_spans(urls, [stamp_of(url) for url in urls], spans, b"".join)
     data = Path(urls[0]).read_bytes()
     for (_, begin, end), offset in zip(spans.tolist(), offsets.tolist(), strict=True):
         assert buffer[offset : offset + end - begin] == data[begin:end]
@@ -69,7 +69,7 @@ def test_a_span_beyond_the_end_is_an_error(write_jsonl):
     """What is missing is not made up."""
     url = write_jsonl([{"n": 1}])
     with pytest.raises(ShardError, match=r"cut short at offset 5, expected 95 bytes, got 4"):
-        read_spans([url], [stamp_of(url)], np.array([[0, 5, 100]]))
+        read_spans([url], [stamp_of(url)], np.array([[0, 5, 100]]), b"".join)
 
 
 def test_an_open_shard_survives_being_pushed_out(write_jsonl):
