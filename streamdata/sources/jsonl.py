@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.urls import expand, is_sequential
+from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource, ShardDataset
-
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
 class JsonlIterableDataset(ShardDataset):
@@ -39,7 +37,7 @@ class JsonlIterableDataset(ShardDataset):
         shuffle_buffer: int = 1000,
     ) -> None:
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
-        urls = expand(path, SUFFIXES)
+        urls = expand(path, JSONL_SUFFIXES)
         if any(map(is_sequential, urls)):
             self.source = SequentialSource("jsonl", SequentialJsonl(urls), shuffle_buffer)
         else:

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
-from streamdata.shards.urls import expand, is_sequential
+from streamdata.shards.urls import TAR_SUFFIXES, expand, is_sequential
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource, ShardDataset
-
-SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
 
 class MetaDistributedWebDataset(ShardDataset):
@@ -45,7 +43,7 @@ class MetaDistributedWebDataset(ShardDataset):
         shuffle_buffer: int = 1000,
     ) -> None:
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
-        urls = expand(path, SUFFIXES, include_dirs)
+        urls = expand(path, TAR_SUFFIXES, include_dirs)
         if any(map(is_sequential, urls)):
             self.source = SequentialSource("tar", SequentialTar(urls, meta_names), shuffle_buffer)
         else:
