@@ -17,7 +17,9 @@ test: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q
 
+# Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that.
 bench: venv
+	$(PIP) install -q --no-deps megatron-core==0.16.1
 	$(BIN)/python -m tests.benchmarks
 
 venv: $(STAMP)
