@@ -1,0 +1,179 @@
+"""Which dataset comes next in a blend: compiled by numba where it is installed, else by NumPy, with the same results.
+
+The rule: sample j (from 0) comes from the dataset with the largest `weight · (j + 1) - count`, the first of these at a
+tie, where `count` is how many it has given. For float64 weights (which add to about 1) each product and each difference
+is rounded as IEEE 754 has it, for integers all is multiplied by their sum and exact. Megatron-Core takes `max(j, 1)`
+where this rule has `j + 1` (`build_blending_indices` in megatron/core/datasets/helpers.cpp).
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.mixing.blend_weights import BlendWeights
+
+logger = logging.getLogger("streamdata")
+
+Rule = Callable[..., None]
+WORTH_COMPILING = 1 << 19
+"""Samples from which on the seconds that numba takes to compile are won back: NumPy takes some µs for each."""
+SCANNED = 64
+"""Up to so many datasets are all looked at for each sample."""
+
+
+def blend(
+    weights: BlendWeights, ids: npt.NDArray[Any], counts: npt.NDArray[np.int64], distance: int, *, megatron: bool
+) -> None:
+    """Find the dataset of each sample.
+
+    Args:
+        weights: Of the datasets.
+        ids: Gets the dataset of sample j at j: uint8, uint16 or uint32 (size,), of which one period is enough.
+        counts: Gets at b what each dataset has given before sample `b · distance`: int64 (⌈size / distance⌉, n).
+        distance: The samples between two rows of `counts`.
+        megatron: Whether the rule is Megatron-Core's.
+    """
+    if weights.unit == len(weights.shares):  # all are 1: each in its turn
+        ids[:] = np.arange(len(ids))
+        counts[:] = np.arange(len(weights.shares)) < np.arange(len(counts))[:, None] * distance
+        return
+    shares: npt.NDArray[Any] = np.array(weights.shares, _dtype(weights, len(ids)))
+    rule = _compiled(len(shares)) if len(ids) >= WORTH_COMPILING and shares.dtype != object else None
+    (rule or by_numpy)(ids, counts, distance, shares, weights.unit, int(megatron))
+
+
+def _dtype(weights: BlendWeights, size: int) -> type:
+    """Integers that could leave int64 on the way are computed with as Python's."""
+    if not weights.exact:
+        return np.float64
+    largest = max(weights.shares) * (size + 1) + weights.unit * (len(weights.shares) + 2)
+    return np.int64 if largest < 1 << 62 else object
+
+
+@cache
+def _compiled(num_datasets: int) -> Rule | None:
+    compiled = compiled_rules()
+    if compiled is None:
+        logger.warning(
+            "BlendableDataset: numba is not installed, so a long blend takes minutes where it could take seconds\n"
+            "  pip install torch-streamdata[fast]"
+        )
+        return None
+    scan, pursue = compiled
+    return scan if num_datasets <= SCANNED else pursue
+
+
+@cache
+def compiled_rules() -> tuple[Rule, Rule] | None:
+    """`scan` and `pursue` as machine code that holds no GIL; None without numba."""
+    try:
+        import numba
+    except ImportError:
+        return None
+    # Exact as it is: there are no NaNs, and a zero is equal to a negative one. Nothing is reordered or fused.
+    return numba.njit(nogil=True, fastmath={"nnan", "nsz"})(scan), numba.njit(nogil=True)(pursue)
+
+
+def by_numpy(
+    ids: npt.NDArray[Any],
+    counts: npt.NDArray[np.int64],
+    distance: int,
+    shares: npt.NDArray[Any],
+    unit: float,
+    late: int,
+) -> None:
+    """The rule as it reads, in float64, int64 or Python's ints; the arguments are those of `scan` and `pursue`."""
+    taken, given = shares * 0, np.zeros(len(shares), np.int64)
+    for sample in range(len(ids)):
+        if sample % distance == 0:
+            counts[sample // distance] = given
+        step = max(sample + 1 - late, late)
+        ids[sample] = number = np.argmax(shares * step - taken)
+        taken[number] += unit
+        given[number] += 1
+
+
+def scan(
+    ids: npt.NDArray[Any],
+    counts: npt.NDArray[np.int64],
+    distance: int,
+    shares: npt.NDArray[Any],
+    unit: float,
+    late: int,
+) -> None:
+    """For few datasets: their errors are computed first, then compared, which needs no branches.
+
+    Args:
+        ids: See `blend`.
+        counts: See `blend`.
+        distance: See `blend`.
+        shares: float64 or int64 (n,).
+        unit: What a sample takes off its dataset's error.
+        late: 1 for Megatron-Core's rule, else 0.
+    """
+    taken, errors, given = np.zeros_like(shares), np.empty_like(shares), np.zeros(len(shares), np.int64)
+    for row in range(len(counts)):
+        for number in range(len(given)):  # `counts[row] = given` takes numba two seconds to compile
+            counts[row, number] = given[number]
+        for sample in range(row * distance, min((row + 1) * distance, len(ids))):
+            step = max(sample + 1 - late, late)
+            best = shares[0] * step - taken[0]
+            for number in range(len(shares)):
+                error = shares[number] * step - taken[number]
+                errors[number] = error
+                best = max(best, error)
+            first = 0
+            while errors[first] != best:
+                first += 1
+            ids[sample] = first
+            taken[first] += unit
+            given[first] += 1
+
+
+def pursue(
+    ids: npt.NDArray[Any],
+    counts: npt.NDArray[np.int64],
+    distance: int,
+    shares: npt.NDArray[Any],
+    unit: float,
+    late: int,
+) -> None:
+    """For many datasets: in a burst of samples only those are looked at whose error can reach a floor within it.
+
+    An error grows until its dataset is chosen (rounding is monotonic, so the computed one never shrinks either). Hence
+    all others stay below the floor, and a best error that is not below it is the best of all, its ties included. When
+    the best falls below, the burst ends there, and the next begins with a lower floor. The floor decides the cost
+    alone. The arguments are those of `scan`.
+    """
+    size, num_datasets = len(ids), len(shares)
+    taken, given = np.zeros_like(shares), np.zeros(num_datasets, np.int64)
+    burst, margin, lowest = max(8, num_datasets // 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit
+    sample, floor = 0, lowest - margin
+    while sample < size:
+        row, best = sample // distance, lowest
+        if sample == row * distance:
+            for number in range(num_datasets):
+                counts[row, number] = given[number]
+        end = min(sample + burst, (row + 1) * distance, size)
+        near = np.flatnonzero(shares * max(end - late, late) - taken >= floor)
+        near_shares, near_taken = shares[near], taken[near]
+        while sample < end:
+            step = max(sample + 1 - late, late)
+            first, most = 0, lowest
+            for number in range(len(near)):
+                error = near_shares[number] * step - near_taken[number]
+                if error > most:
+                    first, most = number, error
+            if most < floor:
+                break
+            ids[sample], best = near[first], most
+            near_taken[first] += unit
+            given[near[first]] += 1
+            sample += 1
+        for number in range(len(near)):
+            taken[near[number]] = near_taken[number]
+        floor = best - margin  # the lowest, after a burst without a sample

@@ -1,0 +1,197 @@
+"""Map-style datasets as one map-style dataset, mixed by weight."""
+
+import logging
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from streamdata.mixing.blend_column import Column, position_of, positions_of
+from streamdata.mixing.blend_index import BlendIndex
+from streamdata.mixing.blend_weights import BlendWeights, blend_weights
+from streamdata.run import Permutation, stable_seed
+
+logger = logging.getLogger("streamdata")
+
+_MOST_SAMPLES = 1 << 53  # up to here float64 tells one sample from the next
+_LISTED = 16
+
+
+class BlendableDataset(Dataset[Any]):
+    """Samples of several map-style datasets in a fixed order, in which each comes evenly at the rate of its weight.
+
+    Sample j (from 0) is of the dataset with the largest `weight · (j + 1) - count`, the first of these at a tie, where
+    `count` is how many samples it has given before; which of its samples that is, is the count modulo its length. It
+    is the blending of Megatron-LM (`build_blending_indices`), whose rule in detail is had by `compat`. A sample that
+    is a dict is copied (not deeply) and gains `dataset_idx`, the number of its dataset.
+
+    The order is built when the dataset is: in compiled code with the extra `fast`, and to one period alone where all
+    weights are int or Fraction. See `BlendIndex` for what is stored.
+
+    Args:
+        datasets: Each has `__len__` and `__getitem__`, and is read many samples at once where it has `__getitems__`.
+        weights: A positive number for each dataset; they need not add to 1. If all are int, Fraction or text such as
+            "1/3", the rule is computed with integers, else in float64, with `weights / weights.sum()`.
+        size: The number of samples, which may exceed what there is: a dataset at its end begins again. None is the sum
+            of the lengths.
+        seed: Read each dataset in an order of its own, and each time in another one. None reads them as they are.
+        compat: "megatron" gives the very order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
+
+    Attributes:
+        dataset_index: The dataset of each sample: a lazy sequence, indexed by int, slice or integer array.
+        dataset_sample_index: How many samples of that dataset come before, likewise: an index into it before modulo.
+        shares: The share of each dataset in all samples, float64 (n,).
+
+    Raises:
+        ValueError: No datasets, an empty one, weights that do not fit (see `blend_weights`), or no such size.
+    """
+
+    name: str
+    percent: float
+
+    def __init__(
+        self,
+        datasets: Sequence[Any],
+        weights: Sequence[Any],
+        size: int | None = None,
+        seed: int | None = None,
+        compat: Literal["megatron"] | None = None,
+    ) -> None:
+        self.datasets = list(datasets)
+        self.seed = None if seed is None else operator.index(seed)
+        self._lengths = _checked_lengths(self.datasets)
+        _check_compat(compat, size)
+        checked = blend_weights(weights, len(self.datasets), exact=compat is None)
+        self._index = BlendIndex(checked, _checked_size(size, self._lengths), megatron=compat == "megatron")
+        self.shares = self._index.totals() / max(len(self), 1)
+        _log_shares(checked, self.shares, len(self))
+
+    @property
+    def dataset_index(self) -> Column:
+        """The dataset of each sample."""
+        return Column(len(self), self._index.datasets, self._index.dtype)
+
+    @property
+    def dataset_sample_index(self) -> Column:
+        """The number of each sample among those of its dataset, before it is taken modulo the length."""
+        return Column(len(self), self._index.ranks, np.int64)
+
+    def __len__(self) -> int:
+        return self._index.size
+
+    def __getitem__(self, index: int) -> Any:
+        number, rank = self._index.locate(position_of(index, len(self)))
+        at = self._places(number, np.array([rank]))[0] if self.seed is not None else rank % int(self._lengths[number])
+        return _marked(self.datasets[number][int(at)], number)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The samples of many indices, in their order: each dataset is asked once for all that it gives."""
+        positions = positions_of(indices, len(self))
+        numbers, ranks = self._index.datasets(positions), self._index.ranks(positions)
+        samples: list[Any] = [None] * len(positions)
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number)
+            found = self._read(number, self._places(number, ranks[mine]).tolist())
+            for at, sample in zip(mine.tolist(), found, strict=True):
+                samples[at] = _marked(sample, number)
+        return samples
+
+    def _places(self, number: int, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where in its dataset samples lie, from their ranks: past the end it begins again, with a seed shuffled."""
+        length = int(self._lengths[number])
+        passes, places = np.divmod(ranks, length)
+        if self.seed is not None:
+            for which in np.unique(passes).tolist():
+                mine = passes == which
+                places[mine] = _order(length, self.seed, number, which)(places[mine])
+        return places
+
+    def _read(self, number: int, places: list[int]) -> Sequence[Any]:
+        dataset = self.datasets[number]
+        ahead = getattr(dataset, "__getitems__", None)
+        if ahead is None:
+            return [dataset[place] for place in places]
+        samples: Sequence[Any] = ahead(places)
+        if len(samples) != len(places):
+            raise ValueError(
+                f"BlendableDataset, dataset {number} ({type(dataset).__name__}): __getitems__ gave {len(samples)} "
+                f"samples for the {len(places)} indices {places}\n"
+                "  It must give a sample for each index, in their order."
+            )
+        return samples
+
+
+def make_blendable_dataset(
+    datasets: Sequence[Sequence[Any]], weights: Sequence[Any], seed: int | None = None
+) -> list[Any]:
+    """Blend lists to one list, as long as all together; they stay as they are.
+
+    Args:
+        datasets: Lists of samples.
+        weights: See `BlendableDataset`.
+        seed: Shuffle each list first, and again each time that it has come to its end.
+
+    Raises:
+        ValueError: As `BlendableDataset`.
+    """
+    blended = BlendableDataset(datasets, weights, seed=seed)
+    return blended.__getitems__(range(len(blended)))
+
+
+@lru_cache(maxsize=1024)
+def _order(length: int, seed: int, number: int, which: int) -> Permutation:
+    # seeded by number: in a blend, unlike in a mixture, the place of a dataset decides where its samples come, too
+    return Permutation(length, stable_seed(seed, "blend", number, which))
+
+
+def _marked(sample: Any, number: int) -> Any:
+    return {**sample, "dataset_idx": number} if isinstance(sample, dict) else sample
+
+
+def _checked_lengths(datasets: Sequence[Any]) -> npt.NDArray[np.int64]:
+    if not datasets:
+        raise ValueError("BlendableDataset: expected at least one dataset, got none")
+    for number, dataset in enumerate(datasets):
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise ValueError(
+                f"BlendableDataset, dataset {number}: expected a map-style dataset (__len__ and __getitem__), "
+                f"got {type(dataset).__name__}\n  Mix a stream by MergedDataset."
+            )
+        if len(dataset) < 1:
+            raise ValueError(
+                f"BlendableDataset, dataset {number} ({type(dataset).__name__}): expected at least one sample, "
+                "got an empty dataset\n  Leave it out, with its weight."
+            )
+    return np.array([len(dataset) for dataset in datasets], np.int64)
+
+
+def _check_compat(compat: Any, size: int | None) -> None:
+    if compat not in (None, "megatron"):
+        raise ValueError(f"BlendableDataset: expected compat='megatron' or None, got {compat!r}")
+    if compat is not None and size is None:
+        raise ValueError(
+            "BlendableDataset: compat='megatron' needs size, got None\n"
+            "  Without a size Megatron-Core draws exactly weight[i] samples from each dataset, by another rule."
+        )
+
+
+def _checked_size(size: int | None, lengths: npt.NDArray[np.int64]) -> int:
+    if size is None:
+        return int(lengths.sum())
+    if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MOST_SAMPLES:
+        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {size!r}")
+    return operator.index(size)
+
+
+def _log_shares(weights: BlendWeights, shares: npt.NDArray[np.float64], size: int) -> None:
+    wanted = weights.normalised()
+    furthest = np.argsort(-np.abs(shares - wanted), kind="stable")[:_LISTED]
+    listed = ", ".join(
+        f"{number}: {shares[number]:.6g} of {wanted[number]:.6g}" for number in sorted(furthest.tolist())
+    )
+    some = f"the {_LISTED} furthest from it of {len(shares)}, " if len(shares) > _LISTED else ""
+    logger.info("BlendableDataset: shares in %d samples of what was asked for: %s%s", size, some, listed)
