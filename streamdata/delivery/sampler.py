@@ -1,0 +1,199 @@
+"""The order of a map-style dataset over data-parallel replicas, which can be gone on with anywhere."""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Sampler
+
+from streamdata.errors import StateError
+from streamdata.run import DataParallel, Permutation, find_data_parallel, stable_seed
+
+_VERSION = 1
+_CHUNK = 4096
+
+
+class ResumableDistributedSampler(Sampler[int]):
+    """This replica's indices of one epoch, from where the job stood; the same again when iterated again.
+
+    All replicas go through one sequence together: the permutation of the epoch, then (unless `drop_last`) its beginning
+    once more, until each has as many. Replica r takes numbers r, r + num_replicas, … of what is left of it. Since every
+    replica has then delivered as many, the trainer's count says where the whole job stands, and that is the state:
+    it can be loaded with another `num_replicas`, and what was delivered before and after is the epoch.
+
+        loader = DataLoader(dataset, batch_size, sampler=sampler)
+        sampler.load_state_dict(checkpoint)                      # or start anew
+        for epoch in range(sampler.epoch, num_epochs):
+            sampler.set_epoch(epoch)
+            delivered = sampler.delivered
+            for batch in loader:
+                delivered += len(batch)
+                ...
+                checkpoint = sampler.state_dict(delivered)
+
+    Args:
+        dataset: Has `__len__`; 10**9 is none too many.
+        start_epoch: The epoch to start in.
+        start_iter: How many samples this replica has delivered in `start_epoch` already. Other epochs start at 0.
+        seed: Epoch e is shuffled by `seed + e`.
+        shuffle: True lists `torch.randperm` of a generator with that seed, 8 bytes per sample while iterating. "lazy"
+            computes an order of its own instead and holds next to nothing. False is the natural order.
+        drop_last: Leave out what does not make up a sample for each replica, instead of repeating samples.
+        num_replicas: From torch.distributed or WORLD_SIZE where not given.
+        rank: Likewise, or from RANK.
+
+    Raises:
+        ValueError: An argument is of no use: the message says which.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        start_epoch: int = 0,
+        start_iter: int = 0,
+        seed: int = 42,
+        shuffle: bool | Literal["lazy"] = True,
+        drop_last: bool = False,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        self._size = len(dataset)
+        if not self._size:
+            raise ValueError("ResumableDistributedSampler: expected a dataset with samples, got an empty one")
+        if shuffle not in (True, False, "lazy"):
+            raise ValueError(f"ResumableDistributedSampler: expected True, False or 'lazy' as shuffle, got {shuffle!r}")
+        self._group = _group(num_replicas, rank)
+        self.seed, self.shuffle, self.drop_last = _whole("seed", seed), shuffle, drop_last
+        self.epoch = self._start_epoch = _whole("start_epoch", start_epoch)
+        self._start = _whole("start_iter", start_iter) * self.num_replicas
+        if self._start >= self._size + self.num_replicas:
+            raise ValueError(
+                f"ResumableDistributedSampler: expected at most {self._rounds(0)} as start_iter, got {start_iter}\n"
+                f"  It counts samples of one of {self.num_replicas} replicas, of {self._size} samples in all."
+            )
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas share the samples."""
+        return self._group.dp_size
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+        return self._group.dp_rank
+
+    @property
+    def delivered(self) -> int:
+        """How many samples of this epoch this replica counts as delivered when it begins: what to count from.
+
+        After a change of `num_replicas` it is what the job has delivered, divided by the replicas of now, rounded down.
+        """
+        return self._begin() // self.num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        """Iterate over `epoch` from now on: from its start, or from where this sampler was told to start in it.
+
+        Raises:
+            ValueError: `epoch` is negative or no int.
+        """
+        self.epoch = _whole("epoch", epoch)
+
+    def __len__(self) -> int:
+        """How many samples this replica has still to deliver in this epoch."""
+        return self._rounds(self._begin())
+
+    def __iter__(self) -> Iterator[int]:
+        begin = self._begin()
+        order, rounds = self._order(), self._rounds(begin)
+        for first in range(0, rounds, _CHUNK):
+            numbers = np.arange(first, min(first + _CHUNK, rounds), dtype=np.int64)
+            places = begin + self.rank + numbers * self.num_replicas
+            yield from order(places % self._size).tolist()
+
+    def state_dict(self, delivered: int) -> dict[str, Any]:
+        """Where the job stands, as plain JSON; the same on all replicas.
+
+        Args:
+            delivered: How many samples of this epoch this replica has delivered by the trainer's own count, since a
+                DataLoader's workers are ahead of it. It counts on from `delivered` of this sampler.
+
+        Raises:
+            ValueError: It is less than that, or more than the epoch has.
+        """
+        begin = self._begin()
+        least, most = self.delivered, self.delivered + self._rounds(begin)
+        if not least <= _whole("delivered", delivered) <= most:
+            raise ValueError(
+                f"ResumableDistributedSampler: expected {least} to {most} samples delivered in epoch {self.epoch}, "
+                f"got {delivered}\n  Count this replica's samples of the epoch, on from the sampler's `delivered`."
+            )
+        return {
+            "version": _VERSION,
+            "epoch": self.epoch,
+            "delivered_by_all": begin + (int(delivered) - least) * self.num_replicas,
+            "num_replicas": self.num_replicas,
+            "num_samples": self._size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the job stood, with as many replicas as there are now.
+
+        Raises:
+            StateError: It is of another dataset, seed or shuffle, or no such state.
+        """
+        own = {"version": _VERSION, "num_samples": self._size, "seed": self.seed, "shuffle": self.shuffle}
+        for key, value in own.items():
+            if key not in state or type(state[key]) is not type(value) or state[key] != value:
+                raise StateError(
+                    f"sampler state: expected {key} {value!r}, got {state.get(key)!r}\n"
+                    "  A state belongs to its dataset, seed and shuffle; only num_replicas and drop_last may change."
+                )
+        try:
+            epoch, delivered, replicas = (
+                _whole(key, state.get(key)) for key in ("epoch", "delivered_by_all", "num_replicas")
+            )
+        except ValueError as error:
+            raise StateError(f"sampler state: {error}") from None
+        if delivered >= self._size + replicas:  # an epoch ends with less than a sample per replica beyond its own
+            raise StateError(
+                f"sampler state: expected less than {self._size + replicas} as delivered_by_all, got {delivered}"
+            )
+        self.epoch = self._start_epoch = epoch
+        self._start = delivered
+
+    def _begin(self) -> int:
+        """How many samples the job has delivered when it begins to iterate."""
+        return self._start if self.epoch == self._start_epoch else 0
+
+    def _rounds(self, begin: int) -> int:
+        left = max(self._size - begin, 0)
+        return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
+
+    def _order(self) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+        """The order of the epoch: a function from places to indices."""
+        if self.shuffle == "lazy":
+            return Permutation(self._size, stable_seed("sampler", self.seed + self.epoch))
+        if not self.shuffle:
+            return lambda places: places
+        generator = torch.Generator()
+        generator.manual_seed(self.seed + self.epoch)
+        return torch.randperm(self._size, generator=generator).numpy().take
+
+
+def _group(num_replicas: int | None, rank: int | None) -> DataParallel:
+    found = find_data_parallel() if num_replicas is None or rank is None else None
+    return DataParallel(
+        dp_size=found.dp_size if found and num_replicas is None else _whole("num_replicas", num_replicas),
+        dp_rank=found.dp_rank if found and rank is None else _whole("rank", rank),
+    )
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+        raise ValueError(f"ResumableDistributedSampler: expected an int >= 0 as {name}, got {value!r}")
+    return operator.index(value)

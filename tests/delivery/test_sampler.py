@@ -1,0 +1,213 @@
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from streamdata.delivery.sampler import ResumableDistributedSampler
+from streamdata.errors import StateError
+
+SHUFFLES = [True, False, "lazy"]
+
+
+def replicas(size, num_replicas, state=None, **options):
+    """The samplers of all replicas, gone on from a state."""
+    samplers = [
+        ResumableDistributedSampler(range(size), num_replicas=num_replicas, rank=rank, **options)
+        for rank in range(num_replicas)
+    ]
+    for sampler in samplers if state is not None else ():
+        sampler.load_state_dict(json.loads(json.dumps(state)))
+    return samplers
+
+
+def in_turn(samplers):
+    """What the job delivers: one sample of each replica, and again."""
+    return [index for together in zip(*samplers, strict=True) for index in together]
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_order_is_the_permutation_of_seed_plus_epoch(num_replicas, drop_last):
+    """Replica r takes [r::num_replicas] of torch's permutation, padded from its beginning."""
+    whole = torch.randperm(20, generator=torch.Generator().manual_seed(42 + 3)).tolist()
+    length = 20 // num_replicas * num_replicas if drop_last else -(-20 // num_replicas) * num_replicas
+    padded = (whole + whole)[:length]
+    for rank, sampler in enumerate(replicas(20, num_replicas, start_epoch=3, drop_last=drop_last)):
+        assert list(sampler) == padded[rank::num_replicas]
+        assert len(sampler) == len(list(sampler))
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_each_epoch_is_a_permutation(shuffle):
+    """Every index once per epoch, and another order in the next one where it is shuffled."""
+    (sampler,) = replicas(100, 1, shuffle=shuffle)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    assert sorted(first) == sorted(sampler) == list(range(100))
+    assert (first != list(sampler)) == bool(shuffle)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3])
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_resume_at_every_step_is_the_suffix(num_replicas, shuffle):
+    """By start_iter or by a state through JSON, on every replica, the last step included."""
+    whole = [list(sampler) for sampler in replicas(17, num_replicas, start_epoch=2, shuffle=shuffle)]
+    for step in range(len(whole[0]) + 1):
+        state = replicas(17, num_replicas, start_epoch=2, shuffle=shuffle)[0].state_dict(step)
+        by_state = replicas(17, num_replicas, state, shuffle=shuffle)
+        by_count = replicas(17, num_replicas, start_epoch=2, start_iter=step, shuffle=shuffle)
+        for rank in range(num_replicas):
+            assert list(by_state[rank]) == list(by_count[rank]) == whole[rank][step:]
+            assert len(by_state[rank]) == len(whole[rank]) - step
+            assert (by_state[rank].epoch, by_state[rank].delivered) == (2, step)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_changed_number_of_replicas_delivers_the_rest(before, after, drop_last):
+    """At every step: what was delivered before, and then after, is the epoch in its order."""
+    order = list(replicas(17, 1)[0])
+    for step in range(len(replicas(17, before, drop_last=drop_last)[0]) + 1):
+        first = replicas(17, before, drop_last=drop_last)
+        delivered = in_turn([list(sampler)[:step] for sampler in first])
+        rest = in_turn(replicas(17, after, first[-1].state_dict(step), drop_last=drop_last))
+        both = delivered + rest
+        assert both[:17] == order[: len(both)]
+        assert 17 - after < len(both) <= 17 if drop_last else both[17:] == order[: len(both) - 17]
+
+
+@given(st.data(), st.integers(1, 60), st.booleans(), st.sampled_from(SHUFFLES))
+def test_any_chain_of_changes_delivers_the_epoch_once(data, size, drop_last, shuffle):
+    """Resume after resume, with any replicas: every sample once, repeats only to fill the last round."""
+    options = {"shuffle": shuffle, "drop_last": drop_last, "start_epoch": 5}
+    state, delivered, num_replicas = None, [], 1
+    for num_replicas in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
+        samplers = replicas(size, num_replicas, state, **options)
+        steps = data.draw(st.integers(0, len(samplers[0])))
+        delivered += in_turn([list(islice(sampler, steps)) for sampler in samplers])
+        states = [sampler.state_dict(sampler.delivered + steps) for sampler in samplers]
+        assert all(other == states[0] for other in states)
+        state = states[0]
+    delivered += in_turn(replicas(size, num_replicas, state, **options))
+    counts = Counter(delivered[:size])
+    assert max(counts.values(), default=1) == 1
+    assert len(counts) > size - num_replicas if drop_last else len(counts) == size
+
+
+def test_next_epoch_starts_at_its_beginning():
+    """The start counts in its own epoch alone; going back to that begins there again."""
+    (sampler,) = replicas(10, 1, start_epoch=1, start_iter=4)
+    rest = list(sampler)
+    sampler.set_epoch(2)
+    assert len(sampler) == len(list(sampler)) == 10
+    sampler.set_epoch(1)
+    assert list(sampler) == list(sampler) == rest
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_state_by_the_trainers_count_under_a_dataloader(num_workers):
+    """Workers are ahead of the trainer; its own count says where to go on, with persistent workers too."""
+    sampler = replicas(40, 2, start_epoch=1)[1]
+    options = {"num_workers": num_workers, "persistent_workers": bool(num_workers)}
+    loader = DataLoader(range(40), batch_size=3, sampler=sampler, **options)
+    batches = [batch.tolist() for batch in loader]
+    state = sampler.state_dict(3 * 2)
+    sampler.set_epoch(2)
+    another = [index for batch in loader for index in batch.tolist()]
+    sampler.load_state_dict(state)
+    assert [batch.tolist() for batch in loader] == batches[2:]
+    assert another == list(replicas(40, 2, start_epoch=2)[1])
+
+
+def test_lazy_order_holds_no_list_of_numbers():
+    """10**9 samples start at once, wherever, in bounded memory."""
+    dataset = range(10**9)
+    sampler = ResumableDistributedSampler(dataset, shuffle="lazy", start_iter=10**8, num_replicas=8, rank=7)
+    assert len(sampler) == 10**9 // 8 - 10**8
+    some = list(islice(sampler, 10_000))
+    assert len(set(some)) == 10_000
+    assert max(some) > 9e8
+
+
+def test_replicas_are_found_where_they_are_not_given(monkeypatch):
+    """From the environment that torchrun sets; one alone may be given."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    assert list(ResumableDistributedSampler(range(8), shuffle=False)) == [3, 7]
+    assert list(ResumableDistributedSampler(range(8), shuffle=False, rank=1)) == [1, 5]
+    monkeypatch.delenv("RANK")
+    with pytest.raises(ValueError, match="RANK is not set"):
+        ResumableDistributedSampler(range(8))
+
+
+def test_replicas_are_found_from_torch_distributed(tmp_path):
+    """An initialised process group comes before the environment."""
+    code = f"""
+import torch.distributed as dist
+from streamdata.delivery.sampler import ResumableDistributedSampler
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+print(list(ResumableDistributedSampler(range(3), shuffle=False)))
+dist.destroy_process_group()
+"""
+    environment = {**os.environ, "WORLD_SIZE": "3", "RANK": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[0, 1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"start_epoch": -1}, "as start_epoch, got -1"),
+        ({"start_iter": 1.5}, r"as start_iter, got 1\.5"),
+        ({"start_iter": 5}, r"at most 4 as start_iter, got 5\n.*one of 3 replicas, of 10 samples"),
+        ({"seed": "x"}, "as seed, got 'x'"),
+        ({"shuffle": "laxy"}, "'lazy' as shuffle, got 'laxy'"),
+        ({"num_replicas": 0}, "got dp_rank=2, dp_size=0"),
+        ({"rank": 3}, "got dp_rank=3, dp_size=3"),
+        ({"rank": True}, "as rank, got True"),
+        ({"dataset": []}, "expected a dataset with samples, got an empty one"),
+    ],
+)
+def test_useless_arguments_are_errors(options, found):
+    """The message says which, and what was expected."""
+    with pytest.raises(ValueError, match=found):
+        ResumableDistributedSampler(**{"dataset": range(10), "num_replicas": 3, "rank": 2, **options})
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 11), (0, -1), (0, None), (4, 3)])
+def test_impossible_counts_are_errors(start, count):
+    """Fewer than this sampler began with, more than the epoch has, or no number."""
+    with pytest.raises(ValueError, match=r"delivered.*, got"):
+        replicas(10, 1, start_iter=start)[0].state_dict(count)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"num_samples": 11}, "expected num_samples 10, got 11"),
+        ({"seed": 43}, "expected seed 42, got 43"),
+        ({"shuffle": "lazy"}, "expected shuffle True, got 'lazy'"),
+        ({"shuffle": 1}, "expected shuffle True, got 1"),
+        ({"version": 2}, "expected version 1, got 2"),
+        ({"epoch": -1}, "as epoch, got -1"),
+        ({"delivered_by_all": None}, "as delivered_by_all, got None"),
+        ({"delivered_by_all": 12}, "less than 12 as delivered_by_all, got 12"),
+    ],
+)
+def test_states_that_do_not_belong_are_errors(change, found):
+    """Another dataset, seed or order, or damage; the sampler stays where it was."""
+    (sampler,) = replicas(10, 1, start_iter=3)
+    with pytest.raises(StateError, match=found):
+        sampler.load_state_dict({**replicas(10, 2)[0].state_dict(2), **change})
+    assert sampler.delivered == 3
+    with pytest.raises(StateError, match="got None"):
+        sampler.load_state_dict({})
