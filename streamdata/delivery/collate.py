@@ -3,7 +3,7 @@
 `list of samples → pack (worker) → one buffer → unpack (trainer, or its pinning thread) → list of samples`
 
 A stock DataLoader sends every tensor of a batch on its own: a file descriptor, a system call and a mapping for each.
-Here a batch is one buffer, in shared memory unless it is small:
+Here a batch is one buffer, in memory that the worker lends unless the batch is small (see `segments`):
 
     [ pickle stream, protocol 5 | tensors and arrays, each aligned to 64 bytes ]
 
@@ -12,7 +12,6 @@ The stream says at which offset of the second part each tensor lies, and holds a
 
 import math
 import operator
-import os
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,16 +23,15 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
+from streamdata.delivery.segments import Loan, can_lend, lend
+
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and a multiple of every dtype's size, so that any slice may be viewed as any dtype."""
 
 SMALL_BYTES: Final = 1 << 17
-"""A batch up to this size goes through the pipe, 2 to 3 times as many a second as through a file of shared memory."""
+"""A batch up to this size goes through the pipe, which up to here is as fast as memory that is lent."""
 
 _PADDING: Final = memoryview(bytes(ALIGNMENT))
-_PIECES_PER_CALL: Final = 1000
-"""Below the 1,024 buffers that Linux takes in one writev (IOV_MAX)."""
-
 _PINNING_THREAD: Final = "_pin_memory_loop"
 """The function that DataLoader's pinning thread runs; Python names a thread for its function."""
 
@@ -81,16 +79,16 @@ class Parcel:
 
     __slots__ = ("_buffer", "_stream_bytes")
 
-    def __init__(self, buffer: torch.Tensor | bytearray, stream_bytes: int) -> None:
+    def __init__(self, buffer: Loan | bytearray, stream_bytes: int) -> None:
         self._buffer = buffer
         self._stream_bytes = stream_bytes
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[torch.Tensor | bytearray, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Loan | bytearray, int]]:
         return unpack, (self._buffer, self._stream_bytes)
 
 
 def pack(samples: list[dict[str, Any]]) -> Parcel:
-    """Copies a batch into one buffer, at once: of shared memory, or if it is small, one that goes through the pipe.
+    """Copies a batch into one buffer, at once: a segment of shared memory, or if it is small, one for the pipe.
 
     The queue's feeder thread would pickle later, and an error there only prints and lets the trainer wait for ever.
     """
@@ -102,11 +100,11 @@ def pack(samples: list[dict[str, Any]]) -> Parcel:
         raise
     pieces, stream_bytes = _pieces(packer)
     num_bytes = stream_bytes + packer.area_bytes
-    buffer = _in_shared_memory(pieces, num_bytes) if num_bytes > SMALL_BYTES else bytearray().join(pieces)
-    return Parcel(buffer, stream_bytes)
+    is_lent = num_bytes > SMALL_BYTES and can_lend()
+    return Parcel(lend(pieces, num_bytes) if is_lent else bytearray().join(pieces), stream_bytes)
 
 
-def unpack(buffer: torch.Tensor | bytearray, stream_bytes: int) -> list[dict[str, Any]]:
+def unpack(buffer: memoryview | bytearray, stream_bytes: int) -> list[dict[str, Any]]:
     """Rebuilds a batch over `buffer`, without copying tensors and arrays.
 
     The stream is trusted: it was written by `pack` in this run's own worker process, and arrives over the pipe
@@ -118,9 +116,8 @@ def unpack(buffer: torch.Tensor | bytearray, stream_bytes: int) -> list[dict[str
     """
     if _PINNING_THREAD in threading.current_thread().name:
         # DataLoader then asks every tensor to pin itself, and finds it pinned.
-        whole = torch.frombuffer(buffer, dtype=torch.uint8) if isinstance(buffer, bytearray) else buffer
-        buffer = whole.pin_memory()
-    memory = memoryview(buffer) if isinstance(buffer, bytearray) else buffer.numpy().data
+        buffer = torch.frombuffer(buffer, dtype=torch.uint8).pin_memory().numpy().data
+    memory = memoryview(buffer)
     samples: list[dict[str, Any]] = pickle.loads(  # noqa: S301  our own worker's, see above
         memory[:stream_bytes], buffers=[memory[stream_bytes:]]
     )
@@ -223,33 +220,6 @@ def _pieces(packer: _Packer) -> tuple[list[memoryview], int]:
         pieces += [_PADDING[: offset - end], part.data]
         end = offset + part.nbytes
     return [*pieces, _PADDING[: packer.area_bytes - end]], stream_bytes
-
-
-def _in_shared_memory(pieces: list[memoryview], num_bytes: int) -> torch.Tensor:
-    # As torch's own collate does: allocated in shared memory from the start, so that sending it copies nothing.
-    storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]  # noqa: SLF001
-    buffer = torch.empty(0, dtype=torch.uint8).set_(storage)
-    if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
-        # The kernel fills new pages faster than this process, which would be interrupted for each of them.
-        _write(storage._share_fd_cpu_()[0], pieces)
-    else:
-        np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=buffer.numpy())
-    return buffer
-
-
-def _write(file: int, pieces: list[memoryview]) -> None:
-    """Write all pieces to the file from its start; one call takes a limited number of pieces and of bytes."""
-    pieces, offset = [piece.cast("B") for piece in pieces if piece.nbytes], 0
-    while pieces:
-        written = os.pwritev(file, pieces[:_PIECES_PER_CALL], offset)
-        offset += written
-        done = 0
-        while done < len(pieces) and written >= pieces[done].nbytes:
-            written -= pieces[done].nbytes
-            done += 1
-        pieces = pieces[done:]
-        if written:
-            pieces[0] = pieces[0][written:]
 
 
 def _aligned(num_bytes: int) -> int:

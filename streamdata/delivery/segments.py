@@ -1,0 +1,263 @@
+"""Shared memory that a worker lends to the trainer for a batch, gets back, and lends again.
+
+`pieces of a batch → lend (worker) → a loan, through the queue → borrow (trainer) → the batch's bytes`
+
+New shared memory for every batch costs more than its data: the kernel finds and clears pages, a file descriptor is
+handed over, and both processes meet every page anew. So each worker keeps a few segments. One is a file in memory:
+
+    [ in use | retired | … 64 bytes ][ a batch ]
+
+| byte | the worker writes | the trainer writes |
+|---|---|---|
+| 0, in use | 1, before it fills a segment, which it does only when it finds 0 | 0, when nothing views the batch |
+| 1, retired | 1, when it will never fill the segment again | |
+
+A segment's first loan brings the file; the trainer maps it, and keeps the map for the loans that follow, which name the
+segment only. No message is needed for the way back, and none can be lost: a segment whose byte 0 stays 1, because the
+trainer keeps the batch, or never received it, is retired when the worker has too many.
+
+The trainer lets go of a map (what still views a batch holds it on its own) when it is retired, or when the `Process`
+of its worker is garbage, as after the end of its loader.
+
+Order of reads and writes: the queue's system calls order filling before reading. Back from the trainer, reading comes
+before the 0 in program order, which x86 keeps. Other processors may let a store overtake a load that waits for memory,
+but by nanoseconds, and after the worker sees the 0 it runs Python for microseconds before it fills the segment.
+"""
+
+import functools
+import itertools
+import multiprocessing
+import multiprocessing.reduction
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Memory: TypeAlias = npt.NDArray[np.uint8]
+
+HEADER_BYTES: Final = 64
+"""A cache line, so that a batch begins aligned."""
+
+MOST_SEGMENTS: Final = 16
+"""Per worker. More batches than that are on their way or kept by the trainer only where it collects batches."""
+
+_IN_USE, _RETIRED = 0, 1
+_MOST_TO_LEARN_FROM: Final = 31 << 20
+"""Bytes, see `_keep_freed_memory`."""
+_PIECES_PER_CALL: Final = 1000
+"""Below the 1,024 buffers that Linux takes in one writev (IOV_MAX)."""
+
+
+def can_lend() -> bool:
+    """Whether this system has files in memory: Linux does."""
+    return hasattr(os, "memfd_create")
+
+
+class Segment:
+    """A worker's side of a segment."""
+
+    def __init__(self, number: int, capacity: int) -> None:
+        self.number = number
+        self.file = os.memfd_create("streamdata")
+        weakref.finalize(self, os.close, self.file)
+        os.ftruncate(self.file, HEADER_BYTES + capacity)
+        self.memory = _mapped(self.file)
+        self.capacity = capacity
+        self.is_new = True
+
+    def fill(self, pieces: list[memoryview]) -> None:
+        """Copy a batch in; the segment must not be in use."""
+        self.memory[_IN_USE] = 1
+        pieces = [piece.cast("B") for piece in pieces if piece.nbytes]
+        if self.is_new:
+            # The kernel fills pages that are not there yet faster than this process, which would be
+            # interrupted for each of them.
+            _write(self.file, pieces)
+            return
+        memory, end = self.memory.data, HEADER_BYTES
+        for piece in pieces:
+            begin, end = end, end + piece.nbytes
+            memory[begin:end] = piece
+
+
+class Loan:
+    """A filled segment on its way; what is unpickled from it is a view of the batch."""
+
+    def __init__(self, lender: "_Lender", segment: Segment, num_bytes: int) -> None:
+        self._lender = lender
+        self._segment = segment  # its file stays open until the queue's thread has pickled this
+        self._num_bytes = num_bytes
+        self._is_first = segment.is_new
+        segment.is_new = False
+
+    def __reduce__(self) -> tuple[Callable[..., memoryview], tuple[Any, ...]]:
+        # Opened by the trainer through multiprocessing's own server of file descriptors.
+        file = multiprocessing.reduction.DupFd(self._segment.file) if self._is_first else None
+        return borrow, (self._lender.name, self._lender.pid, self._segment.number, self._num_bytes, file)
+
+
+class _Lender:
+    """The segments of this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.name = os.urandom(16)
+        self.segments: list[Segment] = []
+        self._numbers = itertools.count()
+
+    def take(self, num_bytes: int) -> Segment:
+        """The smallest free segment that is large enough, else a new one, in the place of one that is not."""
+        free = [segment for segment in self.segments if not segment.memory[_IN_USE]]
+        fitting = [segment for segment in free if segment.capacity >= num_bytes]
+        if fitting:
+            return min(fitting, key=lambda segment: segment.capacity)
+        if free or len(self.segments) == MOST_SEGMENTS:
+            self._retire(free[0] if free else self.segments[0])
+        # Pages that no batch has reached do not exist yet, so that spare capacity costs nothing.
+        segment = Segment(next(self._numbers), 1 << (num_bytes - 1).bit_length())
+        _keep_freed_memory(2 * num_bytes)
+        self.segments.append(segment)
+        return segment
+
+    def _retire(self, segment: Segment) -> None:
+        segment.memory[_RETIRED] = 1
+        self.segments.remove(segment)
+
+
+_lender: _Lender | None = None
+
+
+def lend(pieces: list[memoryview], num_bytes: int) -> Loan:
+    """Copies the pieces of a batch, one after another, into a segment of this process.
+
+    Args:
+        pieces: contiguous memory of any item size.
+        num_bytes: of all pieces together.
+    """
+    global _lender  # noqa: PLW0603  the segments belong to the process
+    if _lender is None or _lender.pid != os.getpid():  # what was forked leaves the segments to its parent
+        _lender = _Lender()
+    segment = _lender.take(num_bytes)
+    segment.fill(pieces)
+    return Loan(_lender, segment, num_bytes)
+
+
+_maps: dict[bytes, dict[int, Memory]] = {}
+"""By lender and number: the segments that workers of this process lent to it."""
+
+_forks = 0
+
+
+def borrow(lender: bytes, pid: int, number: int, num_bytes: int, file: Any) -> memoryview:
+    """A view of a batch, in the trainer; the segment goes back when nothing views the batch any more.
+
+    Args:
+        lender: the unique name of the worker's set of segments.
+        pid: of the worker.
+        number: of the segment within the set.
+        num_bytes: of the batch.
+        file: the segment's file as `multiprocessing.reduction.DupFd` sends it, None if the segment was lent before.
+
+    Returns:
+        Its bytes, writable.
+
+    Raises:
+        RuntimeError: the worker died after it sent the first loan of a segment.
+    """
+    _watch_forks()
+    maps = _maps.get(lender)
+    if maps is None:
+        maps = _meet(lender, pid)
+    if file is not None:
+        for retired in [known for known, memory in maps.items() if memory[_RETIRED]]:
+            del maps[retired]
+        maps[number] = _received(file, pid)
+        _keep_freed_memory(2 * num_bytes)
+    assert number in maps, f"worker {pid} lent segment {number} again, which never arrived"
+    memory = maps[number]
+    # Views of an array keep its base alive in its stead where that is an array too; here it is a tensor.
+    batch = torch.from_numpy(memory)[HEADER_BYTES : HEADER_BYTES + num_bytes].numpy()
+    if lender in _maps:  # else nobody will know when to let go of the map, so the segment is not to be lent again
+        weakref.finalize(batch, _give_back, memory, _forks).atexit = False
+    return batch.data
+
+
+def _meet(lender: bytes, pid: int) -> dict[int, Memory]:
+    """A place for a worker's segments, kept as long as its `Process`; a stranger's is not kept."""
+    maps: dict[int, Memory] = {}
+    for process in multiprocessing.active_children():
+        if process.pid == pid:
+            _maps[lender] = maps
+            weakref.finalize(process, _maps.pop, lender, None).atexit = False
+    return maps
+
+
+def _give_back(memory: Memory, forks: int) -> None:
+    # After a fork both processes may view the batch, and neither knows what the other does.
+    if forks == _forks:
+        memory[_IN_USE] = 0
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(before=_count_fork, after_in_parent=_count_fork, after_in_child=_leave_maps_to_parent)
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603  counts what happens to the process
+    _forks += 1
+
+
+def _leave_maps_to_parent() -> None:
+    _count_fork()
+    _maps.clear()
+
+
+def _received(file: Any, pid: int) -> Memory:
+    try:
+        descriptor: int = file.detach()
+    except (OSError, EOFError) as error:
+        raise RuntimeError(
+            f"mixed_collate: expected the DataLoader worker {pid} to hand over its batch, got no answer\n"
+            "  It was killed, perhaps for want of memory: see the system's log."
+        ) from error
+    try:
+        return _mapped(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(file: int) -> Memory:
+    # Not `mmap.mmap`, which keeps a file descriptor open for each map.
+    size_bytes = os.fstat(file).st_size
+    memory: Memory = torch.from_file(f"/proc/self/fd/{file}", shared=True, size=size_bytes, dtype=torch.uint8).numpy()
+    return memory
+
+
+def _keep_freed_memory(size_bytes: int) -> None:
+    """Lets this process keep that much freed memory, for the values of the next batch.
+
+    The GNU C library gives free memory at the end of its heap back to the kernel, so that every batch would get its
+    pages anew. How much it keeps, it learns from the largest block that was ever mapped and freed, up to 32 MiB (see
+    `M_MMAP_THRESHOLD` in mallopt(3)): twice its size. Other allocators are left as they are.
+    """
+    np.empty(min(size_bytes, _MOST_TO_LEARN_FROM), np.uint8)
+
+
+def _write(file: int, pieces: list[memoryview]) -> None:
+    """Writes all pieces after the header; one call takes a limited number of pieces and of bytes."""
+    offset = HEADER_BYTES
+    while pieces:
+        written = os.pwritev(file, pieces[:_PIECES_PER_CALL], offset)
+        offset += written
+        done = 0
+        while done < len(pieces) and written >= pieces[done].nbytes:
+            written -= pieces[done].nbytes
+            done += 1
+        pieces = pieces[done:]
+        if written:
+            pieces[0] = pieces[0][written:]
