@@ -3,9 +3,10 @@
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -25,6 +26,7 @@ from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
+_NO_VERSION = -1
 
 
 class MergedDataset(IterableDataset[Sample]):
@@ -146,6 +148,7 @@ class MergedDataset(IterableDataset[Sample]):
         epoch_pass = progress.newest_pass if explicit is None else explicit
         lane = self._lane(progress, epoch_pass)
         progress.check_lane(lane)
+        knows_rank = progress.knows_rank(epoch_pass, lane.dp_rank)
         run = Run(
             lane=lane,
             progress=progress,
@@ -153,8 +156,12 @@ class MergedDataset(IterableDataset[Sample]):
             epoch_pass=epoch_pass,
             header=header(nodes, lane),
             from_window=self._from_window,
+            watched=self._control.watch_version(),
+            version=self._version if knows_rank else _NO_VERSION,
+            refuse=partial(self._refuse, lane, progress, self._version),
         )
-        return self._samples(run, self._version)
+        top = self._mixture(run, "", (self.seed,), parent_endless=False)
+        return top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top)
 
     def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
         """Keep the recipe's dynamic objects with their places, to name the one that cannot be pickled to workers."""
@@ -182,15 +189,6 @@ class MergedDataset(IterableDataset[Sample]):
         sent = self._group_of_sender if self._received_in == os.getpid() else None
         return sent or data_parallel_at_fork()
 
-    def _samples(self, run: Run, version: int) -> Iterator[Sample]:
-        top = self._mixture(run, "", (self.seed,), parent_endless=False)
-        present = self._control.watch_version()
-        knows_rank = run.progress.knows_rank(run.epoch_pass, run.lane.dp_rank)
-        for sample in top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top):
-            if present[0] != version or not knows_rank:
-                self._refuse(run, version)
-            yield sample
-
     def _yielded(self, run: Run, top: Mixture) -> Iterator[Sample]:
         """The samples of a top with a yield function, which has an entry of its own."""
         key = top.key("", 0)
@@ -199,12 +197,14 @@ class MergedDataset(IterableDataset[Sample]):
         for sample, cursor in top.start(0, standing.cursor if standing else None):
             draws += 1
             sample[CURSOR] = ((key, draws, 0.0, cursor),)
+            if run.watched[0] != run.version:
+                run.refuse()
             yield sample
 
-    def _refuse(self, run: Run, version: int) -> None:
+    def _refuse(self, lane: Lane, progress: Progress, version: int) -> NoReturn:
         self._check_version(version)
         raise StateError(
-            f"states: they hold nothing of rank {run.lane.dp_rank}, only of ranks {run.progress.ranks()}\n"
+            f"states: they hold nothing of rank {lane.dp_rank}, only of ranks {progress.ranks()}\n"
             "  Load this rank's own states, or those of all ranks, joined by merge_states."
         )
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from streamdata.errors import SourceError
 from streamdata.mixing.clock import start_clocks
@@ -28,6 +28,11 @@ class Run:
     epoch_pass: int
     header: str
     from_window: bool
+    watched: memoryview
+    """One number, which is `version` unless the states are no longer, or never were, those to go on with."""
+    version: int
+    refuse: Callable[[], NoReturn]
+    """Says why they are not."""
 
 
 class Child(Protocol):
@@ -119,6 +124,7 @@ class Mixture:
         keys = [self.key(child.path, round_) for child in self._children]
         nested = [child.is_mixture for child in self._children]
         steps, draws, cost = self._steps, self._draws, self._blend.cost
+        watched, version = self._run.watched, self._run.version
         while heap:
             clock, i = heap[0]
             try:
@@ -133,6 +139,8 @@ class Mixture:
             entry: Entry = (keys[i], count, clock, cursor)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
             heapreplace(heap, (clock, i))
+            if watched[0] != version:
+                self._run.refuse()
             yield sample
 
     def _begin(self, round_: int) -> list[tuple[float, int]]:

@@ -2,11 +2,11 @@
 
 1. environment → `DataParallel`, `Lane` → who reads
 2. names and seeds → `stable_seed` → 63-bit seeds, the same on every machine
-3. seed and size → `Permutation` → an order that is computed, never stored
+3. seed and size → `Permutation` → an order that is computed, never stored; `shuffled` → one of few enough to be listed
 """
 
-from streamdata.run.permutation import Permutation
+from streamdata.run.permutation import Permutation, shuffled
 from streamdata.run.seeds import stable_seed
 from streamdata.run.topology import DataParallel, Lane, find_data_parallel
 
-__all__ = ["DataParallel", "Lane", "Permutation", "find_data_parallel", "stable_seed"]
+__all__ = ["DataParallel", "Lane", "Permutation", "find_data_parallel", "shuffled", "stable_seed"]

@@ -1,8 +1,9 @@
 """The file that an index is kept in: a checked header, rows of a fixed size, and a CRC32 per 512 rows.
 
 Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes per row, size and version of the shard
-and of its sidecar, number of records, how much was passed over and where first, CRC32 of the header so far), one row
-per record and one more that tells where the last record ends, then the CRCs. The header is checked whenever it is
+and of its sidecar, number of records, how much was passed over and where first, how many records hold integers that
+64 bits cannot, CRC32 of the header so far), one row per record and one more that tells where the last record ends, then
+the CRCs. The header is checked whenever it is
 read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9 records.
 """
 
@@ -16,12 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import Stamp
 
 _MAGIC = b"sdindex\n"
-_FORMAT = 1
-_HEADER = struct.Struct("<8s8sIIQqQqQQQ")
+_FORMAT = 2
+_HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 CHUNK_ROWS = 512
@@ -34,6 +34,15 @@ class IndexDamageError(Exception):
     """An index file is not what was published; it is to be built again."""
 
 
+class Contents(NamedTuple):
+    """What indexing a shard finds."""
+
+    rows: Rows  # one more than there are records
+    skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
+    first_skipped: int  # where the first was: a line from 1, an offset, or a record from 0
+    long_integers: int = 0  # rows of JSONL with an integer that 64 bits cannot hold, which are errors when read
+
+
 class IndexHeader(NamedTuple):
     """What an index says of its shard without its rows."""
 
@@ -41,8 +50,9 @@ class IndexHeader(NamedTuple):
     row_bytes: int
     stamps: tuple[Stamp, Stamp]  # of the shard, of its sidecar
     num_records: int
-    skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
-    first_skipped: int  # where the first was: a line from 1, an offset, or a record from 0
+    skipped: int  # this and what follows as in `Contents`
+    first_skipped: int
+    long_integers: int
 
 
 def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
@@ -51,7 +61,7 @@ def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
     (shard, sidecar) = header.stamps
     head = _HEADER.pack(
         _MAGIC, header.kind.encode(), _FORMAT, header.row_bytes, *shard, *sidecar, header.num_records, header.skipped,
-        header.first_skipped,
+        header.first_skipped, header.long_integers,
     )  # fmt: skip
     body = rows.tobytes()
     step = CHUNK_ROWS * header.row_bytes
@@ -64,17 +74,19 @@ def _chunks(count: int) -> int:
 
 
 def _decode(head: bytes, size: int) -> IndexHeader:
-    if len(head) < HEADER_BYTES or zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
-        raise IndexDamageError("its header does not match its CRC32")
+    if len(head) < HEADER_BYTES:
+        raise IndexDamageError(f"it has {len(head)} bytes, expected at least {HEADER_BYTES}")
     magic, kind, version, row_bytes, *numbers = _HEADER.unpack_from(head)
     if (magic, version) != (_MAGIC, _FORMAT):
         raise IndexDamageError(f"it is of format {magic!r} {version}, expected {_MAGIC!r} {_FORMAT}")
+    if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
+        raise IndexDamageError("its header does not match its CRC32")
     count = numbers[4]
     expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
     if size != expected:
         raise IndexDamageError(f"it has {size} bytes, expected {expected}")
     stamps = (Stamp(*numbers[0:2]), Stamp(*numbers[2:4]))
-    return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:7])
+    return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:8])
 
 
 def read_header(path: Path) -> IndexHeader:
@@ -103,25 +115,25 @@ class IndexFile:
         self._rows: Rows = np.frombuffer(self._map, dtype, count + 1, HEADER_BYTES)
         crcs_at = HEADER_BYTES + self._rows.nbytes
         self._crcs: npt.NDArray[np.uint32] = np.frombuffer(self._map, "<u4", _chunks(count), crcs_at)
-        self._checked = np.zeros(_chunks(count), np.bool_)
+        self._checked = bytearray(_chunks(count))
 
-    def rows(self, numbers: Int64s) -> tuple[Rows, Rows]:
-        """The rows of these records, and the rows after them (which tell where the records end).
+    def run(self, first: int, count: int) -> bytes:
+        """The rows of `count` records from `first` on and the row after them (which tells where the last one ends).
 
         Raises:
             IndexDamageError: A row is not as it was published.
         """
-        following = numbers + 1
-        if len(numbers) and int(following.max()) > self.header.num_records:
-            raise IndexDamageError(f"it has {self.header.num_records} records, expected {int(following.max())} or more")
-        for chunks in (numbers // CHUNK_ROWS, following // CHUNK_ROWS):
-            if not self._checked[chunks].all():
-                self._check(np.unique(chunks))
-        return self._rows[numbers], self._rows[following]
+        last = first + count
+        if last > self.header.num_records:
+            raise IndexDamageError(f"it has {self.header.num_records} records, expected {last} or more")
+        chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
+        while (chunk := self._checked.find(0, chunk, stop)) >= 0:
+            self._check(chunk)
+        row_bytes = self.header.row_bytes
+        return self._map[HEADER_BYTES + first * row_bytes : HEADER_BYTES + (last + 1) * row_bytes]
 
-    def _check(self, chunks: Int64s) -> None:
-        for chunk in chunks[~self._checked[chunks]].tolist():
-            crc = zlib.crc32(self._rows[chunk * CHUNK_ROWS : (chunk + 1) * CHUNK_ROWS].tobytes())
-            if crc != self._crcs[chunk]:
-                raise IndexDamageError(f"rows from {chunk * CHUNK_ROWS} on do not match their CRC32")
-            self._checked[chunk] = True
+    def _check(self, chunk: int) -> None:
+        crc = zlib.crc32(self._rows[chunk * CHUNK_ROWS : (chunk + 1) * CHUNK_ROWS].tobytes())
+        if crc != self._crcs[chunk]:
+            raise IndexDamageError(f"rows from {chunk * CHUNK_ROWS} on do not match their CRC32")
+        self._checked[chunk] = 1

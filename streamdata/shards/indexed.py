@@ -9,7 +9,7 @@ from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import NO_STAMP, Rows
 from streamdata.shards.indexing import Job, warn_of_skipped
 from streamdata.shards.readers import Int64s
-from streamdata.shards.runs import Runs, check_spans, gather, spread
+from streamdata.shards.runs import Runs, check_spans, gather
 from streamdata.shards.storage import Stamp, base_name, close_unused, is_remote, stamps_of
 
 
@@ -44,15 +44,17 @@ class IndexedFiles:
         self._sizes: Int64s = np.array([stamp.size for stamp in self.stamps], np.int64)
         self.num_records: Int64s = np.array([headers[place].num_records for place in places], np.int64)
         self.skipped = sum(headers[place].skipped for place in places)
+        self.holds_long_integers = np.array([headers[place].long_integers > 0 for place in places], np.bool_)
 
     def runs(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
         """The records of the runs [first, first + count)."""
         inside = (firsts >= 0) & (counts >= 0) & (firsts + counts <= self.num_records[shards])
         assert inside.all(), f"runs {np.flatnonzero(~inside)} go beyond their shards"
-        return spread(shards, firsts, counts)
+        is_run = counts > 0
+        return Runs(shards[is_run], firsts[is_run], counts[is_run])
 
-    def rows(self, runs: Runs, dtype: np.dtype[Any]) -> tuple[Rows, Rows]:
-        """The index rows of these records, and the rows after them."""
+    def rows(self, runs: Runs, dtype: np.dtype[Any]) -> tuple[Rows, Int64s]:
+        """The index rows of these runs, each with the row after it, and which of them are the records' own."""
         return gather(lambda shard: (self.jobs[shard], self.all_stamps[shard]), runs, dtype)
 
     def check_spans(self, runs: Runs, begins: Int64s, ends: Int64s) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,16 +11,8 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.shards import jsonl_index, sidecar_index, tar_index
-from streamdata.shards.index_file import (
-    IndexDamageError,
-    IndexFile,
-    IndexHeader,
-    Rows,
-    encode,
-    read_header,
-)
+from streamdata.shards.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
-from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import Stamp, check_stamp, is_remote, local_path
 
@@ -47,7 +39,7 @@ class Found(NamedTuple):
 
 class _Kind(NamedTuple):
     dtype: np.dtype[Any]
-    build: Callable[[Job], tuple[Rows, int, int]]
+    build: Callable[[Job], Contents]
     skipped: str  # what the count of the passed over counts
 
 
@@ -101,12 +93,12 @@ def build(job: Job, stamps: Stamps) -> Found:
         ShardError: The shard is damaged, or it changed meanwhile.
     """
     kind = KINDS[job.kind]
-    rows, skipped, first = kind.build(job)
+    contents = kind.build(job)
     check_stamp(job.url, stamps[0])
     if job.sidecar:
         check_stamp(job.sidecar, stamps[1])
-    header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(rows) - 1, skipped, first)
-    return Found(publish_beside_or_cached(*_places(job), encode(header, rows)), header)
+    header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
+    return Found(publish_beside_or_cached(*_places(job), encode(header, contents.rows)), header)
 
 
 def warn_of_skipped(job: Job, header: IndexHeader) -> None:
@@ -131,16 +123,18 @@ def _open(job: Job, stamps: Stamps) -> IndexFile:
     return IndexFile((found or build(job, stamps)).path, KINDS[job.kind].dtype)
 
 
-def rows_of(job: Job, stamps: Stamps, numbers: Int64s) -> tuple[Rows, Rows]:
-    """The rows of these records and the rows after them, from an index that is built again if it is damaged."""
+def rows_of(job: Job, stamps: Stamps, runs: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The rows of each run (first, count), and the row after it, from an index that is built again if it is damaged."""
     try:
-        return open_index(job, stamps).rows(numbers)
+        index = open_index(job, stamps)
+        return [index.run(first, count) for first, count in runs]
     except IndexDamageError as damage:
         logger.warning("index of '%s': %s; it is built again", job.url, damage)
     path = build(job, stamps).path
     _open_indexes.forget((job, stamps))
     try:
-        return _open_indexes.get((job, stamps), lambda _: IndexFile(path, KINDS[job.kind].dtype)).rows(numbers)
+        index = _open_indexes.get((job, stamps), lambda _: IndexFile(path, KINDS[job.kind].dtype))
+        return [index.run(first, count) for first, count in runs]
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Look after the disk that holds it."

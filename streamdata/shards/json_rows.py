@@ -42,7 +42,7 @@ def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> R
         raise explain(line, url, number) from None
     if type(row) is not dict:
         raise explain(line, url, number)
-    if doubtful and _LONG_DIGITS.search(line):
+    if doubtful:
         check_integers(line, url, number)
     return row
 
@@ -73,6 +73,8 @@ def _bad(url: str, number: int, column: int, expected: str, got: str) -> ShardEr
 
 def check_integers(line: bytes, url: str, number: int) -> None:
     """Raise if a line, which is known to be JSON, holds an integer below -2^63 or above 2^64 - 1."""
+    if _LONG_DIGITS.search(line) is None:
+        return
     for token in _STRING_OR_NUMBER.finditer(line):
         digits = token[0]
         if len(digits) < _MAX_DIGITS or not _INTEGER.fullmatch(digits):
@@ -80,6 +82,15 @@ def check_integers(line: bytes, url: str, number: int) -> None:
         if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
             column = len(line[: token.start()].decode("utf-8")) + 1
             raise _bad(url, number, column, "an integer from -2^63 to 2^64 - 1", _shortened(digits.decode()))
+
+
+def holds_long_integer(line: bytes) -> bool:
+    """Whether a line may hold such an integer. One that is no JSON is an error anyway."""
+    try:
+        check_integers(line, "", 0)
+    except (ShardError, UnicodeDecodeError):
+        return True
+    return False
 
 
 def _shortened(text: str) -> str:

@@ -3,8 +3,9 @@
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.shards.index_file import Rows
-from streamdata.shards.json_lines import lines_of
+from streamdata.shards.index_file import Contents
+from streamdata.shards.json_lines import Lines, lines_of
+from streamdata.shards.json_rows import doubtful_integers, holds_long_integer
 from streamdata.shards.storage import byte_source
 
 # A row's line number is its own number plus the blank lines before it.
@@ -12,15 +13,15 @@ DTYPE = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
 _MAX_BLANKS = 2**32 - 1
 
 
-def build_rows(url: str) -> tuple[Rows, int, int]:
-    """Rows of the shard's records and one for its end, the number of blank lines, the first of them (from 1).
+def build_rows(url: str) -> Contents:
+    """Rows of the shard's records and one for its end; what is passed over are blank lines (the first from 1).
 
     Raises:
         ShardError: There are more blank lines than 32 bits count.
     """
     source = byte_source(url)
     parts = [np.zeros(0, DTYPE)]
-    blanks = first_blank = lines = 0
+    blanks = first_blank = lines = long_integers = 0
     for piece in lines_of(source):
         before = blanks + np.cumsum(piece.is_blank)
         rows = np.zeros(len(before), DTYPE)
@@ -31,6 +32,14 @@ def build_rows(url: str) -> tuple[Rows, int, int]:
         blanks, lines = int(before[-1]), lines + len(before)
         if blanks > _MAX_BLANKS:
             raise ShardError(f"shard '{url}': {blanks} blank lines, expected at most {_MAX_BLANKS}\n  Remove them.")
+        long_integers += _long_integers(piece)
     end = np.zeros(1, DTYPE)
     end["offset"], end["blanks"] = source.size, blanks
-    return np.concatenate([*parts, end]), blanks, first_blank
+    return Contents(np.concatenate([*parts, end]), blanks, first_blank, long_integers)
+
+
+def _long_integers(piece: Lines) -> int:
+    """How many of the lines hold an integer that 64 bits cannot."""
+    doubtful = np.unique(np.searchsorted(piece.ends, doubtful_integers(piece.buffer)))
+    whole = doubtful[doubtful < len(piece.ends)].tolist()  # after the last line there may be the beginning of another
+    return sum(holds_long_integer(piece.line(line)) for line in whole)

@@ -1,4 +1,4 @@
-"""Publishing a file so that readers see all of it or none: temporary file → fsync → rename → fsync of the directory."""
+"""Publishing so that readers see all or nothing: temporary file or directory → fsync → rename → fsync of the parent."""
 
 import errno
 import os
@@ -17,8 +17,7 @@ def publish(path: Path, parts: Sequence[bytes]) -> None:
     Raises:
         OSError: The directory cannot be written.
     """
-    # Not tempfile.mkstemp: its file is readable by its owner only, and a data set is shared.
-    temporary = path.with_name(f".{path.name.removeprefix('.')}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = temporary_beside(path)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -29,11 +28,33 @@ def publish(path: Path, parts: Sequence[bytes]) -> None:
     except BaseException:
         temporary.unlink()
         raise
-    _sync_directory(path.parent)
+    _sync(path.parent)
 
 
-def _sync_directory(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def temporary_beside(path: Path) -> Path:
+    """A new name beside `path` that readers pass over, since it begins with a dot.
+
+    Not tempfile's: what that makes is readable by its owner only, and a data set is shared.
+    """
+    return path.with_name(f".{path.name.removeprefix('.')}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def publish_written(temporary: Path, path: Path) -> None:
+    """Bring a file, or a directory of files, that is written in full to the place where readers look.
+
+    Raises:
+        OSError: A directory that is not empty is at `path`, or it cannot be written. What is `temporary` stays.
+    """
+    for file in sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
+        _sync(file)
+    if temporary.is_dir():
+        _sync(temporary)
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -4,14 +4,16 @@ A record is a fresh dict with `__url__`, `__key__` and its fields. Readers are p
 the process that reads.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Record = dict[str, Any]
 Int64s = npt.NDArray[np.int64]
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Window(Protocol):
@@ -21,8 +23,11 @@ class Window(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, positions: Sequence[int] | Int64s) -> list[Record]:
-        """The records at these positions, in this order."""
+    def take(self, positions: Sequence[int] | Int64s, common: Mapping[str, Any] = NO_FIELDS) -> Iterator[Record]:
+        """The records at these positions, in this order, each with the fields `common` beside its own.
+
+        Their bytes are read at the first one, and a record is made when it is asked for.
+        """
         ...
 
 

@@ -1,6 +1,7 @@
 """Runs of consecutive records → their rows in the indexes of their shards."""
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,38 +13,45 @@ from streamdata.shards.readers import Int64s
 
 
 class Runs(NamedTuple):
-    """The records of several runs, one after another."""
+    """Runs of consecutive records, none of them empty; each array has one number per run."""
 
-    shards: Int64s  # of each record
-    numbers: Int64s  # of each record, in its shard
-    counts: Int64s  # of the records of each run, none of them 0
+    shards: Int64s
+    firsts: Int64s  # number of the first record, in its shard
+    counts: Int64s
+
+    def per_record(self, values: Int64s) -> Int64s:
+        """One value per run → one per record."""
+        return np.repeat(values, self.counts)
+
+    def numbers(self) -> Int64s:
+        """The number of each record, in its shard."""
+        starts = np.cumsum(self.counts) - self.counts
+        return np.arange(int(self.counts.sum())) + self.per_record(self.firsts - starts)
 
 
-def spread(shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
-    """The records of the runs [first, first + count)."""
-    starts = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
-    return Runs(np.repeat(shards, counts), numbers, counts[counts > 0])
+def gather(jobs: Callable[[int], tuple[Job, Stamps]], runs: Runs, dtype: np.dtype[Any]) -> tuple[Rows, Int64s]:
+    """The rows of each run, with the row after it, and which of them are the records' own.
 
-
-def gather(jobs: Callable[[int], tuple[Job, Stamps]], runs: Runs, dtype: np.dtype[Any]) -> tuple[Rows, Rows]:
-    """The index rows of the records of `runs` and the rows after them; each shard's index is asked once."""
-    rows: Rows = np.empty(len(runs.shards), dtype)
-    following: Rows = np.empty(len(runs.shards), dtype)
-    order = np.argsort(runs.shards, kind="stable")
-    shards, begins = np.unique(runs.shards[order], return_index=True)
-    for shard, begin, end in zip(shards.tolist(), begins, [*begins[1:], len(order)], strict=False):
-        places = order[begin:end]
-        rows[places], following[places] = rows_of(*jobs(shard), runs.numbers[places])
-    return rows, following
+    What follows such a row tells where the record ends. Each shard's index is asked once.
+    """
+    shards = runs.shards.tolist()
+    bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
+    pieces = [b""] * len(bounds)
+    for shard, group in groupby(sorted(range(len(shards)), key=shards.__getitem__), shards.__getitem__):
+        places = list(group)
+        for place, piece in zip(places, rows_of(*jobs(shard), [bounds[place] for place in places]), strict=True):
+            pieces[place] = piece
+    own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
+    return np.frombuffer(b"".join(pieces), dtype), own
 
 
 def check_spans(url: Callable[[int], str], runs: Runs, begins: Int64s, ends: Int64s, sizes: Int64s) -> None:
     """Raise unless each record of an index lies within its shard: an index may come with a shard from anywhere."""
-    wrong = np.flatnonzero((begins >= ends) | (begins < 0) | (ends > sizes[runs.shards]))
+    wrong = np.flatnonzero((begins >= ends) | (begins < 0) | (ends > runs.per_record(sizes[runs.shards])))
     if len(wrong):
         place = int(wrong[0])
         raise ShardError(
-            f"index of '{url(int(runs.shards[place]))}': record {int(runs.numbers[place])} expected within the shard, "
-            f"got bytes {int(begins[place])} to {int(ends[place])}\n  Delete the index; it is then built again."
+            f"index of '{url(int(runs.per_record(runs.shards)[place]))}': record {int(runs.numbers()[place])} expected "
+            f"within the shard, got bytes {int(begins[place])} to {int(ends[place])}\n"
+            "  Delete the index; it is then built again."
         )

@@ -123,7 +123,8 @@ class _Joiner:
         offset, length = self._keys.find(np.array([key_hash(key)], np.uint64))[0].tolist()
         line = None
         if length:
-            line, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]), b"".join)
+            memory, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]))
+            line = bytes(memory)
         else:
             self._notice(1, f"record '{record['__key__']}'")
         join(record, line, self._meta_names, self._sidecar, offset)

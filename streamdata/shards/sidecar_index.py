@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import ShardError
-from streamdata.shards.index_file import Rows
+from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Record
@@ -118,7 +118,7 @@ class SidecarKeys:
         return found
 
 
-def build_rows(url: str, sidecar: str) -> tuple[Rows, int, int]:
+def build_rows(url: str, sidecar: str) -> Contents:
     """Rows of the tar's records and one more, the number of records without a line, the first of them (from 0).
 
     Raises:
@@ -132,4 +132,4 @@ def build_rows(url: str, sidecar: str) -> tuple[Rows, int, int]:
     missing = np.flatnonzero(found["length"] == 0)
     rows: Rows = np.zeros(len(found) + 1, DTYPE)
     rows[:-1] = found
-    return rows, len(missing), int(missing[0]) if len(missing) else 0
+    return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0)

@@ -9,7 +9,6 @@ import re
 import stat
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -136,7 +135,6 @@ class LocalShard:
         self.fd = os.open(self._path, os.O_RDONLY)
         status = os.fstat(self.fd)
         self.size: int = status.st_size
-        self.pread = partial(os.pread, self.fd)  # as read, in one call; fewer bytes also beyond 2 GiB
         self._identity = (status.st_dev, status.st_ino)
 
     def __del__(self) -> None:
@@ -155,13 +153,21 @@ class LocalShard:
             pieces.append(piece)
         return b"".join(pieces)
 
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Fill the memory from `offset`; return how many bytes there were, fewer only at the end of the file."""
+        size = done = os.preadv(self.fd, (memory,), offset)
+        while done < len(memory) and size:  # one call reads at most 2 GiB
+            size = os.preadv(self.fd, (memory[done:],), offset + done)
+            done += size
+        return done
+
     def check(self, expected: Stamp) -> None:
         """Raise ShardError unless this is the version that was indexed, and the file at its path.
 
         A file that another was renamed over lives on under its descriptor, but has no links any more.
         """
         status = os.fstat(self.fd)
-        if (status.st_size, status.st_mtime_ns) != expected or not status.st_nlink:
+        if status.st_size != expected[0] or status.st_mtime_ns != expected[1] or not status.st_nlink:
             self._fail(expected)
 
     def check_path(self, expected: Stamp) -> None:

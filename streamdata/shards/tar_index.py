@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.shards.index_file import Rows
+from streamdata.shards.index_file import Contents
 from streamdata.shards.storage import byte_source
 from streamdata.shards.tar_headers import BLOCK
 from streamdata.shards.tar_names import key_hash
@@ -15,7 +15,7 @@ from streamdata.shards.tar_records import SkippedMembers, interleaved, no_field,
 DTYPE = np.dtype([("block", "<u4"), ("crc", "<u4")])
 
 
-def build_rows(url: str) -> tuple[Rows, int, int]:
+def build_rows(url: str) -> Contents:
     """Rows of the shard's records and one for their end, the number of members passed over, the offset of the first.
 
     Raises:
@@ -36,7 +36,7 @@ def build_rows(url: str) -> tuple[Rows, int, int]:
     rows["block"][:-1] = np.array(offsets, np.uint64) // BLOCK
     rows["block"][-1] = end // BLOCK
     rows["crc"][:-1] = crcs
-    return rows, skipped.count, skipped.first
+    return Contents(rows, skipped.count, skipped.first)
 
 
 def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", offsets: "array[int]") -> None:

@@ -1,5 +1,6 @@
 """The fast way to read a record of a tar shard: one whose headers say name and size in the simplest way."""
 
+import mmap
 import struct
 import zlib
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from streamdata.shards.tar_names import field_name
 
 MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
 _MAX_FIELD_NAMES = 4096
+_PAX = ord("x")  # the type of an extended header
 _NO_NEGATIVES = (1 << 62) - BLOCK  # rounds down to blocks, and a negative size up to more than any record has
 
 
@@ -31,10 +33,10 @@ class _FieldNames(dict[bytes, str]):
         return name
 
 
-class _Layouts(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
+class _Layouts(dict[int, Callable[[mmap.mmap, int], tuple[Any, ...]]]):
     """What takes field and size out of a header, by the length of the key."""
 
-    def __missing__(self, key_bytes: int) -> Callable[[bytes, int], tuple[Any, ...]]:
+    def __missing__(self, key_bytes: int) -> Callable[[mmap.mmap, int], tuple[Any, ...]]:
         layout = self[key_bytes] = plain_layout(key_bytes).unpack_from
         return layout
 
@@ -43,33 +45,33 @@ _field_names = _FieldNames()
 _layouts = _Layouts()
 
 
-def plain_record(buffer: bytes, span: int, crc: int, url: str) -> Record | None:
-    """The record whose members, with plain headers, fill `buffer`; None if they are not those that were indexed.
+def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) -> Record | None:
+    """The record whose members, with plain headers, fill [begin, end); None if they are not those that were indexed.
 
     This is the loop that reading tar shards lives in. It believes what it reads, because in the end the CRC32
     of all names and sizes is compared with the index, where only records that it reads rightly have such a one (see
     `TarRecord.crc`).
     """
-    name = buffer[:100]
-    at = skip = 0
-    if buffer[156:157] == b"x":
-        at = skip = SHORT_PAX
-        name = buffer[at : at + 100]
+    at, skip = begin, 0
+    if memory[at + 156] == _PAX:
+        skip = SHORT_PAX
+        at += skip
+    name = memory[at : at + 100]
     dot = name.find(b".", name.rfind(b"/") + 1)
     key = name[:dot]
     record: Record = {"__key__": key.decode("utf-8", "surrogateescape"), "__url__": url}
     names, unpack, seen = _field_names, _layouts[dot], [key]
     try:
         while True:
-            header = field, digits = unpack(buffer, at)
+            header = field, digits = unpack(memory, at)
             seen += header
             size = int(digits, 8)
             at += BLOCK
-            record[names[field]] = buffer[at : at + size]
+            record[names[field]] = memory[at : at + size]
             at += (size + 511) & _NO_NEGATIVES
-            if at >= span:
+            if at >= end:
                 break
             at += skip
     except (ValueError, struct.error):  # no octal number, no header: these are not the members of a plain record
         return None
-    return record if at == span == len(buffer) and zlib.crc32(b"".join(seen)) == crc else None
+    return record if at == end and zlib.crc32(b"".join(seen)) == crc else None

@@ -56,7 +56,7 @@ class ImageJsonlDataset:
     def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         firsts = np.asarray(indices, dtype=np.int64)
         window = self._lines.window(np.zeros_like(firsts), firsts, np.ones_like(firsts))
-        return window.take(list(range(len(firsts))))
+        return list(window.take(np.arange(len(firsts))))
 
     def _with_image(self, record: Record) -> Record:
         name = record.get("imagepath")

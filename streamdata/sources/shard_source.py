@@ -1,8 +1,8 @@
 """Shards as a source: cut into blocks, read in windows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from streamdata.errors import StateError
 from streamdata.progress import Position
 from streamdata.progress.fields import CURSOR, SEED
-from streamdata.run import Permutation, stable_seed
-from streamdata.shards.readers import IndexedShards, SequentialShards, Window
+from streamdata.run import shuffled, stable_seed
+from streamdata.shards.readers import IndexedShards, SequentialShards
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record
@@ -21,8 +21,8 @@ Indices = npt.NDArray[np.int64]
 DEFAULT_BLOCK_SIZE = 64
 _FINEST = 2048
 """A small source is cut into about so many blocks, so that many lanes find work in it."""
-_CHUNK = 2048
-"""Positions of a window that are permuted at once."""
+_BLOCKS_AT_ONCE = 1024
+"""Blocks whose places in the epoch's order are computed at once."""
 
 
 def _content(shards: IndexedShards | SequentialShards) -> str:
@@ -81,24 +81,38 @@ class BlockSource:
         return (epoch, window + done, 0, 0)
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
+        # Only what is C runs for each record here, and the generator in which the reader makes it.
+        return chain.from_iterable(self._takes(task, position))
+
+    def _takes(self, task: ReadTask, position: Position) -> Iterator[Iterator[tuple[Record, Position]]]:
         epoch: int | None = position[0]
         _, window, taken, _ = position
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
-            while len(blocks := task.order.blocks(epoch, window * self._window, (window + 1) * self._window)):
-                for record in chain.from_iterable(self._read_window(task, epoch, window, blocks, taken)):
-                    taken += 1
-                    record.update(task.fields)
-                    yield record, (epoch, window, taken, 0)
+            for blocks in self._windows(task, epoch, window):
+                for count, records in self._read_window(task, epoch, window, blocks, taken):
+                    counts = range(taken + 1, taken + count + 1)
+                    yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
+                    taken += count
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
 
+    def _windows(self, task: ReadTask, epoch: int, window: int) -> Iterator[Indices]:
+        """The blocks of each window from `window` on: asked for one window alone, so that it is not late, then many."""
+        size = several = self._window
+        first = window * size
+        while len(blocks := task.order.blocks(epoch, first, first + several)):
+            for start in range(0, len(blocks), size):
+                yield blocks[start : start + size]
+            first, several = first + several, max(1, _BLOCKS_AT_ONCE // size) * size
+
     def _read_window(
         self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int
-    ) -> Iterator[Iterable[Record]]:
+    ) -> Iterator[tuple[int, Iterator[Record]]]:
+        """Read ahead: how many records, and these."""
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
-        size, permutation = len(opened), None
+        size = len(opened)
         if taken > size:
             raise StateError(
                 f"source {task.name!r}: states at record {taken} of window {window} in epoch {epoch}, "
@@ -107,14 +121,15 @@ class BlockSource:
             )
         if task.order.shuffle and self._shuffle_inside:
             number = task.order.number(epoch, window * self._window)
-            permutation = Permutation(size, stable_seed(task.order.seed(epoch), number))
+            positions = shuffled(size, stable_seed(task.order.seed(epoch), number))
+        else:
+            positions = np.arange(size)
         starts = self._record_ends[shards] - self._records[shards] + firsts
-        for begin in range(taken, size, _CHUNK):
-            positions = np.arange(begin, min(size, begin + _CHUNK))
-            if permutation is not None:
-                positions = permutation(positions)
-            places = _places(starts, counts, positions) if task.with_places else None
-            yield from _takes(task, opened, positions.tolist(), places)
+        while taken < size:
+            some = positions[taken : taken + task.grow(opened.look_ahead)]
+            records = opened.take(some, task.fields)
+            yield len(some), _placed(records, _places(starts, counts, some)) if task.with_places else records
+            taken += len(some)
 
     def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
@@ -132,19 +147,10 @@ def _places(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
     return places
 
 
-def _takes(
-    task: ReadTask, opened: Window, positions: list[int], places: list[int] | None
-) -> Iterator[Iterable[Record]]:
-    """Read ahead: some records at once, which the caller chains, so that no generator more runs for each of them."""
-    start = 0
-    while start < len(positions):
-        stop = start + task.grow(opened.look_ahead)
-        records = opened.take(positions[start:stop])
-        if places is not None:
-            for record, place in zip(records, places[start:stop], strict=True):
-                record[CURSOR] = place
-        yield records
-        start = stop
+def _placed(records: Iterator[Record], places: list[int]) -> Iterator[Record]:
+    for record, place in zip(records, places, strict=True):
+        record[CURSOR] = place
+        yield record
 
 
 class SequentialSource:
@@ -192,10 +198,8 @@ class SequentialSource:
         size = self._group if task.order.shuffle and self._group else 1
         for group, records in enumerate(_grouped(self.shards.stream(shard), size)):
             done = min(len(records), max(0, taken - group * size))
-            order = np.arange(done, len(records))
-            if size > 1 and len(order):
-                order = Permutation(len(records), stable_seed(seed, group))(order)
-            for index in order.tolist():
+            order = np.arange(len(records)) if size == 1 else shuffled(len(records), stable_seed(seed, group))
+            for index in order[done:].tolist():
                 record = records[index]
                 record.update(task.fields)
                 if task.with_places:

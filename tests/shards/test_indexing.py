@@ -133,9 +133,9 @@ def test_damage_that_appears_later_is_repaired_too(write_jsonl, tmp_path, caplog
     path.write_bytes(data)
     indexing._open_indexes._values.clear()
     zeros = np.zeros(1, np.int64)
-    assert shards.window(zeros, zeros, zeros + 10).take([3])[0]["n"] == 3
+    assert next(shards.window(zeros, zeros, zeros + 10).take([3]))["n"] == 3
     assert not caplog.records
-    assert whole(shards).take([600])[0]["n"] == 600
+    assert next(whole(shards).take([600]))["n"] == 600
     assert "do not match their CRC32" in caplog.text
 
 
@@ -148,6 +148,29 @@ def test_an_index_that_lies_is_an_error(write_jsonl, tmp_path):
     path.write_bytes(b"".join(indexing.encode(header, rows)))
     with pytest.raises(ShardError, match="expected within the shard"):
         read_all(shards)
+
+
+def test_the_index_counts_the_rows_with_integers_that_64_bits_cannot_hold(write_jsonl, tmp_path):
+    """Digits in texts and fractions do not count; a shard without such a row is not searched when it is read."""
+    write_jsonl([{"id": "1" * 30}, {"n": 2**64 - 1}, {"x": 0.1}, {"m": [-(2**63)]}], "safe.jsonl")
+    write_jsonl([{"n": 2**64}, {"n": 1}, {"m": -(2**63) - 1}], "unsafe.jsonl")
+    shards = JsonlShards([str(tmp_path / "safe.jsonl"), str(tmp_path / "unsafe.jsonl")])
+    headers = {path.name: indexing.read_header(path).long_integers for path in indexes(tmp_path)}
+    assert headers == {".safe.jsonl.jsonl.index": 0, ".unsafe.jsonl.jsonl.index": 2}
+    assert shards.files.holds_long_integers.tolist() == [False, True]
+
+
+def test_an_index_of_an_earlier_format_is_built_again(write_jsonl, tmp_path, builds, caplog):
+    """And the warning says which format it is of."""
+    url = write_jsonl([{"n": 1}])
+    JsonlShards([url])
+    (path,) = indexes(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[16] = 1
+    path.write_bytes(data)
+    assert len(read_all(JsonlShards([url]))) == 1
+    assert builds == [url] * 2
+    assert "it is of format b'sdindex\\n' 1" in caplog.text
 
 
 def test_indexes_cost_at_most_24_bytes_per_record(write_tar, write_jsonl, tmp_path):

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from streamdata.shards.publish import cache_directory, publish
+from streamdata.shards.publish import cache_directory, publish, publish_written, temporary_beside
 
 
 def test_publishing_replaces_in_one_step(tmp_path):
@@ -42,6 +42,33 @@ def test_the_order_is_write_sync_rename_sync(tmp_path, monkeypatch):
     )
     publish(tmp_path / "file", [b"x"])
     assert [call if call == "rename" else call.endswith(".tmp") for call in calls] == [True, "rename", False]
+
+
+def test_a_directory_is_published_with_all_its_files(tmp_path, monkeypatch):
+    """Each is on the disk before the name is there, and under a name that readers pass over until then."""
+    calls = []
+    real_fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(os.readlink(f"/proc/self/fd/{fd}")), real_fsync(fd)))
+    temporary = temporary_beside(tmp_path / "shard")
+    temporary.mkdir()
+    assert temporary.name.startswith(".shard.")
+    for name in ("b", "a"):
+        (temporary / name).write_text(name)
+    publish_written(temporary, tmp_path / "shard")
+    assert calls == [str(temporary / "a"), str(temporary / "b"), str(temporary), str(tmp_path)]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "shard"]
+
+
+def test_a_directory_is_not_published_over_another(tmp_path):
+    """What is there stays, and what was written too."""
+    temporary = temporary_beside(tmp_path / "shard")
+    for folder in (temporary, tmp_path / "shard"):
+        folder.mkdir()
+        (folder / "file").write_text(folder.name)
+    with pytest.raises(OSError, match="not empty"):
+        publish_written(temporary, tmp_path / "shard")
+    assert (tmp_path / "shard" / "file").read_text() == "shard"
+    assert (temporary / "file").exists()
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):

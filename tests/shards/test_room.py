@@ -1,44 +1,61 @@
-"""A room is used again by one window after another, never by two that live."""
+"""A room is used again by one reader after another, never by two at once."""
 
+import os
 import pickle
 import threading
 
 import numpy as np
 
+from streamdata.shards import room as room_module
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.room import Room
 
 
-class User:
-    """Uses a room for as long as it lives."""
-
-
-def test_memory_is_used_again_when_its_user_is_gone():
+def test_memory_is_used_again_when_nobody_holds_the_view():
     """It grows with the largest."""
-    room, user = Room(), User()
-    first = room.lend(user, 100)
-    del user
-    second = room.lend(later := User(), 60)
+    room = Room()
+    first = room.lend(100).obj
+    second = room.lend(60).obj
     assert second is first
-    assert len(room.lend(User(), 200)) >= 200
-    assert later
+    assert len(room.lend(2000)) >= 2000
 
 
-def test_two_users_that_live_have_their_own():
+def test_two_views_that_are_held_have_memory_of_their_own():
     """The second does not write over the first."""
-    room, one, two = Room(), User(), User()
-    assert room.lend(one, 10) is not room.lend(two, 10)
+    room = Room()
+    one, two = room.lend(10), room.lend(10)
+    assert one.obj is not two.obj
+
+
+def test_large_memory_is_not_kept(monkeypatch):
+    """What one huge record took does not stay."""
+    monkeypatch.setattr(room_module, "_MAX_KEPT_BYTES", 1000)
+    room = Room()
+    assert len(room.lend(5000)) >= 5000
+    assert len(room.lend(1000)) < 5000
 
 
 def test_each_thread_and_each_copy_has_its_own():
     """Threads do not wait for each other; a pickle carries no memory."""
-    room, user, found = Room(), User(), []
-    mine = room.lend(user, 10)
-    thread = threading.Thread(target=lambda: found.append(room.lend(user, 10)))
+    room, found = Room(), []
+    mine = room.lend(10)
+    thread = threading.Thread(target=lambda: found.append(room.lend(10)))
     thread.start()
     thread.join()
-    assert found[0] is not mine
+    assert found[0].obj is not mine.obj
     assert len(pickle.dumps(room)) < 100
+
+
+def test_a_forked_process_does_not_write_into_its_parent_s():
+    """Workers are forked from a trainer that may be reading."""
+    view = Room().lend(10)
+    view[:5] = b"mine "
+    child = os.fork()
+    if child == 0:
+        view[:5] = b"yours"
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert bytes(view[:5]) == b"mine "
 
 
 def test_windows_that_live_together_keep_their_rows(tmp_path):
@@ -51,7 +68,10 @@ def test_windows_that_live_together_keep_their_rows(tmp_path):
         return shards.window(np.array([0]), np.array([first]), np.array([10]))
 
     one, two = window(0), window(10)
-    rows = [window_.take([k])[0]["n"] for k in range(10) for window_ in (one, two)]
+    rows = [row["n"] for k in range(10) for window_ in (one, two) for row in window_.take([k])]
     assert rows == [n for k in range(10) for n in (k, 10 + k)]
+    half_read = one.take([0, 1])
+    next(half_read)
     del one, two
     assert [row["n"] for row in window(20).take(list(range(10)))] == list(range(20, 30))
+    assert next(half_read)["n"] == 1

@@ -14,9 +14,8 @@ import webdataset
 from streamdata.errors import ShardError
 from streamdata.shards import tar
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.storage import MAX_OPEN_SHARDS
+from streamdata.shards.storage import MAX_OPEN_SHARDS, LocalShard
 from streamdata.shards.tar import TarShards
-from streamdata.shards.tar_plain import plain_record
 from tests.shards.conftest import read_all, whole
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -226,7 +225,7 @@ def test_an_empty_archive_has_no_records(write_tar):
     """Two blocks of zeros are a whole archive."""
     shards = TarShards([write_tar([])])
     assert shards.num_records.tolist() == [0]
-    assert whole(shards).take([]) == []
+    assert list(whole(shards).take([])) == []
 
 
 @pytest.mark.parametrize(
@@ -300,11 +299,28 @@ def test_reading_in_any_order_gives_what_was_asked_for(write_tar):
     window = shards.window(np.array([2, 0, 2]), np.array([4, 0, 0]), np.array([3, 2, 1]))
     assert len(window) == 6
     keys = ["2-4", "2-5", "2-6", "0-0", "0-1", "2-0"]
-    first, again = window.take([5, 0, 3, 3, 1]), window.take([5])
+    first, again = list(window.take([5, 0, 3, 3, 1])), list(window.take([5]))
     assert [record["__key__"] for record in first] == [keys[place] for place in (5, 0, 3, 3, 1)]
     assert first[2] is not first[3]
     assert first[0] == again[0]
     assert first[0] is not again[0]
+
+
+def test_records_side_by_side_are_read_at_once(write_tar, members, monkeypatch):
+    """In the order of the archive one call reads them all; in another order each has its own."""
+    window = whole(TarShards([write_tar(members)]))
+    reads, real = [], LocalShard.read_into
+    monkeypatch.setattr(LocalShard, "read_into", lambda *arguments: reads.append(len(arguments[1])) or real(*arguments))
+    in_order = list(window.take([0, 1, 2]))
+    assert reads == [7 * 512 + 7 * 512]  # headers, and blocks of data
+    assert list(window.take([2, 1, 0])) == in_order[::-1]
+    assert len(reads) == 4
+
+
+def test_records_carry_the_fields_that_all_have_in_common(write_tar, members):
+    """A lane's own fields join each record, which is a dict of its own."""
+    first, second = whole(TarShards([write_tar(members)])).take([0, 1], {"__seed__": 5})
+    assert (first["__seed__"], first["__key__"], second["__seed__"]) == (5, "a/0", 5)
 
 
 def test_look_ahead_shrinks_with_the_size_of_records(write_tar):
@@ -331,7 +347,7 @@ def test_open_files_are_bounded(write_tar):
     urls = [shutil.copy2(url, url.replace("00000", f"{number:05d}")) for number in range(1, 301)]
     shards = TarShards([str(path) for path in urls])
     window = whole(shards)
-    assert len(window.take(np.random.default_rng(0).permutation(300))) == 300
+    assert len(list(window.take(np.random.default_rng(0).permutation(300)))) == 300
     assert len(os.listdir("/proc/self/fd")) < 2 * MAX_OPEN_SHARDS + 50
 
 
@@ -365,10 +381,10 @@ def test_a_shard_that_changes_while_it_is_read_is_an_error(write_tar, members, c
     url = write_tar(members)
     shards = TarShards([url])
     window = whole(shards)
-    window.take([0])
+    list(window.take([0]))
     change(Path(url))
     with pytest.raises(ShardError, match=r"00000\.tar"):
-        window.take([0, 1, 2])
+        list(window.take([0, 1, 2]))
 
 
 @pytest.mark.parametrize("change", [replace_by_rename, shrink, modify, Path.unlink])
@@ -376,16 +392,17 @@ def test_a_shard_that_changes_during_a_take_is_an_error(write_tar, members, chan
     """What was read before the change is not handed out after it."""
     url = write_tar(members)
     window = whole(TarShards([url]))
-    window.take([0])
+    list(window.take([0]))
 
-    def change_then_read(*arguments):
+    def read_then_change(*arguments):
+        monkeypatch.undo()
+        got = LocalShard.read_into(*arguments)
         change(Path(url))
-        monkeypatch.setattr(tar, "plain_record", plain_record)
-        return plain_record(*arguments)
+        return got
 
-    monkeypatch.setattr(tar, "plain_record", change_then_read)
+    monkeypatch.setattr(LocalShard, "read_into", read_then_change)
     with pytest.raises(ShardError, match=r"00000\.tar"):
-        window.take([2, 1])
+        next(window.take([2, 0]))
 
 
 def test_a_shard_that_changes_between_construction_and_reading_is_an_error(write_tar, members):
