@@ -13,6 +13,10 @@ class ShardError(StreamdataError, ValueError):
     """A shard, its sidecar or its index is damaged or has changed; the message gives file and place."""
 
 
+class StoreError(StreamdataError, ValueError):
+    """A token store is damaged, or lacks what is asked of it; the message gives file and key."""
+
+
 class StateError(StreamdataError, ValueError):
     """States do not belong to this dataset, seed or topology, or are not states at all."""
 

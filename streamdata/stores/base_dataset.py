@@ -1,0 +1,107 @@
+"""What all datasets over stores are: map-style, of one train type, checked against what the store holds."""
+
+import operator
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch.utils.data import Dataset
+
+from streamdata.errors import StoreError
+from streamdata.stores.factory import open_store
+from streamdata.stores.meta import TRAIN_TYPES
+from streamdata.stores.store import Store
+
+Sample = dict[str, Any]
+
+
+class BaseDataset(Dataset[Sample]):
+    """Samples of one train type out of a store.
+
+    It works under a plain DataLoader, and as a source of a MergedDataset once it has `name` and `percent`.
+
+    Args:
+        load_path: The directory of a store.
+        storage_type: Its format, if it is not to be told from the files.
+        store: The store itself, loaded, instead of a path.
+
+    Raises:
+        FileNotFoundError: There is no such directory.
+        StoreError: The store is damaged, or does not serve this train type.
+        ValueError: Not one of `load_path` and `store`.
+    """
+
+    train_type: ClassVar[str]
+    name: str
+    percent: float
+
+    def __init__(
+        self, load_path: str | Path | None = None, storage_type: str | None = None, store: Store | None = None
+    ) -> None:
+        if (load_path is None) == (store is None):
+            raise ValueError(f"{self._who}: expected a load_path or a store, got {load_path!r} and {store!r}")
+        if store is None:
+            assert load_path is not None, "neither path nor store"
+            store = open_store(load_path, storage_type)
+        self.store = store
+        self._check_train_type()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many samples."""
+
+    @abstractmethod
+    def get_index(self, idx: int) -> tuple[int, int]:
+        """What sample `idx` reads, as begin and end."""
+
+    @abstractmethod
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Many samples at once."""
+
+    def __getitem__(self, idx: int) -> Sample:
+        """One sample; a negative index counts from the end, as in a list."""
+        return self.__getitems__((idx,))[0]
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    def _number(self, idx: int) -> int:
+        """The index as one from 0 on."""
+        count = len(self)
+        if type(idx) is int and 0 <= idx < count:
+            return idx
+        number = operator.index(idx)
+        if not -count <= number < count:
+            raise IndexError(f"{self._who}: expected an index of {count} samples, got {idx}")
+        return number + count if number < 0 else number
+
+    def _numbers(self, indices: Sequence[int]) -> list[int]:
+        count = len(self)
+        # One comparison per index, since this is in the loop over batches.
+        return [idx if type(idx) is int and 0 <= idx < count else self._number(idx) for idx in indices]
+
+    def _check_train_type(self) -> None:
+        store, needed = self.store, TRAIN_TYPES[self.train_type]
+        if missing := [key for key in needed if key not in store.keys]:
+            raise StoreError(
+                f"{self._who}: train type {self.train_type!r} needs the keys {list(needed)}, "
+                f"store '{store.path}' lacks {missing}\n  It has {store.keys}, and can serve {list(store.train_types)}."
+            )
+        if self.train_type not in store.train_types:
+            raise StoreError(
+                f"{self._who}: expected a store for train type {self.train_type!r}, got one written for "
+                f"{list(store.train_types)}: '{store.path}'\n  Choose one of these, or write it again for this one."
+            )
+
+
+def positive(value: Any, name: str, who: str) -> int:
+    """An int of at least 1.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{who}: expected {name} to be an int of at least 1, got {value!r}")
+    return value

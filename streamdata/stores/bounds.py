@@ -1,0 +1,140 @@
+"""Where records, items and documents begin in a key's values: offsets that stay on disk, or one length.
+
+Positions are relative to the segment. What is read from disk is checked when it is used, so that a store of 10^8
+documents starts as fast as one of ten; `streamdata.stores.verify` checks all of it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamdata.errors import StoreError
+from streamdata.stores.dtypes import Int64s
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StoredArray:
+    """A 1-D array on disk.
+
+    Attributes:
+        file: Its path.
+        dtype: Little-endian (h5: as the dataset has it).
+        count: How many values.
+        where: At which byte they begin, or the name of the h5 dataset that is to be read through the library.
+        checksum: See `streamdata.stores.spool.checksum`; None where the format keeps none.
+    """
+
+    file: str
+    dtype: np.dtype[Any]
+    count: int
+    where: int | str = 0
+    checksum: str | None = None
+
+
+Open = Callable[[StoredArray], Any]
+"""What gives the values of a stored array, at least by indexing with ints and slices."""
+
+
+class Bounds(Protocol):
+    """Runs of consecutive values."""
+
+    @property
+    def count(self) -> int:
+        """How many runs."""
+        ...
+
+    def span(self, index: int, open_: Open) -> tuple[int, int]:
+        """Where run `index` begins and ends.
+
+        Raises:
+            StoreError: What is stored cannot be right.
+        """
+        ...
+
+    def starts(self, begin: int, end: int, open_: Open) -> Int64s:
+        """Where runs begin strictly between two positions, rising."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Runs of one length."""
+
+    count: int
+    length: int
+
+    def span(self, index: int, open_: Open) -> tuple[int, int]:
+        return index * self.length, (index + 1) * self.length
+
+    def offsets(self, first: int, last: int, open_: Open) -> Int64s:
+        return np.arange(first, last + 1, dtype=np.int64) * self.length
+
+    def starts(self, begin: int, end: int, open_: Open) -> Int64s:
+        if not self.length:
+            return np.empty(0, np.int64)
+        return np.arange((begin // self.length + 1) * self.length, end, self.length, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Offsets:
+    """Runs that lie one after another.
+
+    Attributes:
+        count: How many runs.
+        values: int64 (count + 1,) from 0 to `end`, on disk or (in old meta.json files) listed.
+        end: Of the last run.
+        who: Whose they are, for errors.
+    """
+
+    count: int
+    values: StoredArray | Int64s
+    end: int
+    who: str
+
+    def span(self, index: int, open_: Open) -> tuple[int, int]:
+        begin, end = self._offsets(open_)[index : index + 2].tolist()
+        if not 0 <= begin <= end <= self.end:
+            raise damaged(self.who, index, begin, end, self.end)
+        return begin, end
+
+    def offsets(self, first: int, last: int, open_: Open) -> Int64s:
+        found = np.asarray(self._offsets(open_)[first : last + 1], np.int64)
+        wrong = np.flatnonzero(np.diff(found) < 0)
+        if len(wrong) or found[0] < 0 or found[-1] > self.end:
+            index = int(wrong[0]) if len(wrong) else 0
+            raise damaged(self.who, first + index, int(found[index]), int(found[index + 1]), self.end)
+        return found
+
+    def starts(self, begin: int, end: int, open_: Open) -> Int64s:
+        offsets = self._offsets(open_)
+        first = bisect_right(offsets, begin)
+        return rising(offsets[first : bisect_left(offsets, end, first)], begin, end, self.who)
+
+    def _offsets(self, open_: Open) -> Any:
+        return open_(self.values) if isinstance(self.values, StoredArray) else self.values
+
+
+def damaged(who: str, index: int, begin: int, end: int, most: int) -> StoreError:
+    """The error for a run that cannot lie where its offsets say."""
+    return StoreError(
+        f"{who}: expected run {index} within 0 to {most}, got {begin} to {end}\n"
+        "  The offsets are damaged: copy the shard again, and check it with `streamdata verify`."
+    )
+
+
+def rising(found: Any, begin: int, end: int, who: str) -> Int64s:
+    """The offsets found between two positions, each once.
+
+    Raises:
+        StoreError: They do not rise, or lie elsewhere.
+    """
+    starts = np.asarray(found, np.int64)
+    if len(starts) and (int(starts[0]) <= begin or int(starts[-1]) >= end or bool((np.diff(starts) < 0).any())):
+        raise StoreError(
+            f"{who}: expected rising offsets between {begin} and {end}, got {starts[:8].tolist()}\n"
+            "  The offsets are damaged: copy the shard again, and check it with `streamdata verify`."
+        )
+    return np.unique(starts) if len(starts) > 1 else starts

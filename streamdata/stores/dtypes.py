@@ -1,0 +1,91 @@
+"""Which numbers a store holds, and that none is changed in silence on the way in.
+
+Out of a store come int64, bool and float tensors; on disk each key has the dtype that it was written with.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import StoreError
+
+Values = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+
+DTYPES: Final = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64",
+)  # fmt: skip
+"""Not uint64: its upper half does not fit into the int64 that comes out."""
+
+_TOKEN_DTYPES: Final = {"bin": ("uint16", "uint32"), "h5": ("uint16", "uint32"), "megatron": ("uint16", "int32")}
+
+
+def token_dtype(largest_id: int, storage_type: str = "bin") -> str:
+    """The smallest dtype in which a format keeps the token ids 0 to `largest_id`; Megatron's knows no uint32.
+
+    Raises:
+        ValueError: The format is unknown, or no dtype of it is wide enough.
+    """
+    if storage_type not in _TOKEN_DTYPES:
+        raise ValueError(f"token_dtype: expected a format of {sorted(_TOKEN_DTYPES)}, got {storage_type!r}")
+    for name in _TOKEN_DTYPES[storage_type]:
+        if 0 <= largest_id <= np.iinfo(name).max:
+            return name
+    raise ValueError(
+        f"token_dtype: expected a largest id from 0 to {np.iinfo(name).max} for format {storage_type!r}, "
+        f"got {largest_id}"
+    )
+
+
+def stored_dtype(name: object, who: str) -> np.dtype[Any]:
+    """The little-endian dtype of this name (such as `uint16` or `<u2`).
+
+    Raises:
+        StoreError: No dtype, or one that a store does not hold.
+    """
+    try:
+        dtype = np.dtype(name) if isinstance(name, str | np.dtype | type) else None
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.name not in DTYPES:
+        raise StoreError(f"{who}: expected a dtype of {', '.join(DTYPES)}, got {name!r}\n  Write the store again.")
+    return dtype.newbyteorder("<")
+
+
+def delivered_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What comes out for what is stored: int64 for any integer; bool and floats as they are."""
+    return np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=")
+
+
+def fitted(values: object, dtype: np.dtype[Any], who: str) -> Values:
+    """The values as a 1-D array of `dtype`, every one of them kept.
+
+    Raises:
+        StoreError: Not 1-D, not of this kind of number, or one of them does not fit into `dtype`.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise StoreError(f"{who}: expected a 1-D array, got shape {array.shape}\n  Give one flat array of values.")
+    if array.size == 0 or array.dtype == dtype:
+        return np.ascontiguousarray(array.astype(dtype, copy=False))
+    if array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
+        raise StoreError(f"{who}: expected values for {dtype.name}, got {array.dtype}\n  Give the key another dtype.")
+    if dtype.kind == "f":
+        return _as_floats(array, dtype, who)
+    low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    least, most = int(array.min()), int(array.max())
+    if least < low or most > high:
+        raise StoreError(
+            f"{who}: expected values from {low} to {high}, as {dtype.name} has them, got {least} to {most}\n"
+            "  Give the key a wider dtype, such as token_dtype of the tokenizer's largest id."
+        )
+    return array.astype(dtype)
+
+
+def _as_floats(array: Values, dtype: np.dtype[Any], who: str) -> Values:
+    with np.errstate(over="ignore"):
+        floats = array.astype(dtype)
+    if np.any(np.isinf(floats) & np.isfinite(array)):
+        raise StoreError(f"{who}: a value is too large for {dtype.name}, the largest is {np.abs(array).max()}")
+    return floats

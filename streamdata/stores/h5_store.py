@@ -1,0 +1,187 @@
+"""Stores in HDF5: `**/data_NNNN.h5`, one group per key, datasets `data_0`, `data_1` and so on."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+
+from streamdata.errors import StoreError
+from streamdata.shards.recent import Recent
+from streamdata.stores.bounds import Even, StoredArray
+from streamdata.stores.decode_meta import decode, parsed
+from streamdata.stores.dtypes import stored_dtype
+from streamdata.stores.files import natural, store_files, suffixed
+from streamdata.stores.mapped import check_size, mapped
+from streamdata.stores.segments import Segment, Shard
+from streamdata.stores.store import Store
+
+MAX_OPEN_FILES: Final = 64
+"""An open h5 file has a descriptor and a cache of chunks of 1 MiB."""
+
+_DATASET = re.compile(r"data_(0|[1-9][0-9]*)")
+_DIMENSIONS = 2
+_ALIGNMENT = 64
+
+
+class H5Store(Store):
+    """Reads h5 files: contiguous datasets through read-only maps, others (chunked, compressed) through h5py.
+
+    A file of ours says in its attribute `streamdata` what `meta.json` says; else every dataset is a record, and one of
+    shape (items, values) a list of items. Files are opened when they are first read, in each process on its own.
+    """
+
+    storage_type = "h5"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open_files: Recent[str, Any] | None = None
+        self._opened_in = 0
+        self._shared: torch.Tensor | None = None
+        self._shared_at: dict[tuple[str, int | str], int] = {}
+
+    def read_shards(self, path: Path) -> list[Shard]:
+        return [_shard(str(path / file)) for file in suffixed(store_files(path), ".h5")]
+
+    def values(self, array: StoredArray) -> Any:
+        if self._shared is not None:
+            return self._shared_values(self._shared, array)
+        if isinstance(array.where, int):
+            return mapped(array)
+        return self._file(array.file)[array.where]
+
+    def share_memory_(self) -> Self:
+        """Copy all arrays into shared memory, once; workers that the store is then sent to, or that are forked, use it.
+
+        Raises:
+            RuntimeError: Nothing is loaded, or there is not enough shared memory.
+        """
+        if self._shared is None:
+            arrays = {(array.file, array.where): array for array in self._arrays()}
+            places, end = {}, 0
+            for name, array in arrays.items():
+                places[name] = end
+                end += -(-array.count * array.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+            shared = torch.empty(end, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+            self._shared_at = places
+            for array in arrays.values():
+                self._shared_values(shared, array)[:] = self.values(array)[:]
+            self._shared = shared
+        return self
+
+    def _arrays(self) -> list[StoredArray]:
+        segments = [segment for column in self._loaded().values() for segment in column.segments]
+        levels = [bounds for part in segments for bounds in (part.records, part.items, part.documents)]
+        stored = [getattr(bounds, "values", None) for bounds in levels]
+        return [*(part.data for part in segments), *(array for array in stored if isinstance(array, StoredArray))]
+
+    def _shared_values(self, shared: torch.Tensor, array: StoredArray) -> Any:
+        dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else array.dtype
+        begin = self._shared_at[array.file, array.where]
+        return shared.numpy()[begin : begin + array.count * dtype.itemsize].view(dtype)
+
+    def _file(self, path: str) -> Any:
+        if self._opened_in != os.getpid():  # a handle must not cross a fork
+            self._open_files, self._opened_in = Recent(MAX_OPEN_FILES), os.getpid()
+        assert self._open_files is not None, "no open files in this process"
+        return self._open_files.get(path, _open)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_open_files": None, "_opened_in": 0}
+
+
+def _open(path: str) -> Any:
+    import h5py
+
+    try:
+        return h5py.File(path, "r", locking=False)  # a published file does not change, and some mounts have no locks
+    except OSError as error:
+        raise StoreError(
+            f"file '{path}': expected an h5 file, got one that does not open: {error}\n  Copy it again."
+        ) from error
+
+
+def _shard(path: str) -> Shard:
+    with _open(path) as file:
+        return _Reader(file, path).shard()
+
+
+class _Reader:
+    """Finds the datasets of an open file, and refuses those that lead out of it."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path, self._who = file, path, f"file '{path}'"
+        self._size_bytes = os.stat(path).st_size
+
+    def shard(self) -> Shard:
+        if "streamdata" in self._file.attrs:
+            text = self._file.attrs["streamdata"]
+            return decode(parsed(str(text), f"{self._who}, attribute 'streamdata'"), self._locate, self._who)
+        keys = sorted(self._file)
+        if not keys:
+            raise StoreError(f"{self._who}: expected a group per key, got an empty file\n  Copy it again.")
+        return Shard(self._who, {key: [self._older(name) for name in self._names(key)] for key in keys})
+
+    def _names(self, key: str) -> list[str]:
+        import h5py
+
+        group = self._file[key] if self._is_hard(key) else None
+        names = sorted(group, key=natural) if isinstance(group, h5py.Group) else []
+        if not names or not all(map(_DATASET.fullmatch, names)):
+            raise StoreError(
+                f"{self._who}: expected a group {key!r} with datasets data_0, data_1 …, got {names[:5] or group}\n"
+                "  Write it again, as groups of arrays."
+            )
+        return [f"{key}/{name}" for name in names]
+
+    def _older(self, name: str) -> Segment:
+        dataset = self._dataset(name)
+        if not 1 <= dataset.ndim <= _DIMENSIONS:
+            raise StoreError(f"{self._who}: expected 1 or 2 dimensions of {name!r}, got shape {dataset.shape}")
+        data = self._array(dataset, name, dataset.size, None)
+        if dataset.ndim == 1:
+            return Segment(data, Even(1, data.count))
+        items = Even(*dataset.shape)
+        return Segment(data, Even(1, items.count), items, rows=items)
+
+    def _locate(self, name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
+        dataset = self._dataset(name)
+        if dataset.shape != (count,) or dataset.dtype.newbyteorder("<") != dtype:
+            raise StoreError(
+                f"{self._who}: expected {name!r} to be {dtype.name} of shape ({count},), got {dataset.dtype} of "
+                f"{dataset.shape}\n  Copy it again."
+            )
+        return self._array(dataset, name, count, checksum)
+
+    def _array(self, dataset: Any, name: str, count: int, checksum: str | None) -> StoredArray:
+        stored_dtype(dataset.dtype, f"{self._who}, dataset {name!r}")
+        offset = dataset.id.get_offset() if count else 0
+        is_plain = offset is not None and dataset.chunks is None
+        array = StoredArray(self._path, dataset.dtype, count, offset if is_plain else name, checksum)
+        if is_plain:
+            check_size(array, self._size_bytes)
+        return array
+
+    def _dataset(self, name: str) -> Any:
+        import h5py
+
+        parents = name.split("/")
+        if not all(self._is_hard("/".join(parents[: depth + 1])) for depth in range(len(parents))):
+            raise StoreError(
+                f"{self._who}: expected {name!r} to lie in this file, got a link or nothing\n"
+                "  Soft and external links are refused: copy what they lead to."
+            )
+        dataset = self._file[name]
+        if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+            raise StoreError(
+                f"{self._who}: expected {name!r} to be a dataset in this file, got {dataset}, external or virtual\n"
+                "  Copy the arrays into the file."
+            )
+        return dataset
+
+    def _is_hard(self, name: str) -> bool:
+        import h5py
+
+        return isinstance(self._file.get(name, getlink=True), h5py.HardLink)

@@ -1,0 +1,93 @@
+r"""Megatron's `.idx`: where the sequences of the `.bin` beside it lie.
+
+Little-endian, as Megatron-Core's `indexed_dataset.py` has it: the magic `MMIDIDX\x00\x00`, version uint64 1, dtype
+code uint8 (`CODES`), number of sequences uint64, number of entries of the document index uint64; then int32 the length
+of each sequence in tokens, int64 the byte in the `.bin` at which it begins, and int64 the document index: the sequence
+with which each document begins, and the number of sequences.
+"""
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from streamdata.errors import StoreError
+from streamdata.stores.dtypes import Int64s
+
+MAGIC: Final = b"MMIDIDX\x00\x00"
+CODES: Final = {
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16",
+}  # fmt: skip
+_HEADER = struct.Struct("<9sQBQQ")
+_MAX_LENGTH = np.iinfo(np.int32).max
+
+
+class IndexLayout(NamedTuple):
+    """What the header of an `.idx` says, and the bytes at which its arrays begin."""
+
+    dtype: np.dtype[Any]
+    num_sequences: int
+    num_entries: int  # of the document index
+
+    @property
+    def lengths_at(self) -> int:
+        """int32 (num_sequences,)."""
+        return _HEADER.size
+
+    @property
+    def pointers_at(self) -> int:
+        """int64 (num_sequences,)."""
+        return self.lengths_at + 4 * self.num_sequences
+
+    @property
+    def documents_at(self) -> int:
+        """int64 (num_entries,)."""
+        return self.pointers_at + 8 * self.num_sequences
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+        return self.documents_at + 8 * self.num_entries
+
+
+def encode_index(ends: Int64s, dtype: np.dtype[Any]) -> list[bytes]:
+    """The parts of an `.idx` of sequences that lie one after another, each a document.
+
+    Args:
+        ends: (sequences + 1,), where each begins, in tokens, and the end.
+        dtype: Of the tokens.
+    """
+    lengths = np.diff(ends)
+    if len(lengths) and int(lengths.max()) > _MAX_LENGTH:
+        raise StoreError(
+            f"megatron: expected sequences of at most {_MAX_LENGTH} tokens, got one of {lengths.max()}\n"
+            "  Cut it, or write another format."
+        )
+    code = next(code for code, name in CODES.items() if name == dtype.name)
+    header = _HEADER.pack(MAGIC, 1, code, len(lengths), len(ends))
+    documents = np.arange(len(ends), dtype="<i8")
+    pointers = ends[:-1] * dtype.itemsize
+    return [header, lengths.astype("<i4").tobytes(), pointers.astype("<i8").tobytes(), documents.tobytes()]
+
+
+def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
+    """The layout of an `.idx` of this size, from its first bytes.
+
+    Raises:
+        StoreError: It is none, of another version, of an unknown dtype, or its size is not what its counts say.
+    """
+    if len(head) < _HEADER.size or not head.startswith(MAGIC):
+        raise StoreError(f"{who}: expected the magic {MAGIC!r}, got {head[:9]!r}\n  This is no Megatron index.")
+    _, version, code, num_sequences, num_entries = _HEADER.unpack_from(head)
+    if version != 1 or code not in CODES:
+        raise StoreError(
+            f"{who}: expected version 1 and a dtype code of {CODES}, got version {version} and code {code}\n"
+            "  Write it with Megatron-Core's IndexedDatasetBuilder, or with StoreWriter."
+        )
+    layout = IndexLayout(np.dtype(CODES[code]).newbyteorder("<"), num_sequences, num_entries)
+    if layout.size_bytes != size_bytes:
+        raise StoreError(
+            f"{who}: expected {layout.size_bytes} bytes for {num_sequences} sequences and a document index of "
+            f"{num_entries} entries, got {size_bytes}\n  Copy the index again."
+        )
+    return layout

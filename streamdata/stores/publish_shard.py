@@ -1,0 +1,93 @@
+"""The last step of writing: a spooled shard becomes a shard of its format, all of it at once.
+
+bin: `shard_NNNN/` with the spooled files and `meta.json`. h5: `data_NNNN.h5`, one group per key with the contiguous
+datasets `data_0`, `records`, `items`, `documents`, and the meta as attribute. megatron: `data_NNNN.bin`, then the
+`data_NNNN.idx` that makes it readable. The same records give the same bytes.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from streamdata.shards.publish import publish, publish_written
+from streamdata.stores.dtypes import Values
+from streamdata.stores.megatron_index import encode_index
+from streamdata.stores.meta import Purpose, encode
+from streamdata.stores.spool import OFFSET_DTYPE, Spool, SpooledBounds, file_name
+
+_CHUNK = 1 << 22
+
+
+def publish_bin(spool: Spool, directory: Path, number: int, purpose: Purpose) -> Path:
+    """Publish `shard_NNNN/`."""
+    meta = encode(spool, purpose, file_name)
+    spool.directory.joinpath("meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    path = directory / f"shard_{number:04d}"
+    publish_written(spool.directory, path)
+    return path
+
+
+def publish_h5(spool: Spool, directory: Path, number: int, purpose: Purpose) -> Path:
+    """Publish `data_NNNN.h5`; one version of the file format and no times in it, so that its bytes are reproducible."""
+    import h5py
+
+    temporary = spool.directory / "data.h5"
+    with h5py.File(temporary, "w", libver=("v110", "v110"), locking=False) as file:
+        file.attrs["streamdata"] = json.dumps(encode(spool, purpose, _dataset_name))
+        for key, written in spool.keys.items():
+            _copy(file, spool, (key, "data"), written.dtype, written.count)
+        for bounds in _stored_bounds(spool):
+            _copy(file, spool, bounds.part, OFFSET_DTYPE, bounds.count + 1)
+    path = directory / f"data_{number:04d}.h5"
+    publish_written(temporary, path)
+    return path
+
+
+def publish_megatron(spool: Spool, directory: Path, number: int, _: Purpose) -> Path:
+    """Publish `data_NNNN.bin`, then `data_NNNN.idx`, which has no room for a purpose."""
+    ((key, written),) = spool.keys.items()
+    path = directory / f"data_{number:04d}.bin"
+    bounds = written.records
+    ends = (
+        np.fromfile(spool.path(*bounds.part), OFFSET_DTYPE)
+        if bounds.length is None
+        else np.arange(bounds.count + 1, dtype=OFFSET_DTYPE) * bounds.length
+    )
+    index = encode_index(ends, written.dtype)
+    publish_written(spool.path(key, "data"), path)
+    publish(path.with_suffix(".idx"), index)
+    return path
+
+
+PUBLISH: Final[Mapping[str, Callable[[Spool, Path, int, Purpose], Path]]] = {
+    "bin": publish_bin,
+    "h5": publish_h5,
+    "megatron": publish_megatron,
+}
+
+
+def _dataset_name(key: str, part: str) -> str:
+    return f"{key}/{'data_0' if part == 'data' else part}"
+
+
+def _stored_bounds(spool: Spool) -> list[SpooledBounds]:
+    """Each array of offsets once, though keys may share it."""
+    levels = [bounds for key in spool.keys.values() for bounds in (key.records, key.items)] + [spool.documents]
+    return list({bounds.part: bounds for bounds in levels if bounds is not None and bounds.length is None}.values())
+
+
+def _copy(file: Any, spool: Spool, part: tuple[str, str], dtype: np.dtype[Any], count: int) -> None:
+    dataset = file.create_dataset(_dataset_name(*part), shape=(count,), dtype=dtype, track_times=False)
+    begin = 0
+    for values in _chunks(spool.path(*part), dtype):
+        dataset[begin : begin + len(values)] = values
+        begin += len(values)
+
+
+def _chunks(path: Path, dtype: np.dtype[Any]) -> Iterator[Values]:
+    with path.open("rb") as file:
+        while len(values := np.fromfile(file, dtype, _CHUNK)):
+            yield values

@@ -1,0 +1,78 @@
+"""Datasets whose samples are whole records."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from streamdata.errors import StoreError
+from streamdata.stores.base_dataset import BaseDataset, Sample, positive
+from streamdata.stores.meta import TRAIN_TYPES
+from streamdata.stores.store import Record, Store
+
+
+class RecordDataset(BaseDataset):
+    """One sample per record of a store.
+
+    Args:
+        load_path: The directory of a store.
+        window_size: Cut what is longer after so many tokens; None cuts nothing.
+        storage_type: The store's format, if it is not to be told from the files.
+        store: The store itself, loaded, instead of a path.
+
+    Raises:
+        FileNotFoundError: There is no such directory.
+        StoreError: The store is damaged, does not serve this train type, or has no records.
+        ValueError: A `window_size` that is not positive.
+    """
+
+    def __init__(
+        self,
+        load_path: str | Path | None = None,
+        window_size: int | None = None,
+        storage_type: str | None = None,
+        *,
+        store: Store | None = None,
+    ) -> None:
+        super().__init__(load_path, storage_type, store)
+        self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)
+        self._keys = list(TRAIN_TYPES[self.train_type])
+        counts = {key: self.store.column(key).num_records for key in self._keys}
+        self._count = min(counts.values())
+        if len(set(counts.values())) > 1 or not self._count:
+            raise StoreError(
+                f"{self._who}: expected as many records of each key, and at least one, got {counts} in store "
+                f"'{self.store.path}'\n  Write it again."
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get_index(self, idx: int) -> tuple[int, int]:
+        """The records that the sample reads: (idx, idx + 1)."""
+        number = self._number(idx)
+        return number, number + 1
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        return [self._sample(number, self.store.fetch_record(number, self._keys)) for number in self._numbers(indices)]
+
+    @abstractmethod
+    def _sample(self, number: int, record: dict[str, Record]) -> Sample:
+        """The sample of a record."""
+
+    def _expect(self, right: bool, number: int, expected: str, got: Any) -> None:
+        """Raise StoreError about a record unless all is right."""
+        if not right:
+            raise StoreError(
+                f"{self._who}: expected {expected} in record {number} of store '{self.store.path}', got {got}\n"
+                "  Write the store again."
+            )
+
+    def _flat(self, record: dict[str, Record], key: str, number: int) -> torch.Tensor:
+        value = record[key]
+        if isinstance(value, list) or value.ndim != 1:
+            self._expect(False, number, f"one run of {key!r}", "a list of them")
+        assert isinstance(value, torch.Tensor), "a list that passed"
+        return value

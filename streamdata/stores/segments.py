@@ -1,0 +1,88 @@
+"""The one form in which every format is read: per key a list of segments, and where each ends in the whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from streamdata.errors import StoreError
+from streamdata.stores.bounds import Bounds, Even, Offsets, StoredArray
+from streamdata.stores.dtypes import delivered_dtype
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Segment:
+    """Consecutive values of a key.
+
+    Attributes:
+        data: The values.
+        records: In values, or in items where there are such.
+        items: Of keys whose records are lists: in values.
+        rows: What windows must not cross.
+        documents: Where documents begin, if that is recorded.
+    """
+
+    data: StoredArray
+    records: Bounds
+    items: Bounds | None = None
+    rows: Even | Offsets | None = None
+    documents: Bounds | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shard:
+    """What one shard holds.
+
+    Attributes:
+        name: Its file, for errors.
+        segments: Per key.
+        train_types: What it was written for; None where it does not say.
+    """
+
+    name: str
+    segments: dict[str, list[Segment]]
+    train_types: tuple[str, ...] | None = None
+
+
+class Column:
+    """All segments of a key.
+
+    Attributes:
+        dtype: Of what is delivered.
+        ends: Where each segment ends, in values.
+        record_ends: Where each segment ends, in records.
+    """
+
+    def __init__(self, key: str, segments: Sequence[Segment]) -> None:
+        self.key, self.segments = key, list(segments)
+        dtypes = {delivered_dtype(segment.data.dtype): segment.data for segment in segments}
+        if len(dtypes) > 1:
+            kinds = {data.file: data.dtype.name for data in dtypes.values()}
+            raise StoreError(f"key {key!r}: expected one kind of values in all shards, got {kinds}\n  Write it again.")
+        self.dtype = next(iter(dtypes))
+        self.ends = list(accumulate(segment.data.count for segment in segments))
+        self.record_ends = list(accumulate(segment.records.count for segment in segments))
+        self.starts = [0, *self.ends[:-1]]
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    @property
+    def num_records(self) -> int:
+        """How many records."""
+        return self.record_ends[-1]
+
+
+def columns(shards: Sequence[Shard]) -> dict[str, Column]:
+    """The columns of a store.
+
+    Raises:
+        StoreError: Shards have different keys, or different kinds of values.
+    """
+    first = shards[0]
+    for shard in shards:
+        if set(shard.segments) != set(first.segments):
+            raise StoreError(
+                f"shard '{shard.name}': expected the keys {sorted(first.segments)} of '{first.name}', "
+                f"got {sorted(shard.segments)}\n  Give stores of different keys their own directories."
+            )
+    return {key: Column(key, [part for shard in shards for part in shard.segments[key]]) for key in first.segments}

@@ -1,0 +1,253 @@
+"""What all stores do: values by position, records by number, over the borders of segments."""
+
+import os
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self, overload
+
+import numpy as np
+import torch
+
+from streamdata.errors import StoreError
+from streamdata.stores.bounds import StoredArray
+from streamdata.stores.dtypes import Int64s, Values
+from streamdata.stores.meta import possible_train_types
+from streamdata.stores.segments import Column, Shard, columns
+
+Keys = list[str] | tuple[str, ...]
+Record = torch.Tensor | list[torch.Tensor]
+
+
+class Store(ABC):
+    """Tokenized arrays on disk, by key. A subclass says where they lie and how they are read.
+
+    It is pickled as its path alone, and loads again in the process that uses it. What it gives are fresh tensors:
+    int64 for integers of any width, bool and floats as they are stored.
+
+    Attributes:
+        path: What was loaded.
+    """
+
+    storage_type: str
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self._columns: dict[str, Column] | None = None
+        self._train_types: tuple[str, ...] = ()
+
+    @abstractmethod
+    def read_shards(self, path: Path) -> list[Shard]:
+        """The shards below a directory, in the order of every rank; no token is read.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+            StoreError: There are none, or one is damaged.
+        """
+
+    @abstractmethod
+    def values(self, array: StoredArray) -> Any:
+        """The values of an array, or what gives them when it is sliced."""
+
+    def load(self, path: str | Path) -> Self:
+        """Find the shards below a directory.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+            StoreError: It holds no shards, or one that is damaged or does not fit the others.
+        """
+        absolute = os.path.abspath(path)  # a worker may have another working directory
+        shards = self.read_shards(Path(absolute))
+        if not shards:
+            raise StoreError(
+                f"store '{path}': expected shards of format {self.storage_type!r}, got none\n  Name another."
+            )
+        self._columns = columns(shards)
+        told = [shard.train_types for shard in shards if shard.train_types is not None]
+        possible = possible_train_types(list(self._columns))
+        self._train_types = tuple(name for name in possible if all(name in types for types in told))
+        self.path = absolute
+        return self
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that there are."""
+        return list(self._loaded())
+
+    @property
+    def train_types(self) -> tuple[str, ...]:
+        """The train types that it can serve."""
+        self._loaded()
+        return self._train_types
+
+    @property
+    def num_records(self) -> int:
+        """How many records.
+
+        Raises:
+            StoreError: Its keys have different numbers of records.
+        """
+        counts = {key: column.num_records for key, column in self._loaded().items()}
+        if len(set(counts.values())) > 1:
+            raise StoreError(
+                f"store '{self.path}': expected as many records of every key, got {counts}\n  Write it again."
+            )
+        return next(iter(counts.values()))
+
+    def __len__(self) -> int:
+        """How many values every key has: those of the shortest."""
+        return min(len(column) for column in self._loaded().values())
+
+    def share_memory_(self) -> Self:
+        """Let all workers share what would be a copy of each; for maps there is nothing to do."""
+        return self
+
+    @overload
+    def fetch(self, begin: int, end: int, keys: str) -> torch.Tensor: ...
+    @overload
+    def fetch(self, begin: int, end: int, keys: Keys) -> dict[str, torch.Tensor]: ...
+    def fetch(self, begin: int, end: int, keys: str | Keys) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Values begin to end of a key, shape (end - begin,), or of several keys.
+
+        Raises:
+            RuntimeError: Nothing is loaded.
+            ValueError: Not 0 <= begin <= end <= the key's length, or an unknown key.
+        """
+        if isinstance(keys, str):
+            return torch.from_numpy(self.array(keys, begin, end))
+        return {key: torch.from_numpy(self.array(key, begin, end)) for key in keys}
+
+    def stored(self, key: str, begin: int, end: int) -> Values:
+        """Values begin to end of a key, as they lie on disk where that is in one segment; not to be written to."""
+        column = self.column(key)
+        ends = column.ends
+        if not 0 <= begin < end <= ends[-1] or end > ends[number := bisect_right(ends, begin)]:
+            return self.array(key, begin, end)
+        start = column.starts[number]
+        values: Values = self.values(column.segments[number].data)[begin - start : end - start]
+        return values
+
+    def array(self, key: str, begin: int, end: int) -> Values:
+        """Values begin to end of a key as a fresh array; see `fetch`."""
+        column = self.column(key)
+        if not 0 <= begin <= end <= len(column):
+            raise ValueError(
+                f"store '{self.path}', key {key!r}: expected a range within 0 to {len(column)}, got {begin} to {end}"
+            )
+        out = np.empty(end - begin, column.dtype)
+        self._fill(column, begin, out)
+        return out
+
+    @overload
+    def fetch_record(self, index: int, keys: str) -> Record: ...
+    @overload
+    def fetch_record(self, index: int, keys: Keys) -> dict[str, Record]: ...
+    def fetch_record(self, index: int, keys: str | Keys) -> Record | dict[str, Record]:
+        """Record `index` of a key, or of several.
+
+        Returns:
+            Shape (values,); of keys whose records are lists (items, values), or a list where these differ in length.
+
+        Raises:
+            RuntimeError: Nothing is loaded.
+            ValueError: Not 0 <= index < num_records, or an unknown key.
+        """
+        if isinstance(keys, str):
+            return self._record(self.column(keys), index)
+        return {key: self._record(self.column(key), index) for key in keys}
+
+    def column(self, key: str) -> Column:
+        """All segments of a key.
+
+        Raises:
+            RuntimeError: Nothing is loaded.
+            ValueError: There is no such key.
+        """
+        found = self._columns or self._loaded()
+        column = found.get(key)
+        if column is None:
+            raise StoreError(f"store '{self.path}': expected one of the keys {sorted(found)}, got {key!r}")
+        return column
+
+    def gather(self, key: str, begins: Iterable[int], out: Values) -> None:
+        """Fill each row of `out`, (n, length) of the key's delivered dtype, with the values from its begin on."""
+        column, length = self.column(key), out.shape[1]
+        low = high = 0
+        data: Any = None
+        for row, begin in zip(out, begins, strict=True):
+            if not low <= begin < high:
+                number = bisect_right(column.ends, begin)
+                low, high = column.starts[number], column.ends[number]
+                data = self.values(column.segments[number].data)
+            if begin + length <= high:
+                row[:] = data[begin - low : begin - low + length]
+            else:
+                self._fill(column, begin, row)
+
+    def document_starts(self, key: str, begin: int, end: int) -> Int64s:
+        """Where documents begin strictly between two positions. A segment begins one too.
+
+        Raises:
+            StoreError: The store does not record its documents.
+        """
+        column, found = self.column(key), []
+        number = bisect_right(column.ends, begin)
+        while number < len(column.ends) and column.starts[number] < end:
+            start, documents = column.starts[number], column.segments[number].documents
+            if documents is None:
+                raise StoreError(
+                    f"store '{self.path}': expected the documents in {key!r} to be recorded, got none\n"
+                    "  Give eod_token, the id with which each document ends."
+                )
+            found += [start] if start > begin else []
+            stop = min(end - start, column.segments[number].data.count)
+            found += (documents.starts(max(begin - start, 0), stop, self.values) + start).tolist()
+            number += 1
+        return np.array(found, np.int64)
+
+    def _loaded(self) -> dict[str, Column]:
+        if self._columns is None:
+            if self.path is None:
+                raise RuntimeError("Store not loaded")
+            self.load(self.path)
+            assert self._columns is not None, "load() that loads nothing"
+        return self._columns
+
+    def _fill(self, column: Column, begin: int, out: Values) -> None:
+        number, done = bisect_right(column.ends, begin), 0
+        while done < len(out):
+            local = begin + done - column.starts[number]
+            some = min(len(out) - done, column.segments[number].data.count - local)
+            if some:
+                out[done : done + some] = self.values(column.segments[number].data)[local : local + some]
+            done, number = done + some, number + 1
+
+    def _record(self, column: Column, index: int) -> Record:
+        if not 0 <= index < column.num_records:
+            raise ValueError(
+                f"store '{self.path}', key {column.key!r}: expected a record of {column.num_records}, "
+                f"from 0, got {index}"
+            )
+        number = bisect_right(column.record_ends, index)
+        segment = column.segments[number]
+        local = index - column.record_ends[number] + segment.records.count
+        begin, end = segment.records.span(local, self.values)
+        if segment.items is None:
+            return self._piece(column, segment.data, begin, end)
+        if end > segment.items.count:
+            raise StoreError(f"file '{segment.data.file}': record {local} ends at item {end} of {segment.items.count}")
+        spans = [segment.items.span(item, self.values) for item in range(begin, end)]
+        if len({end - begin for begin, end in spans}) > 1:
+            return [self._piece(column, segment.data, begin, end) for begin, end in spans]
+        first, last = (spans[0][0], spans[-1][1]) if spans else (0, 0)
+        return self._piece(column, segment.data, first, last).view(len(spans), -1 if last > first else 0)
+
+    def _piece(self, column: Column, array: StoredArray, begin: int, end: int) -> torch.Tensor:
+        out = np.empty(end - begin, column.dtype)
+        if len(out):
+            out[:] = self.values(array)[begin:end]
+        return torch.from_numpy(out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_columns": None}

@@ -1,0 +1,140 @@
+"""Datasets whose samples are windows over a store's tokens."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from streamdata.errors import StoreError
+from streamdata.stores.base_dataset import BaseDataset, Sample, positive
+from streamdata.stores.documents import DocumentMarks
+from streamdata.stores.dtypes import Int64s, Values
+from streamdata.stores.store import Store
+from streamdata.stores.windows import FlatWindows, Places, RowWindows, Windows
+
+logger = logging.getLogger("streamdata")
+
+TOKENS: Final = "sequence"
+NO_TARGET: Final = -100
+"""The target that torch's cross entropy passes over."""
+
+
+class WindowDataset(BaseDataset):
+    """Windows of `window_size` tokens, each with the next token as target of its last.
+
+    There are `1 + (tokens - 1 - window_size) // stride` windows. Where the store records packed rows, windows lie
+    within them: `1 + (length - window_size) // stride` in each, and one that ends with its row has -100 as its last
+    target.
+
+    Args:
+        load_path: The directory of a store.
+        window_size: Tokens in a window.
+        stride: Tokens from one window to the next; `window_size` if not given.
+        storage_type: The store's format, if it is not to be told from the files.
+        store: The store itself, loaded, instead of a path.
+        documents: Add to each sample `cu_seqlens`, int32 (documents + 1,), where documents begin in it and its end,
+            `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each.
+        eod_token: The id with which each document ends, for a store that does not record where its documents begin.
+
+    Raises:
+        FileNotFoundError: There is no such directory.
+        StoreError: The store is damaged, does not serve this train type, has fewer tokens than one window, or does
+            not record documents.
+        ValueError: A size that is not positive, or `eod_token` without `documents`.
+    """
+
+    def __init__(
+        self,
+        load_path: str | Path | None = None,
+        window_size: int = 0,
+        stride: int | None = None,
+        storage_type: str | None = None,
+        *,
+        store: Store | None = None,
+        documents: bool = False,
+        eod_token: int | None = None,
+    ) -> None:
+        super().__init__(load_path, storage_type, store)
+        self.window_size = positive(window_size, "window_size", self._who)
+        self.stride = self.window_size if stride is None else positive(stride, "stride", self._who)
+        if eod_token is not None and not documents:
+            raise ValueError(f"{self._who}: eod_token says where documents end, got documents=False\n  Set both.")
+        self._check_columns()
+        self._marks = DocumentMarks(self.store, TOKENS, self.window_size, eod_token) if documents else None
+        self._windows = self._counted_windows()
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def get_index(self, idx: int) -> tuple[int, int]:
+        (begin,) = self._windows.places([self._number(idx)]).begins
+        return begin, begin + self.window_size
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        return self._samples(self._windows.places(self._numbers(indices)))
+
+    def _samples(self, places: Places) -> list[Sample]:
+        tokens = self._with_next(TOKENS, places, NO_TARGET, np.dtype(np.int64))
+        inputs = torch.from_numpy(tokens[:, :-1]).unbind()
+        # Their own memory: a trainer that masks targets in place must not change inputs.
+        targets = torch.from_numpy(tokens[:, 1:].copy()).unbind()
+        samples: list[Sample] = [
+            {"input_ids": ids, "target_ids": following} for ids, following in zip(inputs, targets, strict=True)
+        ]
+        if self._marks is not None:
+            for sample, begin, ids in zip(samples, places.begins, tokens, strict=True):
+                sample.update(self._marks.of_window(begin, ids[:-1]))
+        return samples
+
+    def _with_next(self, key: str, places: Places, fill: int, dtype: np.dtype[Any]) -> Values:
+        """The windows and the value after each, (windows, window_size + 1); `fill` where the row ends."""
+        begins, at_row_end = places
+        out = np.empty((len(begins), self.window_size + 1), dtype)
+        if not at_row_end:
+            self.store.gather(key, begins, out)
+            return out
+        self.store.gather(key, begins, out[:, :-1])
+        out[:, -1] = fill
+        inside: Int64s = np.flatnonzero(~np.array(at_row_end))
+        following = np.empty((len(inside), 1), dtype)
+        self.store.gather(key, [begins[index] + self.window_size for index in inside.tolist()], following)
+        out[inside, -1] = following[:, 0]
+        return out
+
+    def _counted_windows(self) -> Windows:
+        tokens = len(self.store.column(TOKENS))
+        in_rows = self._has_rows()
+        windows: Windows = (
+            RowWindows(self.store, TOKENS, self.window_size, self.stride)
+            if in_rows
+            else FlatWindows(tokens, self.window_size, self.stride)
+        )
+        if not len(windows):
+            need = f"a row of {self.window_size} tokens" if in_rows else f"{self.window_size + 1} tokens"
+            raise StoreError(
+                f"{self._who}: expected at least {need} for one window, got {tokens} tokens in store "
+                f"'{self.store.path}'\n  Choose a smaller window_size, or give it more data."
+            )
+        if windows.unused:
+            logger.info("%s: %d of %d tokens of '%s' lie after the last window and are not used",
+                        self._who, windows.unused, tokens, self.store.path)  # fmt: skip
+        return windows
+
+    def _has_rows(self) -> bool:
+        with_rows = {segment.rows is not None for segment in self.store.column(TOKENS).segments}
+        if len(with_rows) > 1:
+            raise StoreError(
+                f"{self._who}: expected packed rows in all shards of '{self.store.path}' or in none, got both\n"
+                "  Give the two kinds their own directories."
+            )
+        return with_rows.pop()
+
+    def _check_columns(self) -> None:
+        tokens = self.store.column(TOKENS)
+        if tokens.dtype != np.int64:
+            raise StoreError(
+                f"{self._who}: expected {TOKENS!r} to be integers, got {tokens.dtype} in '{self.store.path}'"
+            )

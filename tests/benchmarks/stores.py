@@ -1,0 +1,228 @@
+"""Windows out of token stores, beside a bare loop over a memory map, and the start of a large store."""
+
+import json
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from streamdata import MergedDataset, mixed_collate
+from streamdata.stores.base_dataset import BaseDataset
+from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.writer import StoreWriter
+from tests.benchmarks.data import cached
+from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, by_turns, loading_time, per_second
+
+WINDOW, GATHERED = 2048, 32
+SHARDS = 100
+
+
+def rows(directory: Path, scale: Scale) -> Iterator[Row]:
+    """One window at a time, many at once, through a mixture in workers; and how fast a store starts."""
+    place = token_store(directory, scale.window_tokens)
+    yield from _window_rows(place, scale)
+    yield _mixture_row(place, scale)
+    yield _start_row(directory, scale)
+
+
+def token_store(directory: Path, tokens: int) -> Path:
+    """A `seq` store of random tokens in one shard, and in documents of 1,000."""
+    return cached(directory, f"tokens-{tokens}", partial(_write_tokens, tokens=tokens))
+
+
+def _write_tokens(place: Path, tokens: int) -> None:
+    rng, part = np.random.default_rng(0), min(tokens, 10_000_000)
+    with StoreWriter("bin", place, {"sequence": "uint16"}) as writer:
+        for _ in range(tokens // part):
+            writer.extend({"sequence": rng.integers(0, 60_000, part, np.uint16)}, [1000] * (part // 1000))
+
+
+def _window_rows(place: Path, scale: Scale) -> Iterator[Row]:
+    dataset, memory = DatasetFactory.load("seq", place, WINDOW), _memory_map(place)
+    order = np.random.default_rng(1).permutation(len(dataset))[: scale.windows].tolist()
+    best = by_turns(
+        scale.repetitions,
+        loop=lambda: _copy_each(memory, order),
+        batches=lambda: _read_batches(dataset, order),
+        singly=lambda: _read_each(dataset, order),
+        **_peer(place, order),
+    )
+    rates = ", ".join(f"{name} {per_second(len(order), seconds)}" for name, seconds in best.items())
+    works = (("batches", f"`__getitems__` of {GATHERED}", 0.7), ("singly", "one at a time", 0.5))
+    for name, what, least in works:
+        share = best["loop"] / best[name]
+        yield Row(
+            work=f"windows of {WINDOW:,} + 1 from {scale.window_tokens:,} uint16 tokens, shuffled, {what}",
+            reach=f"≥ {least} of a loop of memmap slices into a preallocated int64 array",
+            got=f"{share:.2f} x",
+            ok=share >= least,
+            from_=rates,
+        )
+
+
+def _memory_map(place: Path) -> npt.NDArray[np.uint16]:
+    return np.memmap(place / "shard_0000" / "sequence.bin", np.uint16, "r")
+
+
+def _copy_each(memory: npt.NDArray[np.uint16], order: list[int]) -> None:
+    window = np.empty(WINDOW + 1, np.int64)
+    for index in order:
+        window[:] = memory[index * WINDOW : index * WINDOW + WINDOW + 1]
+
+
+def _read_batches(dataset: BaseDataset, order: list[int]) -> None:
+    for begin in range(0, len(order), GATHERED):
+        dataset.__getitems__(order[begin : begin + GATHERED])
+
+
+def _read_each(dataset: BaseDataset, order: list[int]) -> None:
+    for index in order:
+        dataset[index]
+
+
+def _peer(place: Path, order: list[int]) -> dict[str, Callable[[], float]]:
+    """Megatron-Core's dataset over the same tokens, where it is installed, on fewer windows: the time of all."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dataset = _megatron_dataset(place)
+    except ImportError:
+        return {}
+    some = order[: max(1, len(order) // 20)]
+
+    def read() -> float:
+        begin = perf_counter()
+        for index in some:
+            dataset[index]
+        return (perf_counter() - begin) * len(order) / len(some)
+
+    return {"Megatron-Core": read}
+
+
+def _megatron_dataset(place: Path) -> Any:
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+    from megatron.core.datasets.utils import Split
+
+    directory = place.parent / f"{place.name}-megatron"
+    if not directory.exists():
+        with StoreWriter("megatron", directory, {"sequence": "uint16"}) as writer:
+            tokens = _memory_map(place)
+            writer.extend({"sequence": tokens}, [len(tokens)])
+    prefix = str(directory / "data_0000")
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=WINDOW,
+        blend=([prefix], None),
+        split="1,0,0",
+        tokenizer=SimpleNamespace(eod=0, pad=0, unique_identifiers={}, vocab_size=60_000),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        path_to_cache=str(place.parent / "megatron-cache"),
+    )
+    indexed = IndexedDataset(prefix)
+    return GPTDataset(indexed, prefix, np.arange(len(indexed), dtype=np.int32), None, Split.train, config)
+
+
+class PlainLoop(IterableDataset[dict[str, torch.Tensor]]):
+    """What a bare loop over a memory map delivers: shuffled windows, split over the workers, for ever."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        memory, info = _memory_map(self._place), get_worker_info()
+        order = np.random.default_rng(1).permutation((len(memory) - 1) // WINDOW).tolist()
+        while True:
+            for index in order[info.id :: info.num_workers] if info is not None else order:
+                window = memory[index * WINDOW : index * WINDOW + WINDOW + 1].astype(np.int64)
+                yield {"input_ids": torch.from_numpy(window[:-1]), "target_ids": torch.from_numpy(window[1:])}
+
+
+def mixture(place: Path) -> MergedDataset:
+    """Four stores, by weight."""
+    sources: list[Any] = [DatasetFactory.load("seq", place, WINDOW) for _ in range(4)]
+    for number, source in enumerate(sources):
+        source.name, source.percent = f"store-{number}", (0.4, 0.3, 0.2, 0.1)[number]
+    return MergedDataset(sources)
+
+
+def _mixture_row(place: Path, scale: Scale) -> Row:
+    batches = scale.loaded_batches
+    best = by_turns(
+        scale.repetitions,
+        plain=lambda: loading_time(PlainLoop(place), mixed_collate, batches),
+        mixed=lambda: loading_time(mixture(place), mixed_collate, batches),
+    )
+    ratio = best["mixed"] / best["plain"]
+    return Row(
+        work="the same windows through MergedDataset with four stores, two workers, mixed_collate",
+        reach="≤ 1.3 x the time of the plain loop in two workers",
+        got=f"{ratio:.2f} x",
+        ok=ratio <= 1.3,
+        from_=", ".join(f"{name} {per_second(batches * BATCH_SIZE, seconds)}" for name, seconds in best.items()),
+    )
+
+
+def _start_row(directory: Path, scale: Scale) -> Row:
+    few, many = (sparse_store(directory, tokens) for tokens in (scale.store_tokens // 1000, scale.store_tokens))
+    seconds = by_turns(scale.repetitions, few=lambda: _start(few), many=lambda: _start(many))
+    heaps = _heap_bytes(few), _heap_bytes(many)
+    milliseconds = 1e3 * seconds["many"]
+    return Row(
+        work=f"start of a store of {scale.store_tokens:,} tokens in {SHARDS} shards, to its first window",
+        reach="< 200 ms, memory independent of tokens",
+        got=f"{milliseconds:.0f} ms, {heaps[1] / heaps[0]:.2f} x the memory of a thousandth of them",
+        ok=milliseconds < 200 and heaps[1] <= 1.1 * heaps[0],
+        from_=f"{1e3 * seconds['few']:.0f} ms with a thousandth; heap {heaps[0] / 1e3:.0f} and {heaps[1] / 1e3:.0f} KB",
+    )
+
+
+def _start(place: Path) -> float:
+    begin = perf_counter()
+    DatasetFactory.load("seq", place, 16)[0]
+    return perf_counter() - begin
+
+
+def _heap_bytes(place: Path) -> int:
+    _start(place)  # what is made once has been
+    tracemalloc.start()
+    dataset = DatasetFactory.load("seq", place, 16)
+    list(islice(dataset, 10))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def sparse_store(directory: Path, tokens: int) -> Path:
+    """A store that says it has so many tokens, all 0, and takes no room on the disk."""
+    return cached(directory, f"sparse-{tokens}", partial(_write_sparse, tokens=tokens // SHARDS))
+
+
+def _write_sparse(place: Path, tokens: int) -> None:
+    records = max(1, tokens // 1000)
+    offsets = {"count": records, "data": "sequence.records.bin", "checksum": ""}
+    key = {"shape": [tokens], "dtype": "uint16", "data": "sequence.bin", "checksum": "", "records": offsets}
+    meta = {
+        "format": "streamdata", "version": 1, "num_tokens": tokens, "num_records": records, "rows": False,
+        "train_types": ["seq"], "keys": {"sequence": key},
+    }  # fmt: skip
+    for number in range(SHARDS):
+        shard = place / f"shard_{number:04d}"
+        shard.mkdir()
+        for name, size in (("sequence.bin", 2 * tokens), ("sequence.records.bin", 8 * (records + 1))):
+            with (shard / name).open("wb") as file:
+                file.truncate(size)
+        (shard / "meta.json").write_text(json.dumps(meta))
