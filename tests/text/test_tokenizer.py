@@ -1,9 +1,19 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from streamdata.text import end_token, load_tokenizer, tokenize, tokenizer_fingerprint
-from tests.text.tiny_tokenizer import END, save_tiny_tokenizer
+from streamdata.text import (
+    as_tokenizer,
+    end_token,
+    load_tokenizer,
+    token_ids,
+    tokenize,
+    tokenizer_digest,
+    tokenizer_fingerprint,
+    tokenizer_of,
+)
+from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer
 
 
 def test_tokens_spell_the_text(tmp_path: Path) -> None:
@@ -42,3 +52,57 @@ def test_fingerprint_depends_on_the_tokenizer_alone(tmp_path: Path) -> None:
     here, there = save_tiny_tokenizer(tmp_path / "a"), save_tiny_tokenizer(tmp_path / "b")
     other = save_tiny_tokenizer(tmp_path / "c", text="brown fox, naive quick jumps")
     assert tokenizer_fingerprint(here) == tokenizer_fingerprint(there) != tokenizer_fingerprint(other)
+
+
+def test_a_tokenizer_is_given_as_object_or_by_name(tmp_path: Path) -> None:
+    """A name or path is loaded once in this process; a processor has its tokenizer."""
+    name = save_tiny_tokenizer(tmp_path)
+    tokenizer = as_tokenizer(name)
+    assert as_tokenizer(Path(name)) is tokenizer is as_tokenizer(tokenizer) is load_tokenizer(name)
+    processor = SimpleNamespace(tokenizer=tokenizer)
+    assert tokenizer_of(processor) is tokenizer is tokenizer_of(tokenizer)
+
+
+def test_tokens_of_a_rendered_text_may_be_special(tmp_path: Path) -> None:
+    """What a template wrote is what it means, and nothing is added."""
+    tokenizer = as_tokenizer(save_tiny_tokenizer(tmp_path, starts=True))
+    ids = token_ids(tokenizer, f"{START}a{END}")
+    assert (ids.dtype, ids.tolist()) == ("int64", [1, *tokenizer.encode("a", add_special_tokens=False), 0])
+
+
+def test_digest_depends_on_what_decides_the_tokens(tmp_path: Path) -> None:
+    """Not on the place or on calls before; on the vocabulary, special tokens and the chat template."""
+    here, there = (as_tokenizer(save_tiny_tokenizer(tmp_path / place)) for place in "ab")
+    there("a text", truncation=True, max_length=2, padding=False)
+    assert tokenizer_digest(here) == tokenizer_digest(there)
+    digests = {tokenizer_digest(here), tokenizer_digest(as_tokenizer(save_tiny_tokenizer(tmp_path / "c", text="fox")))}
+    there.chat_template = "{{ messages }}"
+    digests.add(tokenizer_digest(there))
+    there.add_special_tokens({"pad_token": START})
+    digests.add(tokenizer_digest(there))
+    there.add_tokens(["fox"])
+    digests.add(tokenizer_digest(there))
+    assert len(digests) == 5
+
+
+class Media:
+    """Settings as an image processor of transformers has them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def to_dict(self) -> dict[str, object]:
+        return {"size": self.size, "_name_or_path": id(self)}
+
+
+def test_a_processors_digest_depends_on_its_media_too(tmp_path: Path) -> None:
+    """And on its own template, but not on where it was loaded from."""
+    tokenizer = as_tokenizer(save_tiny_tokenizer(tmp_path))
+
+    def digest(size: int, template: str | None) -> str:
+        return tokenizer_digest(
+            SimpleNamespace(tokenizer=tokenizer, image_processor=Media(size), chat_template=template)
+        )
+
+    assert digest(1, "x") == digest(1, "x")
+    assert len({digest(1, "x"), digest(2, "x"), digest(1, None), tokenizer_digest(tokenizer)}) == 4

@@ -1,0 +1,165 @@
+"""Chat templates in the sandbox of transformers, with limits: text, steps of loops, size of repeated values.
+
+A template comes with a tokenizer's files and is not trusted. The sandbox keeps it from the interpreter; it does not
+keep it from looping for ever or from printing without end, so every loop and macro counts its steps here, and the text
+is taken piece by piece.
+
+TODO(templates): a value that grows by concatenation inside the template is not measured before it is printed.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_CHARS: Final = 1 << 26
+"""Characters that one rendering may give, unless told otherwise."""
+MAX_STEPS: Final = 10**6
+"""Steps of loops and macros that one rendering may take."""
+MAX_BASE: Final = 1 << 64
+MAX_EXPONENT: Final = 64
+
+MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
+"""What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
+
+
+@dataclass
+class _Budget:
+    chars: int
+    marks: int | None
+    """How many marks were made, if they are wanted."""
+    steps: int = MAX_STEPS
+
+    def step(self) -> None:
+        self.steps -= 1
+        if self.steps < 0:
+            raise OverflowError(f"its loops take more than {MAX_STEPS:,} steps")
+
+
+_budget: ContextVar[_Budget] = ContextVar("budget of the template that is being rendered")
+
+
+class SandboxedTemplate:
+    """A compiled template. Make it by `compile_template`.
+
+    Args:
+        generate: variables → pieces of text.
+        has_marks: whether it has `{% generation %}` blocks.
+    """
+
+    def __init__(self, generate: Callable[[Mapping[str, Any]], Iterator[str]], *, has_marks: bool) -> None:
+        self._generate = generate
+        self.has_marks = has_marks
+
+    def render(self, variables: Mapping[str, Any], max_chars: int) -> str:
+        """Renders.
+
+        Raises:
+            Exception: whatever the template raises; OverflowError past a limit.
+        """
+        return self._render(variables, _Budget(max_chars, None))
+
+    def render_marked(self, variables: Mapping[str, Any], max_chars: int) -> tuple[str, int]:
+        """Renders with `MARK_BEGIN` and `MARK_END` around generation blocks; returns also how many pairs were made."""
+        budget = _Budget(max_chars, 0)
+        return self._render(variables, budget), budget.marks or 0
+
+    def _render(self, variables: Mapping[str, Any], budget: _Budget) -> str:
+        token = _budget.set(budget)
+        try:
+            return "".join(_bounded(self._generate(variables), budget.chars))
+        finally:
+            _budget.reset(token)
+
+
+def _bounded(pieces: Iterator[str], max_chars: int) -> Iterator[str]:
+    left = max_chars
+    for piece in pieces:
+        left -= len(piece)
+        if left < 0:
+            raise OverflowError(f"its text is longer than {max_chars:,} characters (max_chars)")
+        yield piece
+
+
+@functools.lru_cache(maxsize=64)
+def compile_template(source: str) -> SandboxedTemplate:
+    """Compiles a template, once per process.
+
+    Raises:
+        jinja2.TemplateSyntaxError: it is none.
+    """
+    from jinja2 import nodes
+
+    environment = _limited_environment()
+    tree = environment.parse(source)
+    for node in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
+        step = nodes.ExprStmt(nodes.EnvironmentAttribute("step"), lineno=node.lineno)
+        node.body.insert(0, step)
+    code = environment.compile(tree.set_environment(environment), "<chat template>", "<chat template>")
+    template = environment.template_class.from_code(environment, code, environment.make_globals(None))
+    marked = any(node.name == "mark" for node in tree.find_all(nodes.ExtensionAttribute))
+    return SandboxedTemplate(template.generate, has_marks=marked)
+
+
+@functools.cache
+def _limited_environment() -> Any:
+    """The environment in which transformers renders, with limits, and with our generation marks for its own."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    class LimitedEnvironment(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset({"*", "**"})
+
+        @property
+        def step(self) -> None:
+            _budget.get().step()
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            _check_binop(operator, left, right)
+            return super().call_binop(context, operator, left, right)
+
+    environment: Any = _compile_jinja_template("").environment.overlay()
+    environment.__class__ = LimitedEnvironment
+    # Without it the text depends on the day; see `ChatRenderer`.
+    environment.globals = {name: value for name, value in environment.globals.items() if name != "strftime_now"}
+    environment.extensions = {
+        key: extension for key, extension in environment.extensions.items() if "generation" not in extension.tags
+    }
+    environment.add_extension(_generation_marks())
+    return environment
+
+
+def _check_binop(operator: str, left: Any, right: Any) -> None:
+    if operator == "**":
+        if abs(left) > MAX_BASE or abs(right) > MAX_EXPONENT:
+            raise OverflowError(f"it raises {left:.9g} to the power of {right:.9g}")
+        return
+    for value, times in ((left, right), (right, left)):
+        if isinstance(times, int) and hasattr(value, "__len__") and len(value) * times > _budget.get().chars:
+            raise OverflowError(f"it repeats a value to {len(value) * times:,} items (max_chars)")
+
+
+@functools.cache
+def _generation_marks() -> Any:
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class GenerationMarks(Extension):
+        """`{% generation %}text{% endgeneration %}`, as transformers has it."""
+
+        tags: Any = frozenset({"generation"})
+
+        def parse(self, parser: Any) -> nodes.Node:
+            lineno = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(lineno)
+
+        def mark(self, caller: Callable[[], str]) -> str:
+            budget = _budget.get()
+            if budget.marks is None:
+                return caller()
+            budget.marks += 1
+            return f"{MARK_BEGIN}{caller()}{MARK_END}"
+
+    return GenerationMarks

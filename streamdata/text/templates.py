@@ -1,0 +1,248 @@
+"""Messages → text, by the chat template of a tokenizer or processor."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import accumulate
+from typing import Any, Final
+
+from streamdata.text.sandbox import MARK_BEGIN, MARK_END, MAX_CHARS, SandboxedTemplate, compile_template
+from streamdata.text.tokenizer import tokenizer_of
+
+Message = dict[str, Any]
+
+_DATE: Final = "strftime_now"
+_SHORT: Final = 80
+_MARKS = re.compile(f"({MARK_BEGIN}|{MARK_END})")
+
+
+class ChatRenderer:
+    """Renders conversations by the template of one tokenizer.
+
+    The text is that of `apply_chat_template(messages, tokenize=False)`, but bounded, and it never depends on the day:
+    a template has `strftime_now` only if `template_kwargs` says which day it is, such as "2025-06-01".
+
+    Args:
+        tokenizer: one of transformers, or a processor; a processor's own template goes before its tokenizer's.
+        template_kwargs: variables for the template, such as `enable_thinking`; `chat_template` for another template,
+            by name or as its source.
+        max_chars: the longest text that it may give.
+
+    Raises:
+        ValueError: a setting is none.
+    """
+
+    def __init__(
+        self, tokenizer: Any, *, template_kwargs: Mapping[str, Any] | None = None, max_chars: int = MAX_CHARS
+    ) -> None:
+        kwargs = dict(template_kwargs or {})
+        if reserved := sorted(kwargs.keys() & {"messages", "tools", "add_generation_prompt"}):
+            raise ValueError(f"template_kwargs: expected variables of the template, got {reserved}\n  Give them apart.")
+        self._tokenizer = tokenizer
+        self._name = tokenizer_of(tokenizer).name_or_path or type(tokenizer).__name__
+        self._compiled: dict[bool, SandboxedTemplate] = {}
+        self._max_chars = max_chars
+        self._template_name = kwargs.pop("chat_template", None)
+        day = kwargs.pop(_DATE, None)
+        self._variables = _plain({**tokenizer_of(tokenizer).special_tokens_map, "documents": None, **kwargs})
+        if day is not None:
+            self._variables[_DATE] = _formatter(day)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Renders a conversation.
+
+        Args:
+            messages: each with `role` and most often `content`, a text or typed parts; they are not changed.
+            tools: JSON schemas or functions, as transformers takes them.
+            add_generation_prompt: whether the header follows with which the assistant's next message begins.
+
+        Raises:
+            ValueError: there is no template, the messages are none, or the template fails or passes a limit.
+        """
+        conversation = self.conversation(messages, tools)
+        return conversation.render(conversation.messages, add_generation_prompt=add_generation_prompt)
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> "Conversation":
+        """Prepares a conversation to be rendered in several ways; see `render`."""
+        schemas = None if tools is None else [_plain(_schema(tool)) for tool in tools]
+        variables = {**self._variables, "tools": schemas}
+        return Conversation(_plain_messages(messages), self._template(schemas), variables, self._name, self._max_chars)
+
+    def _template(self, tools: list[Any] | None) -> SandboxedTemplate:
+        """The template with tools or without; the tokenizer is asked once."""
+        with_tools = tools is not None
+        if with_tools not in self._compiled:
+            source = template_source(self._tokenizer, self._template_name, tools)
+            try:
+                self._compiled[with_tools] = compile_template(source)
+            except Exception as error:  # jinja's own
+                raise _failure(self._name, error) from error
+        return self._compiled[with_tools]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation with the template and variables that render it.
+
+    Attributes:
+        messages: plain copies, without keys that are None.
+        template: compiled.
+        variables: all that the template sees but messages and `add_generation_prompt`.
+        name: the tokenizer's, for errors.
+        max_chars: the longest text allowed.
+    """
+
+    messages: list[Message]
+    template: SandboxedTemplate
+    variables: dict[str, Any]
+    name: str
+    max_chars: int
+
+    def render(self, messages: list[Message], *, add_generation_prompt: bool = False) -> str:
+        """Renders these messages in the place of its own, even none.
+
+        Raises:
+            ValueError: the template fails or passes a limit.
+        """
+        try:
+            return self.template.render(self._all(messages, add_generation_prompt), self.max_chars)
+        except Exception as error:  # a template may raise anything
+            raise _failure(self.name, error) from error
+
+    def render_marked(self) -> tuple[str, list[tuple[int, int]]]:
+        """Renders its messages; returns the text and the spans [begin, end) of its generation blocks.
+
+        Raises:
+            ValueError: the template fails or passes a limit, or its blocks are nested.
+        """
+        try:
+            marked, count = self.template.render_marked(self._all(self.messages, False), self.max_chars)
+        except Exception as error:
+            raise _failure(self.name, error) from error
+        pieces = _MARKS.split(marked)  # text, mark, text, mark … text
+        if pieces[1::2] != [MARK_BEGIN, MARK_END] * count:
+            raise _failure(self.name, ValueError("its generation blocks are nested, or their text was cut or repeated"))
+        edges = list(accumulate(map(len, pieces[::2])))[:-1]
+        return "".join(pieces[::2]), list(zip(edges[::2], edges[1::2], strict=True))
+
+    def _all(self, messages: list[Message], add_generation_prompt: bool) -> dict[str, Any]:
+        return {"messages": messages, "add_generation_prompt": add_generation_prompt, **self.variables}
+
+
+def _failure(name: str, error: Exception) -> ValueError:
+    remedy = "Change the messages or the tokenizer's chat_template."
+    if _DATE in str(error):
+        remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
+    return ValueError(f"chat template of {name!r}: {type(error).__name__}: {error}\n  {remedy}")
+
+
+def _formatter(day: Any) -> Callable[[str], str]:
+    try:
+        return date.fromisoformat(day).strftime
+    except (TypeError, ValueError) as error:
+        raise ValueError(f'template_kwargs: {_DATE} is {day!r}\n  Give a day such as "2025-06-01".') from error
+
+
+def render_chat(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Any] | None = None,
+    add_generation_prompt: bool = False,
+    template_kwargs: Mapping[str, Any] | None = None,
+    max_chars: int = MAX_CHARS,
+) -> str:
+    """Renders one conversation: see `ChatRenderer`, which renders many."""
+    renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs, max_chars=max_chars)
+    return renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+
+def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any] | None = None) -> str:
+    """Returns the source of the template that a tokenizer or processor renders with.
+
+    Args:
+        tokenizer: either.
+        name: of one of several templates; or a source, which is returned as it is.
+        tools: None or not; a tokenizer may have a template of its own for tools.
+
+    Raises:
+        ValueError: there is none.
+    """
+    own = getattr(tokenizer, "chat_template", None)
+    if tokenizer_of(tokenizer) is tokenizer or own is None:
+        # transformers wants a list for tools, and looks only at whether there is one
+        source: str = tokenizer_of(tokenizer).get_chat_template(name, None if tools is None else list(tools))
+        return source
+    if not isinstance(own, dict):
+        return str(own) if name is None else name
+    chosen = own.get(name or "default", name)
+    if chosen is None:
+        raise ValueError(
+            f"chat template of {type(tokenizer).__name__}: expected one named 'default' among {sorted(own)}\n"
+            "  Name one of them in template_kwargs as chat_template."
+        )
+    return str(chosen)
+
+
+def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    if not isinstance(messages, list | tuple) or not messages:
+        raise ValueError(
+            f"chat: expected a list of messages, at least one, got {_shortened(messages)}\n"
+            "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
+        )
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ValueError(
+                f"chat: expected message {number} to be a dict with a role, got {_shortened(message)}\n"
+                "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
+            )
+    return _with_reasoning(
+        [{key: _plain(value) for key, value in message.items() if value is not None} for message in messages]
+    )
+
+
+def _with_reasoning(messages: list[Message]) -> list[Message]:
+    """Newer transformers give a message's reasoning under the names that templates use for it."""
+    from transformers.utils import chat_template_utils
+
+    alias = getattr(chat_template_utils, "_alias_reasoning_fields", None)
+    return messages if alias is None else alias(messages)
+
+
+def _plain(value: Any) -> Any:
+    """Data without methods that a template could call: images and arrays become their type's name."""
+    if value is None or type(value) in {str, int, float, bool}:
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return _plain(value.item()) if getattr(value, "shape", None) == () else f"<{type(value).__name__}>"
+
+
+def _schema(tool: Any) -> Any:
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    if isinstance(tool, Mapping):
+        return tool
+    if callable(tool):
+        return get_json_schema(tool)
+    raise ValueError(
+        f"chat: expected each tool as a JSON schema (a dict) or a function, got {_shortened(tool)}\n"
+        "  Decode tools that are JSON text before."
+    )
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."

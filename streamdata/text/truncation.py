@@ -1,0 +1,212 @@
+"""Cutting and padding to a length: batches of tensors, one sequence with images in it, a sample with a loss mask.
+
+a b c d e f g     seven tokens, five may stay
+    c d e f g     left: the last
+a b c d e         right: the first
+a b     e f g     middle: the first half (rounded down) and the rest from the end
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.recipe.places import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TRUNCATIONS: Final = ("left", "right", "middle", "error")
+POLICIES: Final = ("drop", "truncate_left", "truncate_right", "error")
+
+
+class OverlongError(ValueError):
+    """A sequence is longer than allowed, and is not to be cut.
+
+    Attributes:
+        length: tokens that it has.
+        limit: tokens that it may have.
+    """
+
+    def __init__(self, who: str, length: int, limit: int, remedy: str) -> None:
+        super().__init__(f"{who}: expected at most {limit} tokens, got {length}\n  {remedy}")
+        self.length, self.limit = length, limit
+        self._made_from = (who, length, limit, remedy)
+
+    def __reduce__(self) -> tuple[type["OverlongError"], tuple[str, int, int, str]]:
+        return type(self), self._made_from  # errors cross from DataLoader workers by pickle
+
+
+class Cut(NamedTuple):
+    """What stays of a sequence.
+
+    Attributes:
+        kept: positions that stay, ascending; int64, shape (m,).
+        lost: numbers of the atomic spans that do not.
+    """
+
+    kept: npt.NDArray[np.int64]
+    lost: tuple[int, ...]
+
+
+def check_truncation(truncation: Any, who: str) -> None:
+    """Refuses what is no way to truncate.
+
+    Raises:
+        ValueError: it is none of `TRUNCATIONS`.
+    """
+    _check_choice(truncation, TRUNCATIONS, f"{who}: truncation")
+
+
+def _check_choice(value: Any, choices: tuple[str, ...], what: str) -> None:
+    if value not in choices:
+        hint = did_you_mean(str(value), choices)
+        raise ValueError(f"{what} is {value!r}{hint}\n  Give one of {', '.join(choices)}.")
+
+
+def _check_length(max_length: Any, who: str) -> None:
+    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+        raise ValueError(
+            f"{who}: max_length is {max_length!r}, expected a whole number of at least 1\n"
+            "  Set it to the number of tokens that a sample may have."
+        )
+
+
+def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[int, int]] = ()) -> Cut:
+    """Chooses what stays of one sequence. A span that the cut touches goes as a whole; nothing comes in its place.
+
+    Args:
+        length: tokens of the sequence.
+        max_length: tokens that may stay, at least 1.
+        truncation: one of `TRUNCATIONS`.
+        atomic: spans (begin, end) that are whole or not at all, such as the tokens of an image; half open.
+
+    Raises:
+        OverlongError: the sequence is too long and `truncation` is "error".
+        ValueError: a setting or a span is none.
+    """
+    check_truncation(truncation, "cut")
+    _check_length(max_length, "cut")
+    keep = np.zeros(length, dtype=np.bool_)
+    for part in _parts(length, max_length, truncation):
+        keep[part] = True
+    lost = []
+    for number, (begin, end) in enumerate(atomic):
+        if not 0 <= begin <= end <= length:
+            raise ValueError(
+                f"cut: span {number} is {begin}:{end}, expected one inside {length} tokens\n"
+                "  Give the spans of this sequence, before it is cut."
+            )
+        if not keep[begin:end].all():
+            keep[begin:end] = False
+            lost.append(number)
+    return Cut(np.flatnonzero(keep), tuple(lost))
+
+
+def _parts(length: int, max_length: int, truncation: str) -> list[slice]:
+    """The slices of a sequence that stay."""
+    if length <= max_length:
+        return [slice(0, length)]
+    if truncation == "error":
+        raise OverlongError("truncation", length, max_length, "Raise the limit, choose another truncation, or filter.")
+    head = {"left": 0, "right": max_length, "middle": max_length // 2}[truncation]
+    parts = [slice(0, head), slice(length - (max_length - head), length)]
+    return [part for part in parts if part.stop > part.start]
+
+
+def fit_length(
+    train: npt.NDArray[np.bool_], max_length: int | None, policy: str
+) -> slice | Literal["too_long", "nothing_to_train"]:
+    """Chooses what stays of a sample with a loss mask, or says why it is dropped.
+
+    Args:
+        train: which tokens are trained, shape (n,).
+        max_length: tokens that may stay; None for any number.
+        policy: for a sample that has more: one of `POLICIES`. `truncate_left` keeps the last tokens, `truncate_right`
+            the first.
+
+    Raises:
+        OverlongError: the sample is too long and the policy is "error".
+        ValueError: a setting is none.
+    """
+    _check_choice(policy, POLICIES, "fit_length: policy")
+    part = slice(0, len(train))
+    if max_length is not None:
+        _check_length(max_length, "fit_length")
+        if len(train) > max_length and policy == "drop":
+            return "too_long"
+        (part,) = _parts(len(train), max_length, policy.removeprefix("truncate_"))
+    return part if train[part].any() else "nothing_to_train"
+
+
+def postprocess_data(
+    input_ids: "Tensor",
+    attention_mask: "Tensor",
+    max_length: int,
+    pad_token_id: int,
+    left_pad: bool = True,
+    truncation: str = "error",
+) -> "tuple[Tensor, Tensor]":
+    """Brings a batch to one length, by padding or by truncation.
+
+    Args:
+        input_ids: shape (batch, seq).
+        attention_mask: shape (batch, seq), 0 at padding.
+        max_length: tokens of each row afterwards, at least 1.
+        pad_token_id: fills rows that are shorter.
+        left_pad: whether it does so before them, or after.
+        truncation: one of `TRUNCATIONS`, for rows that are longer.
+
+    Returns:
+        Both tensors with shape (batch, max_length), in their dtypes.
+
+    Raises:
+        OverlongError: rows are longer and `truncation` is "error".
+        ValueError: a setting is none, or the shapes differ or are not two-dimensional.
+    """
+    check_truncation(truncation, "postprocess_data")
+    _check_length(max_length, "postprocess_data")
+    if input_ids.ndim != 2 or input_ids.shape != attention_mask.shape:  # noqa: PLR2004 (batch and seq)
+        raise ValueError(
+            f"postprocess_data: expected input_ids and attention_mask of one shape (batch, seq), got "
+            f"{tuple(input_ids.shape)} and {tuple(attention_mask.shape)}\n  Add the batch dimension with [None]."
+        )
+    if input_ids.shape[1] <= max_length:
+        padded = pad_sequence_to_length(input_ids, max_length, pad_token_id, left_pad)
+        return padded, pad_sequence_to_length(attention_mask, max_length, 0, left_pad)
+    return _truncated(input_ids, attention_mask, max_length, truncation)
+
+
+def _truncated(
+    input_ids: "Tensor", attention_mask: "Tensor", max_length: int, truncation: str
+) -> "tuple[Tensor, Tensor]":
+    import torch
+
+    try:
+        parts = _parts(input_ids.shape[1], max_length, truncation)
+    except OverlongError as error:
+        row = int((attention_mask.sum(dim=1) > max_length).int().argmax())
+        error.add_note(f"  postprocess_data: row {row} of a batch of {input_ids.shape[0]}")
+        raise
+    both = [torch.cat([tensor[:, part] for part in parts], dim=1) for tensor in (input_ids, attention_mask)]
+    return both[0], both[1]
+
+
+def pad_sequence_to_length(
+    tensors: "Tensor", max_seq_len: int, pad_token_id: float, left_pad: bool = False
+) -> "Tensor":
+    """Pads the last dimension to `max_seq_len`, after the values or before them; what is as long stays as it is."""
+    from torch.nn.functional import pad
+
+    missing = max_seq_len - tensors.shape[-1]
+    if missing <= 0:
+        return tensors
+    return pad(tensors, (missing, 0) if left_pad else (0, missing), value=pad_token_id)
+
+
+def compute_position_id_with_mask(mask: "Tensor") -> "Tensor":
+    """Returns positions that count the tokens where `mask` is 1, from 0; 0 at padding before them. Same shape."""
+    import torch
+
+    return torch.clip(torch.cumsum(mask, dim=-1) - 1, min=0)

@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamdata.text import Plan, RowPacker, plan_bfd, plan_bfd_split, plan_simple
+
+lengths_of = st.lists(st.integers(0, 30), max_size=40)
+row_lengths = st.integers(1, 30)
+
+
+def rows_of(plan):
+    """The pieces (document, begin, end) of each row."""
+    pieces = list(zip(plan.document.tolist(), plan.begin.tolist(), plan.end.tolist(), strict=True))
+    return [pieces[begin:end] for begin, end in zip(plan.rows[:-1], plan.rows[1:], strict=True)]
+
+
+def made(planner, lengths, row_length):
+    """A plan; documents that bfd cannot take are shortened."""
+    lengths = np.minimum(lengths, row_length) if planner is plan_bfd else lengths
+    return planner(lengths, row_length), np.asarray(lengths, dtype=np.int64)
+
+
+def naive_fills(lengths, row_length):
+    """Best fit decreasing as it is told: each document into the fullest row that has room."""
+    fills = []
+    for length in sorted(filter(None, lengths), reverse=True):
+        fitting = [index for index, fill in enumerate(fills) if fill + length <= row_length]
+        if fitting:
+            fills[max(fitting, key=fills.__getitem__)] += length
+        else:
+            fills.append(length)
+    return sorted(fills)
+
+
+@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+@given(lengths_of, row_lengths)
+def test_every_token_is_in_exactly_one_row(planner, lengths, row_length):
+    """Of each document, in order, and no row holds more than its length or nothing."""
+    plan, lengths = made(planner, lengths, row_length)
+    tokens = [(document, at) for document, length in enumerate(lengths) for at in range(length)]
+    rows = [[(document, at) for document, *piece in row for at in range(*piece)] for row in rows_of(plan)]
+    assert sorted(token for row in rows for token in row) == tokens
+    assert all(row == sorted(row) and 0 < len(row) <= row_length for row in rows)
+    assert plan.num_tokens == len(tokens)
+    assert plan.padding == len(rows) * row_length - len(tokens)
+
+
+@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+@given(lengths_of, row_lengths)
+def test_figures_are_those_of_the_rows(planner, lengths, row_length):
+    """Rows, fill, and documents that are in several pieces; arrays have the documented types."""
+    plan, _ = made(planner, lengths, row_length)
+    rows = rows_of(plan)
+    documents = [document for row in rows for document, *_ in row]
+    assert plan.num_rows == len(rows)
+    assert plan.num_cut == sum(documents.count(document) > 1 for document in set(documents))
+    assert plan.fill == (plan.num_tokens / (len(rows) * row_length) if rows else 1.0)
+    assert {array.dtype for array in (plan.rows, plan.document, plan.begin, plan.end)} == {np.dtype(np.int64)}
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows)  # rows go by their first piece
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), row_lengths)
+def test_bfd_keeps_documents_whole_and_fits_them_best(lengths, row_length):
+    """The fills of its rows are those of the naive algorithm."""
+    plan, lengths = made(plan_bfd, lengths, row_length)
+    assert plan.num_cut == 0
+    fills = sorted(sum(end - begin for _, begin, end in row) for row in rows_of(plan))
+    assert fills == naive_fills(lengths.tolist(), row_length)
+
+
+@given(lengths_of, row_lengths)
+def test_bfd_split_cuts_longer_documents_alone(lengths, row_length):
+    """Into whole rows and a rest, which is packed as a document of its size would be."""
+    plan = plan_bfd_split(lengths, row_length)
+    assert plan.num_cut == sum(length > row_length for length in lengths)
+    pieces = [size for length in lengths for size in [row_length] * (length // row_length) + [length % row_length]]
+    fills = sorted(sum(end - begin for _, begin, end in row) for row in rows_of(plan))
+    assert fills == naive_fills(pieces, row_length)
+
+
+@given(lengths_of, row_lengths)
+def test_simple_makes_the_rows_of_a_stream(lengths, row_length):
+    """The same rows as packing documents as they come, its end tokens counted among their lengths."""
+    plan = plan_simple([length and length + 1 for length in lengths], row_length)
+    packer, rows = RowPacker(row_length, 0), []
+    for number, length in enumerate(lengths, 1):
+        packer.add(np.full(length, number))
+        while (row := packer.next_row()) is not None:
+            rows.append(row.position_ids)
+    if (last := packer.last_row()) is not None:
+        rows.append(last.position_ids)
+    assert len(rows) == plan.num_rows
+    for pieces, positions in zip(rows_of(plan), rows, strict=True):
+        sizes = [end - begin for _, begin, end in pieces]
+        expected = [at for size in [*sizes, row_length - sum(sizes)] for at in range(size)]
+        assert positions.tolist() == expected
+
+
+def test_plans_look_as_documented():
+    """Documents of 3, 5, 2 and 2 tokens in rows of 4 (and of 5)."""
+    lengths = [3, 5, 2, 2]
+    simple = [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)], [(2, 0, 2), (3, 0, 2)]]
+    assert rows_of(plan_simple(lengths, 4)) == simple
+    assert rows_of(plan_bfd(lengths, 5)) == [[(0, 0, 3), (2, 0, 2)], [(1, 0, 5)], [(3, 0, 2)]]
+    assert rows_of(plan_bfd_split(lengths, 4)) == [[(0, 0, 3), (1, 4, 5)], [(1, 0, 4)], [(2, 0, 2), (3, 0, 2)]]
+
+
+def test_bfd_refuses_a_document_longer_than_a_row():
+    """It never cuts; the error says what does."""
+    with pytest.raises(ValueError, match="at most 4 tokens, 2 are longer, up to 9 tokens\n  Use bfd_split"):
+        plan_bfd([3, 5, 9], 4)
+
+
+@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+def test_settings_that_are_none_are_errors(planner):
+    """A row of no tokens, a document of fewer than none."""
+    with pytest.raises(ValueError, match="row_length is 0"):
+        planner([1], 0)
+    with pytest.raises(ValueError, match="document 1 has -2 tokens"):
+        planner([1, -2], 4)
+
+
+@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+def test_no_documents_give_no_rows(planner):
+    """Nor do empty ones."""
+    for lengths in ([], [0, 0]):
+        plan = planner(lengths, 4)
+        assert isinstance(plan, Plan)
+        assert (plan.num_rows, plan.num_tokens, plan.padding, plan.fill) == (0, 0, 0, 1.0)
+
+
+def test_many_documents_fill_their_rows():
+    """As a corpus: the lengths of texts are lognormal."""
+    lengths = np.random.default_rng(0).lognormal(np.log(1000) - 0.5, 1.0, 20_000).astype(np.int64).clip(1, 8192)
+    assert plan_bfd(lengths, 8192).fill > 0.99
