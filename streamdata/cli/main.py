@@ -1,19 +1,16 @@
 """The commands and their options. What they do is imported when they run: `--help` imports no torch."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from streamdata.errors import RecipeError, StreamdataError
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells expect: 128 + SIGINT."""
+from streamdata.cli.messages import INTERRUPTED, messages
+from streamdata.cli.prepare_app import inspect, prepare, verify
+from streamdata.errors import RecipeError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +18,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a plain traceback is shorter, and has the notes that say source, url and key
     help="One YAML recipe in, one endless stream of training samples out.",
 )
+
+
+app.add_typer(prepare, name="prepare")
+app.command()(inspect)
+app.command()(verify)
 
 
 def _show_version(wanted: bool) -> None:
@@ -63,7 +65,7 @@ def run(
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
-    with _messages():
+    with messages():
         from streamdata.cli.run import run_recipe
 
         finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
@@ -81,26 +83,13 @@ def check(
 ) -> None:
     """Report all errors of a recipe at once, with their places; imports no target."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
-    with _messages():
+    with messages():
         from streamdata.cli.check import check_problems, check_resume
 
         passed = check_problems(recipe, variables, allowed)
         if passed and resume:
             passed = check_resume(recipe, variables, allowed)
         raise typer.Exit(0 if passed else 1)
-
-
-@contextlib.contextmanager
-def _messages() -> Iterator[None]:
-    """End with an error's message where a recipe or its data is wrong; other errors keep their traceback."""
-    try:
-        yield
-    except StreamdataError as error:
-        typer.echo("\n".join(["error: " + str(error), *getattr(error, "__notes__", ())]), err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
 
 
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:

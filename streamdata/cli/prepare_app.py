@@ -1,0 +1,137 @@
+"""The commands of preparing, and their options. What they do is imported when they run."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from streamdata.cli.messages import messages
+
+_RUN = "run"
+
+
+class _InputsOrCommand(TyperGroup):
+    """`prepare INPUTS…` and `prepare merge PARTS…`: what does not begin with a command is about inputs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands:
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+prepare = typer.Typer(
+    cls=_InputsOrCommand,
+    no_args_is_help=True,
+    help="Turn JSONL or parquet into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
+)
+
+_Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="How records become tokens, YAML or JSON.", exists=True, dir_okay=False),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew whatever an earlier run left there.")]
+
+
+@prepare.command(_RUN)
+def _run(
+    inputs: Annotated[
+        list[str] | None, typer.Argument(help=".jsonl, .jsonl.gz, .jsonl.zst, .parquet; globs and directories too.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,
+    config: _Config = None,
+    tokenizer: Annotated[str | None, typer.Option(help="The directory of a tokenizer.")] = None,
+    store_format: Annotated[
+        str | None, typer.Option("--format", help="bin, h5 or megatron, over the config's.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="One machine's part: from 0/N to (N-1)/N.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: the machines of a Ray cluster.")] = "local",
+    overwrite: _Overwrite = False,
+    dry_run: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only show what the first N records become.")
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
+) -> None:
+    """Turn JSONL or parquet into a token store; `prepare merge` joins the parts of several machines."""
+    from streamdata.cli import prepare as command
+
+    with messages():
+        if schema:
+            command.show_schema()
+            return
+        given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
+        if missing := [name for name, value in given.items() if not value]:
+            raise typer.BadParameter(f"missing {', '.join(missing)}", param_hint="prepare")
+        assert inputs, "they are given"
+        assert config, "it is given"
+        assert tokenizer, "it is given"
+        pipeline = command.make_pipeline(config, tokenizer, store_format)
+        if dry_run is not None:
+            command.show_first(pipeline, inputs, dry_run)
+            return
+        assert output, "it is given"
+        command.run_pipeline(
+            pipeline,
+            inputs,
+            output,
+            workers=workers or len(os.sched_getaffinity(0)),
+            shard=_shard(shard),
+            engine=_engine(engine),
+            overwrite=overwrite,
+        )
+
+
+@prepare.command()
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="The outputs of --shard 0/n to (n-1)/n.", exists=True)],
+    output: _Output,
+    overwrite: _Overwrite = False,
+) -> None:
+    """Join the outputs of all parts of a run, without copying tokens."""
+    with messages():
+        from streamdata.cli.prepare import merge_parts
+
+        merge_parts(parts, output, overwrite=overwrite)
+
+
+_Store = Annotated[Path, typer.Argument(help="A store, or the output of prepare.", exists=True, file_okay=False)]
+
+
+def inspect(
+    store: _Store,
+    record: Annotated[int, typer.Option(min=0, help="Which record, from 0.")] = 0,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="The directory of its tokenizer, if it is not recorded.")
+    ] = None,
+) -> None:
+    """Show a record of a finished store: what is trained, what is masked, where documents end."""
+    with messages():
+        from streamdata.cli.inspect import show_record
+
+        show_record(store, record, tokenizer)
+
+
+def verify(store: _Store) -> None:
+    """Check counts, ids and checksums of a finished store."""
+    with messages():
+        from streamdata.cli.verify import show_problems
+
+        raise typer.Exit(0 if show_problems(store) else 1)
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise typer.BadParameter(f"expected I/N with I below N, such as 0/4, got {text!r}", param_hint="--shard")
+    return int(index), int(count)
+
+
+def _engine(name: str) -> Any:
+    if name not in {"local", "ray"}:
+        raise typer.BadParameter(f"expected local or ray, got {name!r}", param_hint="--engine")
+    return name

@@ -1,0 +1,183 @@
+"""Records to tokens: `a batch of records → texts and chats → ids and masks → documents`; bad ones are told."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
+from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder
+from streamdata.prepare.errors import BadRecordError, DroppedRecordError
+from streamdata.prepare.sections import Chat, Extract, Extractor, Part, Record, Text
+from streamdata.text.masks import ChatEncoder
+from streamdata.text.templates import ChatRenderer
+from streamdata.text.tokenizer import token_ids
+from streamdata.text.truncation import OverlongError, fit_length
+
+Mask = npt.NDArray[np.bool_]
+Failed = Callable[[int, BadRecordError | DroppedRecordError], None]
+_SHORTENED = {"too_long": "more than max_seq_len", "nothing_to_train": "nothing to train"}
+
+
+class Tokens(NamedTuple):
+    """A sequence: its ids, uint32 (n,), and which of them are trained, bool (n,)."""
+
+    ids: Ids
+    train: Mask
+
+
+class Document(NamedTuple):
+    """What one record becomes.
+
+    Attributes:
+        domain: The directory of its domain, empty without one.
+        sequences: The sequences of each source.
+        values: The numbers of each source of numbers.
+    """
+
+    domain: str
+    sequences: dict[str, list[Tokens]]
+    values: dict[str, list[float]]
+
+
+class DocumentMaker:
+    """Turns records into documents as a config says.
+
+    Args:
+        config: What to take of a record, and how long it may be.
+        tokenizer: One of transformers, fast.
+        backend: Encodes its texts.
+
+    Raises:
+        PrepareError: The tokenizer is not fast, or lacks the end token that the config asks for.
+    """
+
+    def __init__(self, config: PrepareConfig, tokenizer: Any, backend: Backend) -> None:
+        self._config, self._tokenizer, self._backend = config, tokenizer, backend
+        self._extract = Extractor(config, special_finder(tokenizer))
+        self._end = np.array([tokenizer.eos_token_id], np.uint32) if config.end_of_document else None
+        self._vocabulary = len(tokenizer)
+        self._keys = SOURCES[config.train_type]
+        sections = [section for found in config.sources_by_name().values() for section in found]
+        self._chats = {
+            id(section): _chat_encoder(tokenizer, section) for section in sections if section.action == "$role"
+        }
+
+    def make(self, records: Sequence[tuple[int, Record]], failed: Failed) -> Iterator[tuple[int, Document]]:
+        """The documents of a batch of numbered records; those that become none are told to `failed`."""
+        extracts: list[tuple[int, Extract]] = []
+        for number, record in records:
+            try:
+                extracts.append((number, self._extract(record)))
+            except (BadRecordError, DroppedRecordError) as error:
+                failed(number, error)
+        texts = [part for _, extract in extracts for part in _parts(extract) if isinstance(part, Text)]
+        encoded = iter(encode_texts(self._backend, texts))
+        for number, extract in extracts:
+            # All ids of a record are taken before any of it can fail, so that the next record finds its own.
+            ids = [next(encoded) if isinstance(part, Text) else None for part in _parts(extract)]
+            try:
+                yield number, self._document(extract, iter(ids))
+            except (BadRecordError, DroppedRecordError) as error:
+                failed(number, error)
+
+    def _document(self, extract: Extract, encoded: Iterator[Ids | None]) -> Document:
+        sequences: dict[str, list[Tokens]] = {}
+        for name, rows in extract.sequences.items():
+            found = [self._joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
+            sequences[name] = [self._fitted(tokens, name) for tokens in found]
+        document = Document(extract.domain, sequences, extract.values)
+        self._check(document, extract.lists)
+        return document
+
+    def _tokens(self, part: Part, ids: Ids | None) -> Tokens:
+        if isinstance(part, Text):
+            assert ids is not None, "a text that was not encoded"
+            return Tokens(ids, np.full(len(ids), part.train))
+        return self._chat(part)
+
+    def _chat(self, chat: Chat) -> Tokens:
+        try:
+            ids, train = self._chats[id(chat.section)](chat)
+        except ValueError as error:
+            raise BadRecordError("chat template", chat.section.field, str(error)) from error
+        return Tokens(ids.astype(np.uint32), train)
+
+    @staticmethod
+    def _joined(parts: list[Tokens]) -> Tokens:
+        if len(parts) == 1:
+            return parts[0]
+        empty = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
+        return Tokens(*(np.concatenate(column) for column in zip(*(parts or [empty]), strict=True)))
+
+    def _fitted(self, tokens: Tokens, name: str) -> Tokens:
+        """The sequence within max_seq_len, with its end token."""
+        if not len(tokens.ids):
+            raise DroppedRecordError("no tokens")
+        if (largest := int(tokens.ids.max())) >= self._vocabulary:
+            expected = f"expected ids below the vocabulary's size {self._vocabulary}, got {largest}"
+            raise BadRecordError("id outside the vocabulary", name, expected)
+        part = self._part(tokens, name)
+        cut = tokens if part is None else Tokens(tokens.ids[part], tokens.train[part])
+        if self._end is None:
+            return cut
+        is_whole = part is None or part.stop == len(tokens.ids)  # it is not taught to end in the midst
+        ends = np.array([cut.train[-1] and is_whole])
+        return Tokens(np.concatenate((cut.ids, self._end)), np.concatenate((cut.train, ends)))
+
+    def _part(self, tokens: Tokens, name: str) -> slice | None:
+        """What stays of a sequence; None for all of it."""
+        limit, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
+        if limit is None and not is_masked:
+            return None
+        if limit is not None and self._end is not None:
+            limit -= 1
+        train = tokens.train if is_masked else np.ones(len(tokens.ids), np.bool_)
+        try:
+            part = fit_length(train, limit, self._config.too_long) if limit != 0 else "too_long"
+        except OverlongError as error:
+            raise BadRecordError("more than max_seq_len", name, str(error).partition("\n")[0]) from error
+        if isinstance(part, str):
+            raise DroppedRecordError(_SHORTENED[part])
+        return part
+
+    def _check(self, document: Document, lists: frozenset[str]) -> None:
+        if self._config.train_type in STREAMED:
+            return
+        for name, found in document.sequences.items():
+            if name in lists and name != "responses":
+                raise BadRecordError("wrong type", name, f"expected one text, got a list of {len(found)}")
+        responses = document.sequences.get("responses")
+        if responses is not None and len(responses) != len(document.values["rewards"]):
+            got = f"{len(responses)} responses and {len(document.values['rewards'])} rewards"
+            raise BadRecordError("wrong number", "rewards", f"expected one reward per response, got {got}")
+        if responses is not None and not responses:
+            raise DroppedRecordError("no responses")
+
+
+def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[Chat], tuple[npt.NDArray[np.int64], Mask]]:
+    """What turns the chats of a section into ids and a mask."""
+    settings = dict(section.template_kwargs)
+    if section.template is not None:
+        settings["chat_template"] = section.template
+    if section.add_generation_prompt:
+        renderer = ChatRenderer(tokenizer, template_kwargs=settings)
+
+        def encode_prompt(chat: Chat) -> tuple[npt.NDArray[np.int64], Mask]:
+            text = renderer.render(chat.messages, tools=chat.tools, add_generation_prompt=True)
+            ids = token_ids(tokenizer, text)
+            return ids, np.zeros(len(ids), np.bool_)
+
+        return encode_prompt
+    encoder = ChatEncoder(tokenizer, actions=section.roles, template_kwargs=settings)
+
+    def encode(chat: Chat) -> tuple[npt.NDArray[np.int64], Mask]:
+        found = encoder.encode(chat.messages, tools=chat.tools)
+        return found.input_ids, found.train
+
+    return encode
+
+
+def _parts(extract: Extract) -> Iterator[Part]:
+    return (part for rows in extract.sequences.values() for row in rows for part in row)

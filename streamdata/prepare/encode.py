@@ -1,0 +1,195 @@
+"""Texts to token ids: `texts → the tokenizer's own batch encoder, or gigatoken → uint32 arrays`."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.prepare.errors import PrepareError, shown
+from streamdata.prepare.sections import Text
+from streamdata.shards.publish import publish
+
+Ids = npt.NDArray[np.uint32]
+_PARALLEL = "TOKENIZERS_PARALLELISM"
+
+
+class Backend(Protocol):
+    """Encodes a batch of texts, all of one kind."""
+
+    def __call__(self, texts: list[str], *, is_data: bool, add_special_tokens: bool) -> list[Ids]:
+        """The ids of each text."""
+        ...
+
+
+def fast_tokenizer(tokenizer: Any) -> Any:
+    """The compiled tokenizer behind one of transformers.
+
+    Raises:
+        PrepareError: It has none.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise PrepareError(
+            f"tokenizer: expected a fast tokenizer, got {type(tokenizer).__name__}\n"
+            "  Convert it, so that its directory has a tokenizer.json."
+        )
+    return backend
+
+
+class TextTokenizer:
+    """What texts need of a tokenizer, and no more: it loads in a moment, without transformers.
+
+    Args:
+        backend: The compiled tokenizer, as JSON.
+        eos_token_id: The end of sequence, if there is one.
+        pad_token_id: The padding, if there is one.
+        size: Of the vocabulary.
+    """
+
+    def __init__(self, backend: str, eos_token_id: int | None, pad_token_id: int | None, size: int) -> None:
+        from tokenizers import Tokenizer
+
+        self.backend_tokenizer = Tokenizer.from_str(backend)
+        self.eos_token_id, self.pad_token_id, self._size = eos_token_id, pad_token_id, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @staticmethod
+    def save(tokenizer: Any, path: Path) -> None:
+        """Write what `load` reads of one of transformers' tokenizers."""
+        ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        parts = {"backend": fast_tokenizer(tokenizer).to_str(), **ids, "size": len(tokenizer)}
+        publish(path, [json.dumps(parts).encode()])
+
+    @classmethod
+    def load(cls, path: Path) -> "TextTokenizer":
+        """The tokenizer that was saved there."""
+        return cls(**json.loads(path.read_bytes()))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep the tokenizer to the calling thread: the cores belong to the workers."""
+    before = os.environ.get(_PARALLEL)
+    os.environ[_PARALLEL] = "false"  # asked for at each call
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PARALLEL]
+        else:
+            os.environ[_PARALLEL] = before
+
+
+class TokenizersBackend:
+    """Encodes by the tokenizer itself.
+
+    Args:
+        tokenizer: One of transformers, with a compiled tokenizer behind it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = fast_tokenizer(tokenizer)
+
+    def __call__(self, texts: list[str], *, is_data: bool, add_special_tokens: bool) -> list[Ids]:
+        """The ids of each text, uint32 (n,)."""
+        self._tokenizer.no_truncation()  # transformers leaves there what its last caller wanted
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = is_data
+        with one_thread():
+            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [np.array(encoding.ids, np.uint32) for encoding in found]
+
+
+class GigatokenBackend:
+    """Encodes by gigatoken what has no special tokens, the rest by the tokenizer.
+
+    Args:
+        tokenizer: The reference.
+
+    Raises:
+        ImportError: gigatoken is not there.
+        PrepareError: It does not know such a tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        try:
+            import gigatoken
+        except ImportError as error:
+            raise ImportError(
+                "backend: gigatoken: the package gigatoken is needed\n  pip install torch-streamdata[fast]"
+            ) from error
+        self._reference = TokenizersBackend(tokenizer)
+        self._has_special = special_finder(tokenizer)
+        try:
+            self._tokenizer = gigatoken.Tokenizer.from_json(fast_tokenizer(tokenizer).to_str())
+        except Exception as error:
+            raise PrepareError(
+                f"backend: gigatoken: it cannot take this tokenizer: {error}\n  Use backend: tokenizers."
+            ) from error
+
+    def __call__(self, texts: list[str], *, is_data: bool, add_special_tokens: bool) -> list[Ids]:
+        """The ids of each text, uint32 (n,)."""
+        if add_special_tokens:
+            return self._reference(texts, is_data=is_data, add_special_tokens=True)
+        slow = [number for number, text in enumerate(texts) if self._has_special(text)]
+        found = self._split(self._tokenizer.encode_batch(texts, parallel=False))
+        for number in slow:
+            found[number] = self._reference([texts[number]], is_data=is_data, add_special_tokens=False)[0]
+        return found
+
+    @staticmethod
+    def _split(encoded: Any) -> list[Ids]:
+        layout = encoded.layout
+        offsets = np.asarray(layout.offsets)
+        flat = np.asarray(layout.content.data)
+        return [flat[begin:end] for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+
+    def check(self, texts: Sequence[str], places: Sequence[str]) -> None:
+        """Raise unless it agrees with the tokenizer.
+
+        Args:
+            texts: A sample of the input.
+            places: Where each comes from.
+
+        Raises:
+            PrepareError: It does not, on some text.
+        """
+        ours = self(list(texts), is_data=True, add_special_tokens=False)
+        theirs = self._reference(list(texts), is_data=True, add_special_tokens=False)
+        for number, (got, expected) in enumerate(zip(ours, theirs, strict=True)):
+            if not np.array_equal(got, expected):
+                raise PrepareError(
+                    f"backend: gigatoken: {places[number]}: expected the tokenizer's ids "
+                    f"{shown(expected.tolist())}, got {shown(got.tolist())}\n  Use backend: tokenizers."
+                )
+
+
+def special_finder(tokenizer: Any) -> Callable[[str], bool]:
+    """Whether a text holds what the tokenizer would take for a special token."""
+    names = [str(token.content) for token in fast_tokenizer(tokenizer).get_added_tokens_decoder().values()]
+    if not names:
+        return lambda _: False
+    common = os.path.commonprefix(names)  # noqa: RUF071 (no paths)
+    pattern = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+    return lambda text: common in text and pattern.search(text) is not None
+
+
+def encode_texts(backend: Backend, texts: Sequence[Text]) -> list[Ids]:
+    """The ids of each text; those of one kind are encoded together."""
+    found: list[Ids] = [np.zeros(0, np.uint32)] * len(texts)
+    kinds: dict[tuple[bool, bool], list[int]] = {}
+    for number, text in enumerate(texts):
+        kinds.setdefault((text.is_data, text.add_special_tokens), []).append(number)
+    for (is_data, special), numbers in kinds.items():
+        batch = backend([texts[number].text for number in numbers], is_data=is_data, add_special_tokens=special)
+        for number, ids in zip(numbers, batch, strict=True):
+            found[number] = ids
+    return found

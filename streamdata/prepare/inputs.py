@@ -1,0 +1,245 @@
+"""What is read: `patterns → files → tasks of a fixed size → batches of raw records`.
+
+A task is a range of bytes of one file. The lines that start in it are its records, and of a parquet file the row
+groups; a compressed file is one task.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import fsspec
+
+from streamdata.prepare.errors import PrepareError
+from streamdata.shards.json_lines import lines_of
+from streamdata.shards.storage import ByteSource, LocalShard, Stamp, byte_source, check_stamp, is_pipe, stamps_of
+from streamdata.shards.streams import open_stream
+from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
+
+_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
+_SCAN = 1 << 16
+_COUNT_STEP = 1 << 22
+MOST_LINE_BYTES = 1 << 28
+"""A longer line is refused: it would have to be in memory as a whole."""
+PARQUET_ROWS = 256
+
+
+class Task(NamedTuple):
+    """A part of the input: bytes `begin` to `end` of a file of version `stamp`; `number` counts over all inputs."""
+
+    number: int
+    url: str
+    stamp: Stamp
+    begin: int
+    end: int
+
+
+class RawBatch(NamedTuple):
+    """Consecutive records: lines of JSON, or rows that are parsed already. `first` counts them within the task.
+
+    Attributes:
+        first: The number of the first, from 0. Blank lines count, so that lines can be named.
+        records: A line, a row, or None for a blank line.
+        size_bytes: How much input this was.
+    """
+
+    first: int
+    records: Sequence[bytes | dict[str, Any] | None]
+    size_bytes: int
+
+
+def plan_tasks(patterns: str | Sequence[str], task_bytes: int) -> list[Task]:
+    """The tasks of all inputs, in the order of their sorted names: the same for the same sizes, whoever asks.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A file is named twice.
+        PrepareError: An input is the output of a command.
+    """
+    urls = expand(patterns, _SUFFIXES)
+    for url in filter(is_pipe, urls):
+        raise PrepareError(f"inputs: expected files, got '{url}', which cannot be read again\n  Write it to a file.")
+    tasks: list[Task] = []
+    for url, stamp in zip(urls, stamps_of(urls), strict=True):
+        step = max(stamp.size, 1) if is_sequential(url) else task_bytes
+        for begin in range(0, max(stamp.size, 1), step):
+            tasks.append(Task(len(tasks), url, stamp, begin, min(begin + step, stamp.size)))
+    return tasks
+
+
+class TaskInput:
+    """The records of one task, read forward once.
+
+    Args:
+        task: Which part of which file.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._lines_before: int | None = None
+
+    def batches(self) -> Iterator[RawBatch]:
+        """All records, about a megabyte at a time.
+
+        Raises:
+            PrepareError: A line is too long.
+            ShardError: The file is damaged, or was changed.
+        """
+        if self._task.url.endswith(".parquet"):
+            yield from self._parquet()
+            return
+        with self._source() as source:
+            yield from self._lines(_Hashed(source, self._hash, self._task.url))
+
+    def digest(self) -> str:
+        """BLAKE2b of what was read, once all was: of the lines (uncompressed), or of the parquet file's bytes."""
+        return self._hash.hexdigest()
+
+    def place(self, number: int) -> str:
+        """`file:line` of a record, or `file:row`; the lines before the task are counted when it is first asked for."""
+        if self._lines_before is None:
+            self._lines_before = self._count_before()
+        return f"{self._task.url}:{self._lines_before + number + 1}"
+
+    def _lines(self, source: "_Hashed") -> Iterator[RawBatch]:
+        number = 0
+        for lines in lines_of(source):
+            bounds = zip(lines.starts.tolist(), lines.ends.tolist(), lines.is_blank.tolist(), strict=True)
+            records = [None if is_blank else lines.buffer[start:end] for start, end, is_blank in bounds]
+            yield RawBatch(number, records, int(lines.ends[-1]) + 1 - int(lines.starts[0]))
+            number += len(records)
+
+    @contextmanager
+    def _source(self) -> Iterator[ByteSource]:
+        task = self._task
+        if is_sequential(task.url):
+            with open_stream(task.url, task.stamp) as stream:
+                yield stream
+            return
+        source = byte_source(task.url)
+        check_stamp(task.url, task.stamp)
+        begin, end = _line_start(source, task.begin, task.url), _line_start(source, task.end, task.url)
+        yield _Window(source, begin, end)
+        if isinstance(source, LocalShard):
+            source.check(task.stamp)
+        else:
+            check_stamp(task.url, task.stamp)
+
+    def _count_before(self) -> int:
+        task = self._task
+        if task.url.endswith(".parquet"):
+            return sum(rows for start, rows in _row_groups(task.url) if start < task.begin)
+        if is_sequential(task.url) or task.begin == 0:
+            return 0
+        source = byte_source(task.url)
+        stop = _line_start(source, task.begin, task.url)
+        steps = range(0, stop, _COUNT_STEP)
+        return sum(source.read(min(_COUNT_STEP, stop - offset), offset).count(b"\n") for offset in steps)
+
+    def _parquet(self) -> Iterator[RawBatch]:
+        task, number = self._task, 0
+        check_stamp(task.url, task.stamp)
+        source = byte_source(task.url)
+        for offset in range(task.begin, task.end, _COUNT_STEP):
+            self._hash.update(source.read(min(_COUNT_STEP, task.end - offset), offset))
+        groups = [at for at, (start, _) in enumerate(_row_groups(task.url)) if task.begin <= start < task.end]
+        if not groups:
+            return
+        with _parquet_file(task.url) as file:
+            for table in file.iter_batches(PARQUET_ROWS, row_groups=groups, use_threads=False):
+                rows = table.to_pylist()
+                yield RawBatch(number, rows, table.nbytes)
+                number += len(rows)
+        check_stamp(task.url, task.stamp)
+
+
+@contextmanager
+def _parquet_file(url: str) -> Iterator[Any]:
+    """An open parquet file.
+
+    Raises:
+        ImportError: pyarrow is not there.
+    """
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ImportError(
+            f"input '{url}': reading parquet needs the package pyarrow\n  pip install torch-streamdata[parquet]"
+        ) from error
+    with fsspec.open(url, "rb") as raw, ParquetFile(raw) as file:
+        yield file
+
+
+def _row_groups(url: str) -> list[tuple[int, int]]:
+    """Where each row group of a parquet file starts in it, and how many rows it has."""
+    with _parquet_file(url) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        return [(_first_byte(group.column(0)), group.num_rows) for group in groups]
+
+
+def _first_byte(column: Any) -> int:
+    return int(column.dictionary_page_offset or column.data_page_offset)
+
+
+def _line_start(source: ByteSource, offset: int, url: str) -> int:
+    """Where the first line that starts at `offset` or later begins; at the end of the file, where that is."""
+    assert source.size is not None, "a file that is cut into tasks has a size"
+    if offset == 0 or offset >= source.size:
+        return min(offset, source.size)
+    at = offset - 1
+    while piece := source.read(_SCAN, at):
+        if (found := piece.find(b"\n")) >= 0:
+            return at + found + 1
+        at += len(piece)
+        _check_line(at - offset, url, offset)
+    return source.size
+
+
+def _check_line(length: int, url: str, offset: int) -> None:
+    if length > MOST_LINE_BYTES:
+        raise PrepareError(
+            f"input '{url}': the line at offset {offset}: expected at most {MOST_LINE_BYTES} bytes, got more\n"
+            "  Is this JSON Lines, with one record per line? Split the record."
+        )
+
+
+class _Window:
+    """A part of a file as if it were all of it."""
+
+    def __init__(self, source: ByteSource, begin: int, end: int) -> None:
+        self._source, self._begin = source, begin
+        self.size: int | None = end - begin
+
+    def read(self, size: int, offset: int) -> bytes:
+        assert self.size is not None, "it was given one"
+        size = min(size, self.size - offset)
+        return self._source.read(size, self._begin + offset) if size > 0 else b""
+
+
+class _Hashed:
+    """A source that is read forward once, and hashed as it goes. Each line has a bounded length."""
+
+    def __init__(self, source: ByteSource, hash_: "hashlib.blake2b", url: str) -> None:
+        self._source, self._hash, self._url = source, hash_, url
+        self.size = source.size
+        self._line_start = 0
+
+    def read(self, size: int, offset: int) -> bytes:
+        piece = self._source.read(size, offset)
+        self._hash.update(piece)
+        if (last := piece.rfind(b"\n")) >= 0:
+            self._line_start = offset + last + 1
+        _check_line(offset + len(piece) - self._line_start, self._url, self._line_start)
+        return piece
+
+
+def input_digest(digests: Sequence[str]) -> str:
+    """The digest of a file from those of its tasks."""
+    return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
+
+def num_records(records: Sequence[object]) -> int:
+    """How many records there are, blank lines left out."""
+    return len(records) - sum(record is None for record in records)

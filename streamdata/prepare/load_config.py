@@ -1,0 +1,148 @@
+"""Reading a config: `YAML or JSON → PrepareConfig`, or all of its errors at once, each with its place."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from streamdata.errors import RecipeError
+from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
+from streamdata.recipe.places import Path as TreePath
+from streamdata.recipe.places import Places, Problem, UnreadableError, did_you_mean
+from streamdata.recipe.yaml_tree import read_yaml
+
+_Found = Iterator[tuple[TreePath, str]]
+
+
+def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[str]) -> PrepareConfig:
+    """The config of a YAML or JSON file, or of a mapping.
+
+    Raises:
+        RecipeError: It has errors; all of them are named, with their places.
+        OSError: The file cannot be read.
+    """
+    problems: list[Problem] = []
+    tree: Any = config.model_dump() if isinstance(config, PrepareConfig) else config
+    places = Places("config")
+    if not isinstance(tree, Mapping):
+        places = Places(os.fspath(tree))
+        try:
+            tree = read_yaml(Path(tree).read_bytes(), places, lambda problem, _=None: problems.append(problem))
+        except UnreadableError as error:
+            raise RecipeError(str(error)) from error
+    validated, found = _validate(tree)
+    problems += [places.problem(path, message) for path, message in found]
+    if problems or validated is None:
+        raise RecipeError("\n".join(str(problem) for problem in problems))
+    return validated
+
+
+def _validate(tree: Any) -> tuple[PrepareConfig | None, list[tuple[TreePath, str]]]:
+    try:
+        config = PrepareConfig.model_validate(tree)
+    except ValidationError as error:
+        return None, list(_explained(error, tree))
+    return config, list(_conflicts(config))
+
+
+def _explained(error: ValidationError, tree: Any) -> _Found:
+    """Each error with its path in the tree; of several alternatives that do not fit, the first speaks."""
+    told: set[TreePath] = set()
+    for detail in error.errors(include_url=False):
+        path = _path_in(tree, detail["loc"])
+        if path in told:
+            continue
+        told.add(path)
+        if detail["type"] == "extra_forbidden":
+            known = (PrepareConfig if len(path) == 1 else Section).model_fields
+            yield path, f"unknown key{did_you_mean(str(path[-1]), known)}\n  The keys here are: {', '.join(known)}."
+        elif detail["type"] == "missing":
+            yield path[:-1], f"expected the key {path[-1]!r}, got none"
+        else:
+            yield path, _sentence(detail["msg"], detail["input"])
+
+
+def _sentence(message: str, value: Any) -> str:
+    expected = message.removeprefix("Input should be ").removeprefix("String should ")
+    guess = did_you_mean(value, message.split("'")[1::2]) if isinstance(value, str) else ""
+    return f"expected {expected}, got {value!r}{guess}"
+
+
+def _path_in(tree: Any, location: tuple[int | str, ...]) -> TreePath:
+    """The part of pydantic's location that is in the tree: it names alternatives too, and keys that are missing."""
+    path: list[int | str] = []
+    for part in location:
+        if (isinstance(tree, dict) and part in tree) or (isinstance(tree, list) and isinstance(part, int)):
+            tree = tree[part]  # type: ignore[index]  # a list's index is an integer
+        elif not isinstance(tree, dict) or part != location[-1]:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _conflicts(config: PrepareConfig) -> _Found:
+    """What does not go together, though each value alone is right."""
+    yield from _source_conflicts(config)
+    for path, name, section in _sections(config):
+        yield from ((path, message) for message in _section_conflicts(config, name, section))
+    is_packed, is_streamed = config.packing != "none", config.train_type in STREAMED
+    if is_packed and not is_streamed:
+        yield ("packing",), f"expected 'none' for train_type {config.train_type}, got {config.packing!r}"
+    if is_packed != (config.max_packed_len is not None):
+        yield ("packing",), f"goes with max_packed_len, got {config.packing!r} and {config.max_packed_len}"
+    for name in ("position_ids", "end_of_document"):
+        if not is_streamed and getattr(config, name) not in (None, "none", False):
+            yield (name,), f"goes with train_type seq or sft, got {config.train_type!r}"
+    if config.packing == "bfd" and (config.max_seq_len is None or config.max_seq_len > (config.max_packed_len or 0)):
+        expected = f"expected at most max_packed_len ({config.max_packed_len}) with packing 'bfd', which cuts nothing"
+        yield ("max_seq_len",), f"{expected}, got {config.max_seq_len}\n  Set it, or use 'bfd_split'."
+    if config.format == "megatron" and (config.train_type != "seq" or is_packed or config.stored_positions() != "none"):
+        yield ("format",), "megatron holds the tokens of unpacked documents alone: train_type 'seq', no position ids"
+    if config.train_type == "sft" and config.stored_positions() == "none":
+        yield ("position_ids",), "expected doc_reset or continuous for train_type 'sft', which reads them, got 'none'"
+    if config.max_chars is not None and config.max_chars < config.min_chars:
+        yield ("max_chars",), f"expected at least min_chars ({config.min_chars}), got {config.max_chars}"
+
+
+def _source_conflicts(config: PrepareConfig) -> _Found:
+    wanted = SOURCES[config.train_type]
+    if config.train_type in STREAMED:
+        if not config.sections or config.sources is not None:
+            yield (), f"expected `sections`, and no `sources`, for train_type {config.train_type!r}"
+    elif config.sections is not None or set(config.sources or ()) != set(wanted):
+        got = ", ".join(config.sources or ()) or ("`sections`" if config.sections else "none")
+        yield ("sources",), f"expected {', '.join(wanted)} for train_type {config.train_type!r}, got {got}"
+    for name, sections in (config.sources or {}).items():
+        if not sections:
+            yield ("sources", name), "expected at least one section, got none"
+
+
+def _sections(config: PrepareConfig) -> Iterator[tuple[TreePath, str, Section]]:
+    """Each section with its path and the name of its source."""
+    for number, section in enumerate(config.sections or ()):
+        yield ("sections", number), "sequence", section
+    for name, sections in (config.sources or {}).items():
+        for number, section in enumerate(sections):
+            yield ("sources", name, number), name, section
+
+
+def _section_conflicts(config: PrepareConfig, name: str, section: Section) -> Iterator[str]:
+    keys = SOURCES[config.train_type].get(name)
+    if (section.action == "value") != (name == "rewards"):
+        yield f"the action 'value' is for rewards, and they have no other, got {section.action!r} in {name!r}"
+    fitting = {"seq": ("train",), "grpo": ("mask", "$role")}.get(config.train_type)
+    if fitting and keys is not None and keys.mask is None and name != "rewards" and section.action not in fitting:
+        yield f"{name!r} has no mask: expected the action {' or '.join(map(repr, fitting))}, got {section.action!r}"
+    if section.action == "$role":
+        if section.add_special_tokens:
+            yield "add_special_tokens is for texts: a chat template writes its own"
+        if section.add_generation_prompt and (keys is None or keys.mask is not None):
+            yield f"add_generation_prompt is for prompts, whose tokens have no mask, got it in {name!r}"
+        return
+    for option in ("roles", "tools", "system", "add_generation_prompt", "template_kwargs"):
+        if getattr(section, option) != Section.model_fields[option].default:
+            yield f"{option} goes with the action $role, got {section.action!r}"
+    if section.template is not None and "{value}" not in section.template:
+        yield f"expected a template with {{value}} in it, got {section.template!r}"

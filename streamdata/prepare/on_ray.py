@@ -1,0 +1,83 @@
+"""Tasks on a Ray cluster. All of its machines need the inputs, the tokenizer and the output at the same paths."""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streamdata.prepare.errors import PrepareError
+from streamdata.prepare.inputs import Task
+from streamdata.prepare.worker import Job, Marker, Worker
+
+_MOST_RETRIES = 10  # of a task whose machine went away
+
+
+def run_on_ray(job: Job, tasks: Sequence[Task], done: Callable[[Marker], None]) -> None:
+    """Do tasks on the cluster that this process is connected to, else on the one that RAY_ADDRESS names.
+
+    Args:
+        job: What they have in common.
+        tasks: Those to do.
+        done: Told of each finished task; what it raises ends the run.
+
+    Raises:
+        ImportError: ray is not there.
+        PrepareError: A record is bad, or a task was lost too often.
+        Exception: What a task raised.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("engine ray: the package ray is needed\n  pip install torch-streamdata[ray]") from error
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        ray.init(log_to_driver=False)
+    pending: set[Any] = set()
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=_MOST_RETRIES)(_do_task)
+        waiting = iter(tasks)
+        while True:
+            room = _most_pending(ray) - len(pending)
+            pending |= {remote.remote(job, task) for task in itertools.islice(waiting, max(room, 0))}
+            if not pending:
+                return
+            ready, rest = ray.wait(list(pending), num_returns=1)
+            pending = set(rest)
+            for reference in ready:
+                done(_result(ray, reference))
+    finally:
+        for reference in pending:
+            ray.cancel(reference, force=True)
+        if is_ours:
+            ray.shutdown()
+
+
+def _most_pending(ray: Any) -> int:
+    """Enough to keep every core busy; machines come and go."""
+    return 2 * int(ray.cluster_resources().get("CPU", 1))
+
+
+def _result(ray: Any, reference: Any) -> Marker:
+    try:
+        found = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        raise PrepareError(f"engine ray: a task was lost: {error}\n  Run again: finished tasks are kept.") from error
+    if isinstance(found, Exception):
+        raise found
+    marker: Marker = found
+    return marker
+
+
+@functools.lru_cache(maxsize=1)
+def _worker(job: Job) -> Worker:
+    return Worker(job)
+
+
+def _do_task(job: Job, task: Task) -> Marker | Exception:
+    """A task in a process of Ray. Errors are returned: raised, Ray would wrap them, and retry."""
+    try:
+        os.chdir(job.directory)
+        return _worker(job).do(task, lambda _: None)
+    except Exception as error:
+        return error

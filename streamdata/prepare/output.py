@@ -1,0 +1,160 @@
+"""What a task writes: `blocks of each domain → shards in a directory of its own → all of it renamed into place`."""
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig
+from streamdata.prepare.documents import Document
+from streamdata.prepare.errors import PrepareError
+from streamdata.prepare.pack import Packer
+from streamdata.shards.publish import publish_written
+from streamdata.stores.dtypes import token_dtype
+from streamdata.stores.writer import StoreWriter
+
+_MOST_DOMAINS = 1000
+
+
+class Staging:
+    """The output of one task while it is written, in a directory that no reader looks into.
+
+    Args:
+        config: Keys, format and sizes.
+        tokenizer: Gives the largest id, and what fills up rows.
+        directory: Where to make the task's own directory.
+        name: The task's directory in each domain, such as `task_00003`.
+        counts: Gains tokens, rows and the like.
+    """
+
+    def __init__(self, config: PrepareConfig, tokenizer: Any, directory: Path, name: str, counts: Counter[str]) -> None:
+        self._config, self._counts = config, counts
+        self._keys = store_keys(config, len(tokenizer))
+        self._padding = padding_id(tokenizer) if config.packing != "none" else 0
+        self._root = directory / f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        self._name = name
+        self._packers: dict[str, Packer] = {}
+        self._writers: dict[str, StoreWriter] = {}
+
+    def __enter__(self) -> Self:
+        self._root.mkdir(parents=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        for writer in self._writers.values():
+            writer.discard()
+        shutil.rmtree(self._root)
+
+    def add(self, documents: Sequence[Document]) -> None:
+        """Write some documents, or hold them until rows are planned."""
+        if self._config.train_type not in STREAMED:
+            for document in documents:
+                self._append(document)
+            return
+        domains: dict[str, list[Document]] = {}
+        for document in documents:
+            domains.setdefault(document.domain, []).append(document)
+        for domain, found in domains.items():
+            if domain not in self._packers:
+                self._packers[domain] = Packer(self._config, self._padding, self._counts)
+            sequences = [tokens for document in found for tokens in document.sequences["sequence"]]
+            for block in self._packers[domain].add(sequences):
+                self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
+
+    def publish(self, data: Path) -> dict[str, list[int | str]]:
+        """Finish all shards, and rename them into `data`, below their domains.
+
+        Returns:
+            Size and SHA-256 of each file, by its path below `data`.
+        """
+        for domain, packer in self._packers.items():
+            for block in packer.finish():
+                self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
+        files: dict[str, list[int | str]] = {}
+        for domain, writer in sorted(self._writers.items()):
+            writer.close()
+            place = data / domain / self._name
+            written = self._root / domain / self._name
+            for path in sorted(path for path in written.rglob("*") if path.is_file()):
+                files[str((place / path.relative_to(written)).relative_to(data))] = [path.stat().st_size, sha256(path)]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            remove(place)  # what an earlier run left there without a marker
+            publish_written(written, place)
+        return files
+
+    def _append(self, document: Document) -> None:
+        record: dict[str, Any] = {}
+        for name, keys in SOURCES[self._config.train_type].items():
+            if name in document.values:
+                record[keys.tokens] = np.array(document.values[name], np.float32)
+                continue
+            rows = document.sequences[name]
+            is_list = name == "responses"
+            record[keys.tokens] = [row.ids for row in rows] if is_list else rows[0].ids
+            if keys.mask is not None:
+                record[keys.mask] = [row.train for row in rows] if is_list else rows[0].train
+            trained = sum(int(row.train.sum()) for row in rows)
+            self._counts.update(sequences=len(rows), tokens=sum(len(row.ids) for row in rows), trained=trained)
+        self._writer(document.domain).append(record)
+
+    def _writer(self, domain: str) -> StoreWriter:
+        if domain not in self._writers:
+            if len(self._writers) == _MOST_DOMAINS:
+                raise PrepareError(
+                    f"domain_key {self._config.domain_key!r}: expected at most {_MOST_DOMAINS} domains in a task, "
+                    f"got {domain!r} too\n  Take a field with few values."
+                )
+            self._writers[domain] = StoreWriter(
+                self._config.format,
+                self._root / domain / self._name,
+                self._keys,
+                items=("responses", "masks") if self._config.train_type == "grpo" else (),
+                rows=self._config.packing != "none",
+                max_tokens_per_shard=self._config.max_tokens_per_shard,
+            )
+        return self._writers[domain]
+
+
+def store_keys(config: PrepareConfig, vocabulary: int) -> dict[str, str]:
+    """The keys of the store, and the dtype of each."""
+    dtype = token_dtype(vocabulary - 1, config.format)
+    keys: dict[str, str] = {}
+    for name, found in SOURCES[config.train_type].items():
+        keys[found.tokens] = "float32" if name == "rewards" else dtype
+        if found.mask is not None:
+            keys[found.mask] = "bool"
+    if config.stored_positions() != "none":
+        most = config.max_packed_len or config.max_seq_len
+        keys["position_ids"] = token_dtype(most - 1) if most else "uint32"
+    return keys
+
+
+def padding_id(tokenizer: Any) -> int:
+    """What fills up rows: the tokenizer's padding, else its end of sequence.
+
+    Raises:
+        PrepareError: It has neither.
+    """
+    for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if found is not None:
+            return int(found)
+    raise PrepareError("tokenizer: expected a padding or end-of-sequence token to fill up rows, got neither")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove(path: Path) -> None:
+    """Remove a directory, if it is there."""
+    if path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,114 @@
+"""Sequences to records of a store: `documents' tokens → blocks: as they are, or packed into rows of one length`."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.prepare.config import SOURCES, PrepareConfig
+from streamdata.prepare.documents import Tokens
+from streamdata.text.plan import Plan, plan_bfd, plan_bfd_split, plan_simple
+
+Int64s = npt.NDArray[np.int64]
+_PLANS: Mapping[str, Callable[[Int64s, int], Plan]] = {
+    "simple": plan_simple,
+    "bfd": plan_bfd,
+    "bfd_split": plan_bfd_split,
+}
+MOST_HELD = 1 << 25
+"""Tokens that are packed together at most, so that a task of any size needs a bounded memory."""
+_MOST_HELD_DOCUMENTS = 1 << 20
+_BLOCK = 1 << 20  # tokens that are put into rows at once
+
+
+class Block(NamedTuple):
+    """Consecutive records: the values of all of them joined, per key, and the length of each.
+
+    `documents`, for packed rows, are the lengths of all documents in them, a row's padding counted as one.
+    """
+
+    flat: dict[str, npt.NDArray[Any]]
+    lengths: Int64s
+    documents: Int64s | None
+
+
+class Packer:
+    """Takes sequences, gives blocks of the keys that the train type reads.
+
+    Args:
+        config: How to pack.
+        padding: The id that fills up rows.
+        counts: Gains sequences, tokens and those trained; of packing rows, padding and documents cut.
+    """
+
+    def __init__(self, config: PrepareConfig, padding: int, counts: Counter[str]) -> None:
+        self._packing, self._row = config.packing, config.max_packed_len or 0
+        self._positions = config.stored_positions()
+        self._keys = SOURCES[config.train_type]["sequence"]
+        self._padding, self._counts = padding, counts
+        self._held: list[Tokens] = []
+        self._num_held = 0
+
+    def add(self, sequences: Sequence[Tokens]) -> Iterator[Block]:
+        """Take some sequences, and give what is complete."""
+        num_tokens = sum(len(tokens.ids) for tokens in sequences)
+        trained = sum(int(np.count_nonzero(tokens.train)) for tokens in sequences)
+        self._counts.update(sequences=len(sequences), tokens=num_tokens, trained=trained)
+        self._held += sequences
+        self._num_held += num_tokens
+        if self._packing == "none" or self._num_held >= MOST_HELD or len(self._held) >= _MOST_HELD_DOCUMENTS:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[Block]:
+        """Give all that is held."""
+        held, self._held, self._num_held = self._held, [], 0
+        if not held:
+            return
+        lengths = np.array([len(tokens.ids) for tokens in held], np.int64)
+        ids = np.concatenate([tokens.ids for tokens in held])
+        train = np.concatenate([tokens.train for tokens in held])
+        del held
+        if self._packing == "none":
+            yield self._block(ids, train, lengths, lengths, None)
+            return
+        plan = _PLANS[self._packing](lengths, self._row)
+        self._counts.update(rows=plan.num_rows, padding=plan.padding, documents_cut=plan.num_cut)
+        starts = np.cumsum(lengths) - lengths
+        step = max(1, _BLOCK // self._row)
+        for first in range(0, plan.num_rows, step):
+            yield self._rows(plan, first, min(first + step, plan.num_rows), starts, ids, train)
+
+    def _rows(self, plan: Plan, first: int, stop: int, starts: Int64s, ids: Any, train: Any) -> Block:
+        """Rows `first` to `stop` of a plan over documents that begin at `starts`."""
+        pieces = slice(int(plan.rows[first]), int(plan.rows[stop]))
+        bounds = plan.rows[first : stop + 1] - plan.rows[first]
+        sizes = (plan.end - plan.begin)[pieces]
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        filled = ends[bounds[1:]] - ends[bounds[:-1]]
+        row_of = np.repeat(np.arange(stop - first), np.diff(bounds))
+        within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
+        source = np.repeat(starts[plan.document[pieces]] + plan.begin[pieces], sizes) + within
+        target = np.repeat(row_of * self._row + ends[:-1] - ends[bounds[:-1]][row_of], sizes) + within
+        out_ids = np.full((stop - first) * self._row, self._padding, ids.dtype)
+        out_train = np.zeros(len(out_ids), np.bool_)
+        out_ids[target], out_train[target] = ids[source], train[source]
+        documents = np.insert(sizes, bounds[1:], self._row - filled)
+        lengths = np.full(stop - first, self._row, np.int64)
+        return self._block(out_ids, out_train, lengths, documents[documents > 0], documents[documents > 0])
+
+    def _block(self, ids: Any, train: Any, lengths: Int64s, resets: Int64s, documents: Int64s | None) -> Block:
+        flat = {self._keys.tokens: ids}
+        if self._keys.mask is not None:
+            flat[self._keys.mask] = train
+        if self._positions != "none":
+            flat["position_ids"] = positions(resets if self._positions == "doc_reset" else lengths)
+        return Block(flat, lengths, documents)
+
+
+def positions(lengths: Int64s) -> Int64s:
+    """0 to n - 1 for each of the lengths n, joined."""
+    ends = np.cumsum(lengths)
+    found: Int64s = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    return found

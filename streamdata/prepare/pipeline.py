@@ -1,0 +1,154 @@
+"""A whole run: `inputs → tasks → an engine that does them → a store, its manifest and what was bad`."""
+
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from streamdata.prepare.config import PrepareConfig
+from streamdata.prepare.encode import TextTokenizer
+from streamdata.prepare.errors import PrepareError
+from streamdata.prepare.inputs import Task, plan_tasks
+from streamdata.prepare.load_config import load_config
+from streamdata.prepare.local import run_local
+from streamdata.prepare.manifest import Json, make_plan
+from streamdata.prepare.on_ray import run_on_ray
+from streamdata.prepare.progress import Progress
+from streamdata.prepare.run_directory import RunDirectory
+from streamdata.prepare.sample import check_backend
+from streamdata.prepare.worker import Job, Marker, saved_tokenizer
+from streamdata.text.tokenizer import load_tokenizer
+
+Engine = Literal["local", "ray"]
+
+
+class Pipeline:
+    """Turns raw records into a store that `DatasetFactory` reads.
+
+    Args:
+        config: How: a `PrepareConfig`, a mapping, or the path of a YAML or JSON file.
+        tokenizer: The path of a tokenizer's directory, or its name on the hub.
+
+    Raises:
+        RecipeError: The config has errors; all are named.
+    """
+
+    def __init__(
+        self, config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[str], tokenizer: str | os.PathLike[str]
+    ) -> None:
+        self.config = load_config(config)
+        self.tokenizer = os.fspath(tokenizer)
+
+    def run(
+        self,
+        inputs: str | Sequence[str],
+        output: str | os.PathLike[str],
+        *,
+        workers: int = 1,
+        shard: tuple[int, int] | None = None,
+        engine: Engine = "local",
+        overwrite: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Json:
+        """Write the store, or go on where a run that was interrupted stood.
+
+        Args:
+            inputs: Files, directories, globs or brace expressions of .jsonl, .jsonl.gz, .jsonl.zst and .parquet.
+            output: A directory, new or of an earlier run of the same.
+            workers: Processes on this machine.
+            shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.
+            engine: `ray` for the machines of a Ray cluster instead, which share a file system.
+            overwrite: Begin anew whatever an earlier run left in `output`.
+            progress: Told how far it is, often.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            PrepareError: The output directory cannot be used, or records are bad, more than the config accepts.
+            ShardError: An input is damaged.
+        """
+        if workers < 1 or (shard is not None and not 0 <= shard[0] < shard[1]):
+            raise PrepareError(
+                f"prepare: expected at least one worker and a shard i/n with 0 <= i < n, got {workers} and {shard}"
+            )
+        tokenizer = load_tokenizer(self.tokenizer)
+        tasks = plan_tasks(inputs, self.config.task_bytes)
+        plan = make_plan(self.config, self.tokenizer, tokenizer, tasks, shard)
+        directory = RunDirectory(output)
+        with directory.opened(plan, overwrite=overwrite):
+            own = tasks if shard is None else tasks[shard[0] :: shard[1]]
+            TextTokenizer.save(tokenizer, saved_tokenizer(directory.work))
+            check_backend(self.config, tokenizer, own)
+            run = _Run(self.config, directory, own, progress)
+            run.do(self._job(directory), engine, workers)
+            return run.finish(plan, {"engine": engine, "workers": workers})
+
+    def _job(self, directory: RunDirectory) -> Job:
+        config, work, tasks = self.config.model_dump_json(), directory.work.absolute(), directory.tasks.absolute()
+        return Job(config, self.tokenizer, str(work), str(tasks), os.getcwd())
+
+
+class _Run:
+    """The tasks of one run, and what is known of them so far."""
+
+    def __init__(
+        self,
+        config: PrepareConfig,
+        directory: RunDirectory,
+        tasks: Sequence[Task],
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._config, self._directory, self._tasks = config, directory, tasks
+        self._progress = Progress(sum(task.end - task.begin for task in tasks))
+        self._show = progress or (lambda _: None)
+        self._began = time.time()
+        self._bad, self._records, self._bytes = 0, 0, 0
+        """Of finished tasks, whenever they were done."""
+
+    def do(self, job: Job, engine: Engine, workers: int) -> None:
+        left = []
+        for task in self._tasks:
+            if self._directory.is_done(task.number):
+                self._count(self._directory.marker(task.number))
+                self._progress.skip(task.end - task.begin)
+            else:
+                left.append(task)
+        if engine == "ray":
+            run_on_ray(job, left, self._done_far)
+        else:
+            run_local(job, left, workers, self._report, self._count)
+
+    def finish(self, plan: Json, facts: Json) -> Json:
+        most = self._config.most_bad(self._records)
+        if self._bad > most:
+            raise self._too_many(f"at most {most:g} of {self._records:,} records to be bad")
+        took = time.time() - self._began
+        facts |= {"host": platform.node(), "python": platform.python_version(), "began": self._began, "seconds": took}
+        facts |= {"counts": dict(sorted(self._progress.counts.items()))}
+        return self._directory.finish(plan, [task.number for task in self._tasks], facts)
+
+    def _report(self, counts: Counter[str]) -> None:
+        self._progress.add(counts)
+        self._show(self._progress)
+
+    def _done_far(self, marker: Marker) -> None:
+        self._report(Counter(marker["counts"]))
+        self._count(marker)
+
+    def _count(self, marker: Marker) -> None:
+        """Count a finished task; end the run as soon as more records are bad than all of it may have."""
+        self._bad += sum(marker["bad"].values())
+        self._records += marker["counts"].get("records", 0)
+        self._bytes += marker["input"]["end"] - marker["input"]["begin"]
+        expected = self._records * self._progress.total_bytes / max(self._bytes, 1)
+        if self._bad > self._config.most_bad(max(expected, self._records)):
+            raise self._too_many(f"at most {self._config.max_bad} bad records in about {expected:,.0f}")
+
+    def _too_many(self, expected: str) -> PrepareError:
+        return PrepareError(
+            f"prepare: expected {expected}, got {self._bad:,} in {self._records:,}\n"
+            f"  See {self._directory.tasks}/*.quarantine.jsonl; correct them, or raise max_bad, and run again."
+        )

@@ -1,0 +1,155 @@
+"""The output directory of a run: nobody else's, and either unfinished or whole.
+
+manifest.json        what came of the run; written when all tasks are done
+run.json             when, where and how fast: the only file that differs between runs
+quarantine.jsonl     bad records, if there are any
+data/                the store; it appears by one rename, when all else is there
+tasks/NNNNN.json     the marker of each task
+.work/               while it is under way: plan.json, data/ of finished tasks, staging/ of others
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamdata.prepare.errors import PrepareError
+from streamdata.prepare.manifest import Json, differences, make_manifest
+from streamdata.prepare.output import remove
+from streamdata.prepare.worker import json_bytes, marker_path, quarantine_path
+from streamdata.shards.publish import publish
+
+
+class RunDirectory:
+    """Where a run writes.
+
+    Args:
+        path: The output directory; it need not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.work, self.tasks, self.data = self.path / ".work", self.path / "tasks", self.path / "data"
+
+    def read_plan(self) -> Json | None:
+        """The plan, or the manifest, of the run that is there; None where there is none.
+
+        Raises:
+            PrepareError: The directory holds something else.
+        """
+        for path in (self.path / "manifest.json", self.work / "plan.json"):
+            if path.exists():
+                plan: Json = json.loads(path.read_bytes())
+                if "made_by" not in plan:
+                    raise _foreign(self.path, path.name)
+                return plan
+        others = [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
+        if set(others) - {".work"}:
+            raise _foreign(self.path, ", ".join(sorted(others)[:4]))
+        return None
+
+    def is_whole(self) -> bool:
+        """Whether the run is done."""
+        return self.data.exists() and not self.work.exists()
+
+    @contextmanager
+    def opened(self, plan: Json, *, overwrite: bool) -> Iterator[None]:
+        """Make the directory ready for a run of this plan, and keep others out.
+
+        Raises:
+            PrepareError: It holds something else, a run that differs, or one that another process is at.
+        """
+        before = self.read_plan()
+        changes = [] if before is None else differences(before, plan)
+        if changes and not overwrite:
+            raise PrepareError(
+                f"output '{self.path}': expected a run of the same inputs, config and tokenizer, got a change in "
+                + "; ".join(changes)
+                + "\n  Name another directory, or use overwrite (--overwrite) to begin anew."
+            )
+        self.work.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if overwrite:
+                self._clear()
+            self.tasks.mkdir(exist_ok=True)
+            publish(self.work / "plan.json", [json_bytes(plan)])
+            shutil.rmtree(self.work / "staging", ignore_errors=True)
+            for left in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):  # of a process killed in publishing
+                left.unlink()
+            yield
+
+    def is_done(self, index: int) -> bool:
+        """Whether a task is done."""
+        return marker_path(self.tasks, index).exists()
+
+    def marker(self, index: int) -> Json:
+        """The marker of a task that is done."""
+        found: Json = json.loads(marker_path(self.tasks, index).read_bytes())
+        return found
+
+    def finish(self, plan: Json, indexes: list[int], facts: Json) -> Json:
+        """Make the run whole, from its markers. A run that was killed in the midst of this does it again.
+
+        Args:
+            plan: The run's.
+            indexes: Of all its tasks.
+            facts: For run.json.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            PrepareError: There is no token in it, and it is no part of a run.
+        """
+        manifest = make_manifest(plan, map(self.marker, indexes))
+        if not manifest["counts"].get("tokens") and plan["shard"] is None:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in manifest["dropped"].items())
+            raise PrepareError(
+                f"output '{self.path}': expected tokens, got none of {manifest['counts'].get('records', 0)} records: "
+                f"{reasons or 'the inputs are empty'}\n  Check the config and the inputs."
+            )
+        parts = [path.read_bytes() for index in indexes if (path := quarantine_path(self.tasks, index)).exists()]
+        if parts:
+            publish(self.path / "quarantine.jsonl", parts)
+        publish(self.path / "run.json", [json_bytes(facts)])
+        publish(self.path / "manifest.json", [json_bytes(manifest)])
+        finished = self.work / "data"
+        if finished.exists():
+            remove(self.data)  # of a run that was to be overwritten
+            finished.rename(self.data)
+        self.data.mkdir(exist_ok=True)  # a part may have no task
+        shutil.rmtree(self.work)
+        return manifest
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left. Its markers go first, and at once: without them nothing of it counts."""
+        remove(self.work / "tasks")
+        if self.tasks.exists():
+            self.tasks.rename(self.work / "tasks")
+        for path in (self.work / "tasks", self.work / "data", self.data):
+            remove(path)
+        for name in ("manifest.json", "run.json", "quarantine.jsonl"):
+            self.path.joinpath(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the run's lock, and wait for workers that a killed run left to end."""
+        with (self.work / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise PrepareError(
+                    f"output '{self.path}': expected no other run, got one that is at it now\n  Wait for its end."
+                ) from error
+            with (self.work / "workers.lock").open("a") as workers:
+                fcntl.flock(workers, fcntl.LOCK_EX)
+            yield
+
+
+def _foreign(path: Path, what: str) -> PrepareError:
+    return PrepareError(
+        f"output '{path}': expected an empty directory or one of this command, got {what}\n  Name another directory."
+    )

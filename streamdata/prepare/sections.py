@@ -1,0 +1,236 @@
+"""What a record says: `record → for each source its sequences of texts, chats or numbers`.
+
+A text field that is a list gives one sequence per item, with all the other sections in each: lists keep their
+boundaries. A chat is one sequence, though its field is a list of messages.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from streamdata.prepare.config import PrepareConfig, Section
+from streamdata.prepare.domains import directory_name
+from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
+
+Record = Mapping[str, Any]
+_MISSING = object()
+_FIRST = ("system", "developer")
+_AFTER = {"user": ("assistant", *_FIRST, None), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
+"""Which roles may stand before a message; None is the start."""
+
+
+class Text(NamedTuple):
+    """A text to encode.
+
+    Attributes:
+        text: What it says.
+        train: Whether its tokens are trained.
+        is_data: Whether what looks like a special token in it is text: data cannot end a document.
+        add_special_tokens: Whether the tokenizer adds those of its own format.
+    """
+
+    text: str
+    train: bool
+    is_data: bool
+    add_special_tokens: bool
+
+
+class Chat(NamedTuple):
+    """A chat to render and encode, with its section, which says how."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+    section: Section
+
+
+Part = Text | Chat
+
+
+class Extract(NamedTuple):
+    """What one record says.
+
+    Attributes:
+        domain: The directory of its domain, empty without one.
+        sequences: The sequences of each source, each a list of parts.
+        lists: The sources whose sequences come from a list.
+        values: The numbers of each source of numbers.
+    """
+
+    domain: str
+    sequences: dict[str, list[list[Part]]]
+    lists: frozenset[str]
+    values: dict[str, list[float]]
+
+
+class Extractor:
+    """Takes records apart as a config says.
+
+    Args:
+        config: What to take.
+        has_special: Whether a text holds what looks like a special token.
+    """
+
+    def __init__(self, config: PrepareConfig, has_special: Callable[[str], bool]) -> None:
+        self._config, self._has_special = config, has_special
+        self._sources = config.sources_by_name()
+
+    def __call__(self, record: Record) -> Extract:
+        """What the record says.
+
+        Raises:
+            BadRecordError: A field is missing or not what its section takes.
+            DroppedRecordError: It has too few or too many characters, or too many items.
+        """
+        sequences: dict[str, list[list[Part]]] = {}
+        values: dict[str, list[float]] = {}
+        lists = set()
+        for name, sections in self._sources.items():
+            if sections[0].action == "value":
+                values[name] = [number for section in sections for number in self._numbers(record, section)]
+                continue
+            sequences[name], is_list = self._sequences(record, sections)
+            if is_list:
+                lists.add(name)
+        self._check_chars(sequences)
+        return Extract(self._domain(record), sequences, frozenset(lists), values)
+
+    def _sequences(self, record: Record, sections: Sequence[Section]) -> tuple[list[list[Part]], bool]:
+        found = [self._parts(record, section) for section in sections]
+        columns = [parts for parts in found if parts is not None]
+        lengths = {len(column) for column in columns if isinstance(column, tuple)}
+        if len(lengths) > 1:
+            names = ", ".join(section.field for section in sections)
+            raise BadRecordError("wrong type", names, f"expected lists of one length, got {sorted(lengths)}")
+        if not lengths:
+            return [[part for column in columns if isinstance(column, list) for part in column]], False
+        count = lengths.pop()
+        rows: list[list[Part]] = [[] for _ in range(count)]
+        for column in columns:
+            for number, row in enumerate(rows):
+                row.extend(column[number] if isinstance(column, tuple) else column)
+        return rows, True
+
+    def _parts(self, record: Record, section: Section) -> list[Part] | tuple[list[Part], ...] | None:
+        """The parts of one section; a tuple of them where the field is a list; None where it is left out."""
+        value = field_of(record, section.field)
+        if section.optional and (value is _MISSING or value is None or value in ("", [])):
+            return None
+        if value is _MISSING:
+            raise BadRecordError("missing field", section.field, f"expected it, got {_names(record)}")
+        if isinstance(value, list):
+            self._check_items(len(value))
+        if section.action == "$role":
+            return [_chat(record, section, value)]
+        if isinstance(value, list):
+            return tuple(self._texts(section, item) for item in value)
+        return self._texts(section, value)
+
+    def _texts(self, section: Section, value: Any) -> list[Part]:
+        if not isinstance(value, str):
+            raise BadRecordError("wrong type", section.field, f"expected a text, got {shown(value)}")
+        train, special = section.action == "train", section.add_special_tokens
+        if section.template is None:
+            return [Text(value, train, is_data=True, add_special_tokens=special)]
+        before, _, after = section.template.partition("{value}")
+        if self._has_special(value):  # what it has is text, what the template has is not
+            parts = [_template(before), Text(value, train, is_data=True, add_special_tokens=False)]
+            parts.append(_template(after, train=train))
+        elif train:
+            parts = [_template(before), _template(value + after, train=True)]
+        else:
+            parts = [_template(before + value + after)]
+        found = [part for part in parts if part.text]
+        return [part._replace(add_special_tokens=special and number == 0) for number, part in enumerate(found)]
+
+    def _numbers(self, record: Record, section: Section) -> list[float]:
+        value = field_of(record, section.field)
+        items = value if isinstance(value, list) else [value]
+        self._check_items(len(items))
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                reason = "missing field" if item is _MISSING else "wrong type"
+                got = _names(record) if item is _MISSING else shown(item)
+                raise BadRecordError(reason, section.field, f"expected numbers, got {got}")
+        return [float(item) for item in items]
+
+    def _check_items(self, count: int) -> None:
+        if self._config.max_items is not None and count > self._config.max_items:
+            raise DroppedRecordError("more than max_items")
+
+    def _check_chars(self, sequences: dict[str, list[list[Part]]]) -> None:
+        least, most = self._config.min_chars, self._config.max_chars
+        if not least and most is None:
+            return
+        parts = (part for rows in sequences.values() for row in rows for part in row)
+        count = sum(len(part.text) if isinstance(part, Text) else _chars(part) for part in parts)
+        if count < least:
+            raise DroppedRecordError("fewer than min_chars")
+        if most is not None and count > most:
+            raise DroppedRecordError("more than max_chars")
+
+    def _domain(self, record: Record) -> str:
+        key = self._config.domain_key
+        if key is None:
+            return ""
+        value = field_of(record, key)
+        if value is _MISSING or not isinstance(value, str | int) or value == "":
+            got = _names(record) if value is _MISSING else shown(value)
+            raise BadRecordError("missing field", key, f"expected the name of a domain, got {got}")
+        return directory_name(str(value))
+
+
+def _template(text: str, *, train: bool = False) -> Text:
+    return Text(text, train, is_data=False, add_special_tokens=False)
+
+
+def field_of(record: Record, path: str) -> Any:
+    """The value of a field, whose dots lead into nested objects unless a name has them itself."""
+    if path in record:
+        return record[path]
+    value: Any = record
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return _MISSING
+        value = value[name]
+    return value
+
+
+def _names(record: Record) -> str:
+    return f"the fields {', '.join(map(str, record)) or 'none'}"
+
+
+def _chars(chat: Chat) -> int:
+    return sum(len(text) for message in chat.messages if isinstance(text := message.get("content"), str))
+
+
+def _chat(record: Record, section: Section, value: Any) -> Chat:
+    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
+        raise BadRecordError("wrong type", section.field, f"expected a list of messages, got {shown(value)}")
+    messages = list(value)
+    system = field_of(record, section.system) if section.system else None
+    if isinstance(system, str) and system:
+        messages.insert(0, {"role": "system", "content": system})
+    tools = field_of(record, section.tools) if section.tools else None
+    if tools not in (_MISSING, None) and not isinstance(tools, list):
+        raise BadRecordError("wrong type", str(section.tools), f"expected a list of tools, got {shown(tools)}")
+    _check_roles(messages, section)
+    return Chat(messages, tools if isinstance(tools, list) and tools else None, section)
+
+
+def _check_roles(messages: list[dict[str, Any]], section: Section) -> None:
+    """Users and assistants take turns; tools answer assistants; a system message comes first."""
+    before: str | None = None
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        where = f"{section.field}[{number}].role"
+        if role in _FIRST:
+            fits = before in (None, *_FIRST)
+        elif role in _AFTER:
+            fits = before in _AFTER[role]
+        elif role in section.roles:  # a role of the user's own may stand anywhere
+            before = "tool"
+            continue
+        else:
+            raise BadRecordError("unknown role", where, f"expected system, user, assistant or tool, got {shown(role)}")
+        if not fits:
+            raise BadRecordError("wrong role order", where, f"got {role!r} after {before or 'the start'!r}")
+        before = role

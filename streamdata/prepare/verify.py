@@ -1,0 +1,62 @@
+"""Is a store what its run wrote: `manifest, markers, files → what is wrong`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from streamdata.prepare.manifest import Json, make_manifest
+from streamdata.prepare.output import sha256
+from streamdata.prepare.run_directory import RunDirectory
+from streamdata.stores.verify import verify as verify_store
+
+_DERIVED = ("counts", "dropped", "bad", "files")
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """What is wrong with a store, or with a whole run's output; nothing where all is well.
+
+    Of a run: its files are those of its markers, with their sizes and checksums, and its counts add up. Of any store:
+    what it says of itself is true, and of a run's that no id is outside the vocabulary.
+
+    Raises:
+        PrepareError: The directory holds a run that is unfinished.
+        StoreError: It holds no store.
+    """
+    directory = RunDirectory(path)
+    if not (directory.path / "manifest.json").exists():
+        return verify_store(directory.path)
+    manifest = directory.read_plan()
+    assert manifest is not None, "it has one"
+    if not directory.is_whole():
+        return [f"'{directory.path}': expected a finished run, got one that is under way"]
+    problems = list(_run_problems(directory, manifest))
+    return problems + verify_store(directory.data, manifest["tokenizer"]["vocabulary"])
+
+
+def _run_problems(directory: RunDirectory, manifest: Json) -> Iterator[str]:
+    indexes = sorted(int(marker.stem) for marker in directory.tasks.glob("*[0-9].json"))
+    shard = manifest["shard"] or [0, 1]
+    expected = list(range(shard[0], manifest["num_tasks"], shard[1]))
+    if indexes != expected:
+        yield f"'{directory.tasks}': expected the markers of {len(expected)} tasks, got {len(indexes)}"
+        return
+    markers = [directory.marker(index) for index in indexes]
+    again = make_manifest(manifest, markers)
+    for key in _DERIVED:
+        if again[key] != manifest[key]:
+            yield f"'{directory.path}/manifest.json': {key}: expected {again[key]}, as the markers have it"
+    files = {name: found for marker in markers for name, found in marker["files"].items()}
+    there = {str(file.relative_to(directory.data)) for file in directory.data.rglob("*") if file.is_file()}
+    for name in sorted(there - files.keys()):
+        yield f"'{directory.data / name}': expected only files of this run, got one more"
+    for name, (size, digest) in sorted(files.items()):
+        yield from _file_problems(directory.data / name, size, digest)
+
+
+def _file_problems(path: Path, size: int, digest: str) -> Iterator[str]:
+    if not path.exists():
+        yield f"'{path}': expected a file of {size} bytes, got none"
+    elif path.stat().st_size != size:
+        yield f"'{path}': expected {size} bytes, got {path.stat().st_size}"
+    elif (got := sha256(path)) != digest:
+        yield f"'{path}': expected the SHA-256 {digest}, got {got}"

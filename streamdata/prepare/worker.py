@@ -1,0 +1,213 @@
+"""One task from its input to its marker: what a worker does, in whatever process it runs."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from streamdata.prepare.config import PrepareConfig
+from streamdata.prepare.documents import Document, DocumentMaker
+from streamdata.prepare.encode import Backend, GigatokenBackend, TextTokenizer, TokenizersBackend
+from streamdata.prepare.errors import BadRecordError, DroppedRecordError, PrepareError
+from streamdata.prepare.inputs import RawBatch, Task, TaskInput, num_records
+from streamdata.prepare.load_config import load_config
+from streamdata.prepare.output import Staging
+from streamdata.prepare.sections import Record
+from streamdata.shards.json_rows import explain
+from streamdata.shards.publish import publish
+from streamdata.text.tokenizer import load_tokenizer
+
+Marker = dict[str, Any]
+Report = Callable[[Counter[str]], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all tasks of a run have in common; small and picklable.
+
+    Attributes:
+        config: As JSON.
+        tokenizer: Its name, or the path of its directory.
+        work: The directory of the run that is under way.
+        tasks: The directory of its markers.
+        directory: Where the run was started: inputs may be named from there.
+    """
+
+    config: str
+    tokenizer: str
+    work: str
+    tasks: str
+    directory: str
+
+
+def marker_path(tasks: Path, index: int) -> Path:
+    """Where a task's marker lies: once it is there, the task is done."""
+    return tasks / f"{index:05d}.json"
+
+
+def saved_tokenizer(work: Path) -> Path:
+    """Where the run leaves the tokenizer to workers that encode only texts."""
+    return work / "tokenizer.json"
+
+
+def quarantine_path(tasks: Path, index: int) -> Path:
+    """Where the bad records of a task lie."""
+    return tasks / f"{index:05d}.quarantine.jsonl"
+
+
+class TaskRun:
+    """The records of one task on their way to documents, with what is counted.
+
+    Args:
+        config: How many records may be bad.
+        maker: Turns records into documents.
+        task: Which task.
+
+    Attributes:
+        input: What is read.
+        counts: Records, bytes, and what the output adds.
+        quarantined: Lines of JSON, one per bad record.
+    """
+
+    def __init__(self, config: PrepareConfig, maker: DocumentMaker, task: Task) -> None:
+        self._forgiving = config.max_bad not in (0, "0%")
+        self._maker, self._task = maker, task
+        self.input = TaskInput(task)
+        self.counts: Counter[str] = Counter()
+        self.quarantined: list[bytes] = []
+        self._bad: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+
+    def documents(self, batch: RawBatch) -> list[Document]:
+        """The documents of a batch.
+
+        Raises:
+            PrepareError: A record is bad, and none may be.
+        """
+        self.counts.update(records=num_records(batch.records), bytes=batch.size_bytes)
+
+        def failed(number: int, error: BadRecordError | DroppedRecordError) -> None:
+            if isinstance(error, DroppedRecordError):
+                self._dropped[error.reason] += 1
+            else:
+                self._quarantine(number, error, batch.records[number - batch.first])
+
+        records: list[tuple[int, Record]] = []
+        for number, raw in enumerate(batch.records, batch.first):
+            try:
+                if raw is not None:
+                    records.append((number, raw if isinstance(raw, dict) else parse(raw)))
+            except BadRecordError as error:
+                failed(number, error)
+        return [document for _, document in self._maker.make(records, failed)]
+
+    def marker(self, files: dict[str, list[int | str]]) -> Marker:
+        """What is known of the task once it is done, the same whoever did it."""
+        task, counts = self._task, self.counts
+        return {
+            "task": task.number,
+            "input": {"url": task.url, "begin": task.begin, "end": task.end, "digest": self.input.digest()},
+            "counts": dict(sorted(counts.items())),
+            "dropped": dict(sorted(self._dropped.items())),
+            "bad": dict(sorted(self._bad.items())),
+            "files": files,
+        }
+
+    def left_out(self) -> Counter[str]:
+        """How many records became nothing, by reason."""
+        return self._bad + self._dropped
+
+    def _quarantine(self, number: int, error: BadRecordError, raw: Any) -> None:
+        place = self.input.place(number)
+        if not self._forgiving:
+            where = f"{place}: {error.field}" if error.field else place
+            raise PrepareError(
+                f"{where}: {error.reason}: {error.message}\n"
+                "  Correct the record, or let some be skipped by max_bad in the config."
+            ) from error
+        self._bad[error.reason] += 1
+        self.counts["bad"] += 1
+        record = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+        told = {"place": place, "reason": error.reason, "field": error.field, "message": error.message}
+        self.quarantined.append(orjson.dumps({**told, "record": record}, option=_QUARANTINED, default=repr))
+
+
+_QUARANTINED = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+
+
+def parse(line: bytes) -> Record:
+    """The record of a line.
+
+    Raises:
+        BadRecordError: It is no JSON object.
+    """
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _broken(line) from error
+    if type(record) is not dict:
+        raise _broken(line)
+    return record
+
+
+def _broken(line: bytes) -> BadRecordError:
+    column, _, message = str(explain(line, "", 0)).partition("\n")[0].removeprefix(":0:").partition(": ")
+    return BadRecordError("broken line", "", f"column {column}: {message}")
+
+
+class Worker:
+    """Does tasks, one after another.
+
+    Args:
+        job: What to do.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._config = load_config(json.loads(job.config))
+        has_chats = any(
+            section.action == "$role" for found in self._config.sources_by_name().values() for section in found
+        )
+        saved = saved_tokenizer(Path(job.work))
+        self._tokenizer = load_tokenizer(job.tokenizer) if has_chats else TextTokenizer.load(saved)
+        self._maker = DocumentMaker(self._config, self._tokenizer, make_backend(self._config, self._tokenizer))
+        self._work, self._tasks = Path(job.work), Path(job.tasks)
+
+    def do(self, task: Task, report: Report) -> Marker:
+        """Do a task and publish it: data first, its marker last.
+
+        Args:
+            task: Which.
+            report: Told after each batch by how much the counts grew.
+
+        Raises:
+            PrepareError: A record is bad, and none may be.
+            ShardError: The input is damaged.
+        """
+        run = TaskRun(self._config, self._maker, task)
+        told: Counter[str] = Counter()
+        name = f"task_{task.number:05d}"
+        with Staging(self._config, self._tokenizer, self._work / "staging", name, run.counts) as staging:
+            for batch in run.input.batches():
+                staging.add(run.documents(batch))
+                report(run.counts - told)
+                told = run.counts.copy()
+            files = staging.publish(self._work / "data")
+        if run.quarantined:
+            publish(quarantine_path(self._tasks, task.number), run.quarantined)
+        marker = run.marker(files)
+        publish(marker_path(self._tasks, task.number), [json_bytes(marker)])
+        return marker
+
+
+def make_backend(config: PrepareConfig, tokenizer: Any) -> Backend:
+    """What encodes texts, as the config says."""
+    return GigatokenBackend(tokenizer) if config.backend == "gigatoken" else TokenizersBackend(tokenizer)
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON to read and to compare."""
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,161 @@
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from streamdata import StreamdataError
+from tests.cli.test_main import HEAVY, python, words
+from tests.prepare.runs import PRETRAIN, documents, tree, write
+from tests.text.chat_templates import chat_tokenizer
+
+Streamdata = Callable[..., Result]
+SFT = {"train_type": "sft", "sections": [{"field": "q", "action": "mask"}, {"field": "a", "action": "train"}]}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The directory of a tokenizer."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    chat_tokenizer(folder / "draft").save_pretrained(folder / "saved")
+    return str(folder / "saved")
+
+
+@pytest.fixture
+def options(tmp_path: Path, tokenizer: str) -> Callable[..., list[str]]:
+    """Writes a config, gives the options that name it and the tokenizer."""
+
+    def write_config(config: dict) -> list[str]:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        return ["-c", str(path), "--tokenizer", tokenizer]
+
+    return write_config
+
+
+def test_a_run_ends_with_its_counts(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+    """One command from JSONL to a store; again, it finds it done."""
+    path = write(tmp_path / "a.jsonl", documents(30))
+    packed = PRETRAIN | {"packing": "simple", "max_packed_len": 100, "min_chars": 500}
+    for _ in range(2):
+        done = streamdata("prepare", path, "-o", tmp_path / "out", *options(packed), "--workers", 1)
+        assert done.exit_code == 0, done.output
+        first, rows, left = done.stdout.splitlines()
+        assert re.fullmatch(r"30 records in, \d+ sequences out; [\d,]+ tokens, 100.00 % of them trained", first)
+        assert re.fullmatch(r"\d+ rows, [\d.]+ % full, \d+ tokens of padding, \d+ documents cut", rows)
+        assert re.fullmatch(r"\d+ dropped: fewer than min_chars \d+", left)
+
+
+def test_parts_and_their_merge(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+    """They are the whole."""
+    path = write(tmp_path / "a.jsonl", documents(30))
+    given = options(PRETRAIN | {"task_bytes": 9000})
+    for name, more in (("0", ["--shard", "0/2"]), ("1", ["--shard", "1/2"]), ("whole", ["--workers", "1"])):
+        assert streamdata("prepare", path, "-o", tmp_path / name, *given, *more, "--format", "h5").exit_code == 0
+    done = streamdata("prepare", "merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "merged")
+    assert done.stdout.startswith("30 records in")
+    assert tree(tmp_path / "merged") == tree(tmp_path / "whole")
+    assert any(name.endswith(".h5") for name in tree(tmp_path / "whole"))
+
+
+def test_progress_is_plain_lines_where_it_is_no_terminal(
+    streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records, tokens a second, megabytes a second, time left."""
+    monkeypatch.setattr("streamdata.cli.ticker.PLAIN_INTERVAL_S", 0)
+    path = write(tmp_path / "a.jsonl", documents(30))
+    given = options(PRETRAIN | {"task_bytes": 9000})
+    done = streamdata("prepare", path, "-o", tmp_path / "out", *given, "--workers", 1)
+    lines = [line for line in done.stderr.splitlines() if "tokens/s" in line]
+    assert len(lines) > 2
+    assert re.fullmatch(r"100%  30 records  [\d,]+ tokens/s  \S+ MB/s  0:00 left", lines[-1])
+
+
+def test_a_dry_run_shows_what_is_trained_and_where_rows_end(
+    streamdata: Streamdata, options: Callable, tmp_path: Path
+) -> None:
+    """And writes nothing."""
+    path = write(tmp_path / "a.jsonl", [{"q": f"q{number} ", "a": "yes"} for number in range(9)])
+    packed = options(SFT | {"packing": "bfd", "max_packed_len": 12, "max_seq_len": 12})
+    done = streamdata("prepare", path, *packed, "--dry-run", 3)
+    assert done.exit_code == 0
+    assert done.stdout.count("── row") == 2
+    assert "q0 «yes»│" in done.stdout
+    assert done.stdout.rstrip().endswith("┃")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.jsonl", "config.json"]
+
+
+def test_inspect_and_verify_a_finished_store(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+    """With the tokenizer that its manifest names."""
+    path = write(tmp_path / "a.jsonl", [{"q": f"q{number} ", "a": "yes"} for number in range(9)])
+    assert streamdata("prepare", path, "-o", tmp_path / "out", *options(SFT)).exit_code == 0
+    shown = streamdata("inspect", tmp_path / "out", "--record", 4).stdout
+    assert re.match(r"── record 4, sequence, \d+ tokens, \d+ trained\nq4 «yes»┃", shown)
+    assert streamdata("inspect", tmp_path / "out", "--record", 9).exit_code == 2
+    assert streamdata("verify", tmp_path / "out").stdout == f"{tmp_path / 'out'}: no problems\n"
+    next((tmp_path / "out" / "data").rglob("sequence.bin")).write_bytes(b"xx")
+    damaged = streamdata("verify", tmp_path / "out")
+    assert damaged.exit_code == 1
+    assert "sequence.bin': expected" in damaged.stderr
+
+
+def test_the_schema_is_json(streamdata: Streamdata) -> None:
+    """Without any other argument."""
+    schema = json.loads(streamdata("prepare", "--schema").stdout)
+    assert "sections" in schema["properties"]
+
+
+def test_errors_are_their_messages(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+    """Of a config, of a record, of an output; without a traceback."""
+    path = write(tmp_path / "a.jsonl", [{"txt": "x"}])
+    given = ["prepare", path, "-o", tmp_path / "out"]
+    wrong = streamdata(*given, *options(PRETRAIN | {"pcking": "bfd"}))
+    assert (wrong.exit_code, "did you mean 'packing'" in wrong.stderr) == (1, True)
+    bad = streamdata(*given, *options(PRETRAIN), "--workers", 1)
+    assert bad.exit_code == 1
+    assert f"error: {path}:1: text: missing field" in bad.stderr
+    assert "Traceback" not in bad.stderr
+    assert isinstance(bad.exception.__cause__, StreamdataError | None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["prepare", "x.jsonl"], "missing --output, --config, --tokenizer"),
+        (["prepare", "--shard", "2/2", "x"], "missing"),
+        (["prepare", "x", "-c", "gone.yaml"], "does not exist"),
+        (["inspect", "gone"], "does not exist"),
+    ],
+)
+def test_usage_errors_have_their_own_exit_code(streamdata: Streamdata, arguments: list[str], told: str) -> None:
+    """2, as everywhere."""
+    done = streamdata(*arguments)
+    assert done.exit_code == 2
+    assert told in words(done.stderr)
+
+
+@pytest.mark.parametrize("more", [["--shard", "2/2"], ["--shard", "x"], ["--engine", "spark"]], ids=" ".join)
+def test_impossible_options_are_usage_errors(
+    streamdata: Streamdata, options: Callable, tmp_path: Path, more: list[str]
+) -> None:
+    """Nothing is written."""
+    path = write(tmp_path / "a.jsonl", documents(1))
+    done = streamdata("prepare", path, "-o", tmp_path / "out", *options(PRETRAIN), *more)
+    assert done.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["prepare", "--help"], ["prepare", "merge", "--help"], ["inspect", "--help"], ["verify", "--help"]]
+)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    """So that it is there at once."""
+    code = (
+        "import sys; from streamdata.cli.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        f"finally: assert not set({HEAVY!r}) & set(sys.modules), set({HEAVY!r}) & set(sys.modules)"
+    )
+    done = python(code, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,52 @@
+"""What the tests of preparing share: real text, inputs, runs and what they wrote."""
+
+import ast
+import gzip
+import json
+import sysconfig
+from pathlib import Path
+
+from streamdata.prepare import Pipeline
+
+PRETRAIN = {"train_type": "seq", "sections": [{"field": "text", "action": "train"}], "end_of_document": True}
+MODULES = ("textwrap", "heapq", "bisect", "fnmatch", "shlex", "calendar")
+
+
+def functions() -> list[dict]:
+    """Functions of the standard library with docstrings: name, doc and source."""
+    found = []
+    for module in MODULES:
+        source = Path(sysconfig.get_path("stdlib"), f"{module}.py").read_text()
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            if doc := ast.get_docstring(node):
+                found.append(
+                    {"name": f"{module}.{node.name}", "doc": doc, "code": ast.get_source_segment(source, node)}
+                )
+    return found
+
+
+def documents(count: int = 60) -> list[dict]:
+    """Records of pretraining text."""
+    found = functions()
+    return [{"text": found[number % len(found)]["code"], "id": number} for number in range(count)]
+
+
+def write(path: Path, records: list) -> str:
+    """A JSONL file of records, or of lines; compressed by its suffix."""
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def tree(output: Path) -> dict[str, bytes]:
+    """Every file of an output but that which tells of time and host."""
+    paths = sorted(path for path in output.rglob("*") if path.is_file() and path.name != "run.json")
+    return {str(path.relative_to(output)): path.read_bytes() for path in paths}
+
+
+def run(config: dict, tokenizer: str, inputs: object, output: Path, **options: object) -> dict:
+    """A run from its config to its manifest."""
+    return Pipeline(config, tokenizer).run(inputs, output, **options)

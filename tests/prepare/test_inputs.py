@@ -1,0 +1,120 @@
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamdata.errors import ShardError
+from streamdata.prepare import PrepareError
+from streamdata.prepare.inputs import Task, TaskInput, input_digest, plan_tasks
+from tests.prepare.runs import write
+
+
+def read(task: Task) -> tuple[list[str], list[object], str]:
+    """Places and records of a task, and the digest of what was read."""
+    source = TaskInput(task)
+    found = [
+        (source.place(number), record)
+        for batch in source.batches()
+        for number, record in enumerate(batch.records, batch.first)
+        if record is not None
+    ]
+    return [place for place, _ in found], [record for _, record in found], source.digest()
+
+
+LINES = st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=12)
+
+
+@given(lines=LINES, is_ended=st.booleans(), task_bytes=st.integers(1, 40))
+@settings(max_examples=150)
+def test_every_line_is_in_the_task_where_it_starts(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], is_ended: bool, task_bytes: int
+) -> None:
+    """Once, in order, with its number in the file, however the file is cut."""
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    data = b"\n".join(lines) + (b"\n" if is_ended else b"")
+    path.write_bytes(data)
+    tasks = plan_tasks([str(path)], task_bytes)
+    assert [task.begin for task in tasks[1:]] == [task.end for task in tasks[:-1]]
+    found = [(place, record) for task in tasks for place, record in zip(*read(task)[:2], strict=True)]
+    whole = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    expected = [(f"{path}:{number}", line) for number, line in enumerate(whole, 1) if line.strip(b" \t\r\n")]
+    assert found == expected
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
+def test_a_compressed_file_is_one_task_of_the_same_records(tmp_path: Path, suffix: str) -> None:
+    """And of the same content, whatever the compression."""
+    plain = Path(write(tmp_path / "plain.jsonl", [{"n": number} for number in range(100)]))
+    packed = tmp_path / f"packed{suffix}"
+    compress = gzip.compress if suffix.endswith("gz") else zstandard.ZstdCompressor().compress
+    packed.write_bytes(compress(plain.read_bytes()))
+    (task,) = plan_tasks([str(packed)], 10)
+    (whole,) = plan_tasks([str(plain)], 1 << 20)
+    assert read(task)[1:] == read(whole)[1:]
+
+
+@pytest.mark.parametrize("task_bytes", [300, 1000, 1 << 20])
+def test_parquet_is_cut_by_its_row_groups(tmp_path: Path, task_bytes: int) -> None:
+    """Each is in the task where it starts; rows count from 1 over the file."""
+    path = tmp_path / "a.parquet"
+    rows = [{"text": f"row {number}" * 9, "tags": ["a", "b"]} for number in range(50)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=7)
+    places, records = [], []
+    for task in plan_tasks([str(path)], task_bytes):
+        found = read(task)
+        places += found[0]
+        records += found[1]
+    assert records == rows
+    assert places == [f"{path}:{number}" for number in range(1, 51)]
+
+
+def test_tasks_depend_on_names_and_sizes_alone(tmp_path: Path) -> None:
+    """Not on the order in which inputs are named; an empty file has one task too."""
+    names = [write(tmp_path / f"{name}.jsonl", ["{}"] * count) for name, count in zip("cab", (5, 0, 9), strict=True)]
+    tasks = plan_tasks(names, 10)
+    assert tasks == plan_tasks(names[::-1], 10) == plan_tasks(str(tmp_path), 10)
+    assert [task.number for task in tasks] == list(range(len(tasks)))
+    sizes = [(Path(task.url).stem, task.end - task.begin) for task in tasks]
+    assert sizes == [("a", 0), ("b", 10), ("b", 10), ("b", 7), ("c", 10), ("c", 5)]
+
+
+def test_a_file_that_changed_since_it_was_planned_is_refused(tmp_path: Path) -> None:
+    """Its tasks would not fit together."""
+    path = write(tmp_path / "a.jsonl", ["{}"] * 9)
+    tasks = plan_tasks([path], 10)
+    write(tmp_path / "a.jsonl", ["{}"] * 10)
+    with pytest.raises(ShardError, match="was replaced or modified"):
+        read(tasks[0])
+
+
+def test_a_pipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on has to read its input again."""
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
+    with pytest.raises(PrepareError, match="expected files, got 'pipe:cat x', which cannot be read again"):
+        plan_tasks(["pipe:cat x"], 10)
+
+
+def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a file that is no JSON Lines; in the task where it starts, and when the next looks for its end."""
+    monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 100)
+    path = write(tmp_path / "a.jsonl", [json.dumps("x" * (1 << 21))])
+    for task in plan_tasks([path], 1 << 20)[:2]:
+        with pytest.raises(PrepareError, match="expected at most 100 bytes, got more"):
+            read(task)
+
+
+def test_digests_tell_contents_apart(tmp_path: Path) -> None:
+    """Each task's, and the file's made of them."""
+    digests = []
+    for text in ("a", "b", "b"):
+        path = write(tmp_path / f"{len(digests)}.jsonl", [json.dumps(text)] * 5)
+        digests.append([read(task)[2] for task in plan_tasks([path], 8)])
+    assert digests[0] != digests[1] == digests[2]
+    files = [input_digest(found) for found in digests]
+    assert [one == other for one, other in pairwise(files)] == [False, True]

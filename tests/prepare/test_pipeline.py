@@ -1,0 +1,295 @@
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from streamdata.prepare import Pipeline, PrepareError, merge
+from tests.prepare.runs import PRETRAIN, documents, run, tree, write
+from tests.text.tiny_tokenizer import save_tiny_tokenizer
+
+SMALL = PRETRAIN | {"task_bytes": 4000}
+PACKED = SMALL | {"packing": "bfd_split", "max_packed_len": 64, "max_tokens_per_shard": 1000}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [SMALL, PACKED, SMALL | {"format": "h5"}, PACKED | {"format": "h5"}, SMALL | {"format": "megatron"},
+     SMALL | {"domain_key": "id"}, SMALL | {"backend": "gigatoken"}],
+    ids=lambda config: "-".join(str(value) for key, value in config.items() if key not in SMALL) or "plain",
+)  # fmt: skip
+def test_parts_merged_are_the_whole_run_byte_for_byte(tokenizer: str, texts: str, tmp_path: Path, config: dict) -> None:
+    """In every format; no token is copied."""
+    whole = run(config, tokenizer, texts, tmp_path / "whole")
+    assert whole["num_tasks"] > 3
+    parts = [tmp_path / f"part{index}" for index in range(3)]
+    for index, part in enumerate(parts):
+        run(config, tokenizer, texts, part, shard=(index, 3))
+    assert merge(parts[::-1], tmp_path / "merged") == whole
+    assert tree(tmp_path / "merged") == tree(tmp_path / "whole")
+    linked = [path for path in (tmp_path / "merged" / "data").rglob("*") if path.is_file()]
+    assert all(path.stat().st_nlink == 2 for path in linked)
+
+
+def test_workers_write_the_same(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """Whoever is first."""
+    whole = run(PACKED, tokenizer, texts, tmp_path / "one")
+    assert run(PACKED, tokenizer, texts, tmp_path / "three", workers=3) == whole
+    assert tree(tmp_path / "one") == tree(tmp_path / "three")
+
+
+def test_a_finished_run_is_found_and_left_alone(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """The second time it does nothing."""
+    manifest = run(SMALL, tokenizer, texts, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").rglob("*")}
+    assert run(SMALL, tokenizer, texts, tmp_path / "out") == manifest
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").rglob("*")} == before
+
+
+def change_config(config: dict, tokenizer: str, texts: str, folder: Path) -> tuple:
+    return config | {"end_of_document": False}, tokenizer, texts
+
+
+def change_tokenizer(config: dict, tokenizer: str, texts: str, folder: Path) -> tuple:
+    return config, save_tiny_tokenizer(folder / "other"), texts
+
+
+def change_input(config: dict, tokenizer: str, texts: str, folder: Path) -> tuple:
+    write(Path(texts), documents(61))
+    return config, tokenizer, texts
+
+
+def add_input(config: dict, tokenizer: str, texts: str, folder: Path) -> tuple:
+    return config, tokenizer, [texts, write(folder / "more.jsonl", documents(1))]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (change_config, "the config: end_of_document"),
+        (change_tokenizer, "the tokenizer: was"),
+        (change_input, "texts.jsonl': was"),
+        (add_input, "more.jsonl': was not there, is"),
+    ],
+)
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_change_is_refused_unless_it_is_to_be_overwritten(
+    tokenizer: str, texts: str, tmp_path: Path, change: object, named: str, is_finished: bool
+) -> None:
+    """Of a run that is finished, or that was interrupted."""
+    out = tmp_path / "out"
+    if is_finished:
+        run(SMALL, tokenizer, texts, out)
+    else:
+        interrupt(SMALL, tokenizer, texts, out)
+    before = tree(out)
+    changed = change(SMALL, tokenizer, texts, tmp_path)
+    with pytest.raises(PrepareError, match="expected a run of the same") as caught:
+        run(*changed, out)
+    assert named in str(caught.value)
+    assert before.items() <= tree(out).items()
+    manifest = run(*changed, out, overwrite=True)
+    assert manifest == run(*changed, tmp_path / "fresh")
+    assert tree(out) == tree(tmp_path / "fresh")
+
+
+def interrupt(config: dict, tokenizer: str, texts: str, out: Path, after: int = 2) -> None:
+    """A run that ends in the midst of things."""
+    seen = []
+
+    def stop(progress: object) -> None:
+        seen.append(progress)
+        if len(seen) > after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tokenizer, texts, out, progress=stop)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("config", [PACKED, PACKED | {"format": "h5"}, SMALL | {"format": "megatron"}], ids=str)
+def test_an_interrupted_run_goes_on_where_it_was(
+    tokenizer: str, texts: str, tmp_path: Path, after: int, config: dict
+) -> None:
+    """Until then nothing is there to be read; finished tasks are not done again."""
+    interrupt(config, tokenizer, texts, tmp_path / "out", after)
+    assert not (tmp_path / "out" / "data").exists()
+    markers = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "tasks").iterdir()}
+    assert len(markers) == after
+    run(config, tokenizer, texts, tmp_path / "out")
+    run(config, tokenizer, texts, tmp_path / "whole")
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+    assert all(path.stat().st_mtime_ns == mtime for path, mtime in markers.items())
+
+
+def test_a_full_disk_ends_the_run_and_the_next_finishes(
+    tokenizer: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that failed leaves nothing, be it in the midst of its shards or of its marker."""
+    run(PACKED, tokenizer, texts, tmp_path / "whole")
+    for place in ("streamdata.stores.writer.StoreWriter.close", "streamdata.prepare.worker.publish"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+            with pytest.raises(OSError, match="No space left"):
+                run(PACKED, tokenizer, texts, tmp_path / "out")
+        assert not (tmp_path / "out" / "data").exists()
+        assert not list((tmp_path / "out" / "tasks").iterdir())
+    run(PACKED, tokenizer, texts, tmp_path / "out")
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("name", ["notes.txt", "manifest.json", "data"])
+def test_a_directory_that_holds_something_else_is_refused(
+    tokenizer: str, texts: str, tmp_path: Path, name: str, overwrite: bool
+) -> None:
+    """Even if it is to be overwritten; nothing of it is touched."""
+    out = tmp_path / "out"
+    out.mkdir()
+    if name == "data":
+        (out / name).mkdir()
+    else:
+        (out / name).write_text("{}")
+    with pytest.raises(PrepareError, match=f"expected an empty directory or one of this command, got {name}"):
+        run(SMALL, tokenizer, texts, out, overwrite=overwrite)
+    assert [path.name for path in out.iterdir()] == [name]
+
+
+def test_two_runs_at_once_are_refused(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """The second is told to wait."""
+
+    def again(progress: object) -> None:
+        with pytest.raises(PrepareError, match="expected no other run, got one that is at it now"):
+            run(SMALL, tokenizer, texts, tmp_path / "out")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(SMALL, tokenizer, texts, tmp_path / "out", progress=again)
+
+
+def broken(count: int, *places: int) -> list:
+    """Documents, some of them broken lines."""
+    return [f'{{"text": {number}, ' if number in places else record for number, record in enumerate(documents(count))]
+
+
+def test_a_bad_record_is_an_error_with_file_line_and_field(tokenizer: str, tmp_path: Path) -> None:
+    """In whatever task it is; with workers too."""
+    path = write(tmp_path / "a.jsonl", [*documents(30), {"txt": "x"}, *documents(9)])
+    for workers in (1, 2):
+        with pytest.raises(PrepareError, match="expected it, got the fields txt") as caught:
+            run(SMALL, tokenizer, path, tmp_path / "out", workers=workers)
+        assert str(caught.value).startswith(f"{path}:31: text: missing field: ")
+    write(tmp_path / "a.jsonl", broken(30, 20))
+    with pytest.raises(PrepareError, match=r"a.jsonl:21: broken line: column \d+: expected a JSON object"):
+        run(SMALL, tokenizer, path, tmp_path / "other")
+
+
+def test_some_bad_records_are_put_aside(tokenizer: str, tmp_path: Path) -> None:
+    """Each with its place and reason; the others are what they would be without them."""
+    path = write(tmp_path / "a.jsonl", [*broken(40, 3, 33), {"text": 5}, {"text": ""}])
+    manifest = run(SMALL | {"max_bad": 3}, tokenizer, path, tmp_path / "out")
+    assert manifest["bad"] == {"broken line": 2, "wrong type": 1}
+    assert manifest["dropped"] == {"no tokens": 1}
+    assert manifest["counts"]["records"] == 42
+    lines = [json.loads(line) for line in (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()]
+    assert [(line["place"], line["reason"], line["field"]) for line in lines] == [
+        (f"{path}:4", "broken line", ""),
+        (f"{path}:34", "broken line", ""),
+        (f"{path}:41", "wrong type", "text"),
+    ]
+    assert [line["record"] for line in lines] == ['{"text": 3, ', '{"text": 33, ', '{"text": 5}']
+
+
+@pytest.mark.parametrize(("most", "passes"), [(2, False), (3, True), ("7%", False), ("7.5%", True)])
+def test_too_many_bad_records_are_an_error(tokenizer: str, tmp_path: Path, most: object, passes: bool) -> None:
+    """As a number or as a share of all; a raised limit lets the same run go on."""
+    path = write(tmp_path / "a.jsonl", broken(40, 5, 20, 38))
+    if passes:
+        assert run(SMALL | {"max_bad": most}, tokenizer, path, tmp_path / "out")["bad"] == {"broken line": 3}
+        return
+    with pytest.raises(PrepareError, match=r"quarantine.jsonl; correct them, or raise max_bad"):
+        run(SMALL | {"max_bad": most}, tokenizer, path, tmp_path / "out")
+    assert not (tmp_path / "out" / "data").exists()
+    run(SMALL | {"max_bad": 3}, tokenizer, path, tmp_path / "out")
+    fresh = run(SMALL | {"max_bad": 3}, tokenizer, path, tmp_path / "fresh")
+    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert fresh["bad"] == {"broken line": 3}
+
+
+def test_an_input_that_is_all_bad_ends_soon(tokenizer: str, tmp_path: Path) -> None:
+    """Not after hours."""
+    path = write(tmp_path / "a.jsonl", ["{"] * 10000)
+    with pytest.raises(PrepareError, match="bad records in about 10,"):
+        run(SMALL | {"max_bad": "1%"}, tokenizer, path, tmp_path / "out")
+    assert len(list((tmp_path / "out" / "tasks").glob("*[0-9].json"))) == 1
+
+
+def test_an_input_of_which_nothing_is_left_is_an_error(tokenizer: str, tmp_path: Path) -> None:
+    """It says why."""
+    path = write(tmp_path / "a.jsonl", [{"text": "x"}] * 5)
+    with pytest.raises(PrepareError, match="expected tokens, got none of 5 records: 5 fewer than min_chars"):
+        run(SMALL | {"min_chars": 2}, tokenizer, path, tmp_path / "out")
+
+
+def test_the_manifest_says_what_went_in_and_came_out(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """Inputs, config, tokenizer, counts; time and host are told elsewhere."""
+    manifest = run(PACKED | {"max_chars": 2000}, tokenizer, texts, tmp_path / "out")
+    (source,) = manifest["inputs"]
+    status = Path(texts).stat()
+    assert (source["url"], source["size"], source["mtime_ns"]) == (texts, status.st_size, status.st_mtime_ns)
+    assert source["digest"]
+    assert manifest["config"]["packing"] == "bfd_split"
+    counts = manifest["counts"]
+    assert counts["records"] == 60
+    assert counts["sequences"] == 60 - manifest["dropped"]["more than max_chars"]
+    assert counts["tokens"] + counts["padding"] == counts["rows"] * 64
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert {"host", "seconds", "workers", "engine"} <= facts.keys()
+
+
+def test_gigatoken_is_checked_on_the_input_before_anything_is_written(
+    tokenizer: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On records from all over it."""
+    seen = []
+    monkeypatch.setattr(
+        "streamdata.prepare.encode.GigatokenBackend.check", lambda _, found, places: seen.append(places[-1])
+    )
+    run(SMALL | {"backend": "gigatoken"}, tokenizer, texts, tmp_path / "out")
+    assert len(seen) > 3
+    assert seen[-1] == f"{texts}:60"
+
+
+@pytest.mark.parametrize("parts", [[], [0], [0, 0], [0, 2]], ids=str)
+def test_a_merge_needs_each_part_once(tokenizer: str, texts: str, tmp_path: Path, parts: list[int]) -> None:
+    """Finished, and of the same run."""
+    for index in range(3):
+        run(SMALL, tokenizer, texts, tmp_path / str(index), shard=(index, 3))
+    with pytest.raises(PrepareError, match="merge: expected"):
+        merge([tmp_path / str(index) for index in parts], tmp_path / "out")
+
+
+def test_a_merge_refuses_parts_that_are_unfinished_or_of_other_runs(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """It names them."""
+    run(SMALL, tokenizer, texts, tmp_path / "0", shard=(0, 2))
+    run(SMALL | {"end_of_document": False}, tokenizer, texts, tmp_path / "1", shard=(1, 2))
+    with pytest.raises(PrepareError, match=r"/1': expected a part of the run of .*/0', got a change in the config"):
+        merge([tmp_path / "0", tmp_path / "1"], tmp_path / "out")
+    interrupt(SMALL, tokenizer, texts, tmp_path / "half")
+    with pytest.raises(PrepareError, match="half': expected a finished run, got none"):
+        merge([tmp_path / "0", tmp_path / "half"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"shard": (2, 2)}, {"shard": (-1, 2)}])
+def test_impossible_numbers_are_refused(tokenizer: str, texts: str, tmp_path: Path, options: dict) -> None:
+    """Before anything is read."""
+    with pytest.raises(PrepareError, match="expected at least one worker and a shard"):
+        run(SMALL, tokenizer, texts, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_config_may_come_from_a_file(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """As on the command line."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SMALL))
+    assert Pipeline(path, tokenizer).run([texts], tmp_path / "a") == run(SMALL, tokenizer, texts, tmp_path / "b")

@@ -1,0 +1,113 @@
+"""The configs in `configs/prepare`, from real text to batches of their train type."""
+
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from streamdata.prepare import load_config
+from streamdata.stores.collates import dpo_collate, grpo_collate
+from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.text.tokenizer import load_tokenizer
+from tests.prepare.runs import functions, run, write
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "prepare"
+FUNCTIONS = [function for function in functions() if len(function["code"]) < 1500]
+
+
+def chat(question: str, answer: str) -> list[dict]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def prepared(name: str, records: list[dict], tokenizer: str, folder: Path) -> Path:
+    """The output of a ready-made config over these records."""
+    run(load_config(CONFIGS / f"{name}.yaml"), tokenizer, write(folder / "in.jsonl", records), folder / "out")
+    return folder / "out"
+
+
+def decoded(tokenizer: str, ids: object) -> str:
+    return load_tokenizer(tokenizer).decode(ids)
+
+
+def test_pretrain(tokenizer: str, tmp_path: Path) -> None:
+    """Windows over code, whose targets are the next tokens."""
+    out = prepared("pretrain", [{"text": function["code"]} for function in FUNCTIONS], tokenizer, tmp_path)
+    dataset = DatasetFactory.load("seq", out, 64)
+    batch = next(iter(DataLoader(dataset, batch_size=4)))
+    assert batch["input_ids"].shape == batch["target_ids"].shape == (4, 64)
+    assert (batch["input_ids"][:, 1:] == batch["target_ids"][:, :-1]).all()
+    text = "<|end|>".join(function["code"] for function in FUNCTIONS)
+    assert text.startswith(decoded(tokenizer, batch["input_ids"].flatten()))
+
+
+def trained(batch: dict, row: int) -> list[int]:
+    """The targets that are trained."""
+    return batch["target_ids"][row][batch["loss_mask"][row]].tolist()
+
+
+def test_instruct(tokenizer: str, tmp_path: Path) -> None:
+    """What is trained is the answers, each with its end."""
+    records = [
+        {"instruction": f"Write {function['name']}.", "input": function["doc"][:40] * (number % 2), "output": "def f()"}
+        for number, function in enumerate(FUNCTIONS)
+    ]
+    out = prepared("instruct", records, tokenizer, tmp_path)
+    dataset = DatasetFactory.load("sft", out, 2048)
+    batch = next(iter(DataLoader(dataset, batch_size=2)))
+    assert batch["input_ids"].shape == batch["position_ids"].shape == (2, 2048)
+    for row in range(2):
+        answers = decoded(tokenizer, trained(batch, row)).split("<|end|>")
+        assert answers == ["def f()"] * (len(answers) - 1) + [""]
+        assert len(answers) > 4
+    text = decoded(tokenizer, batch["input_ids"].flatten())
+    asked, said = text.count("### Instruction:\n"), text.count("### Response:\ndef f()<|end|>")
+    assert asked == said > text.count("### Input:\n") > 0
+
+
+def test_chat(tokenizer: str, tmp_path: Path) -> None:
+    """What the assistant says is trained, with its end of turn."""
+    records = [{"messages": chat(function["doc"], function["code"])} for function in FUNCTIONS[:40]]
+    records[0] |= {"system": "You write Python.", "tools": [{"type": "function", "function": {"name": "run"}}]}
+    out = prepared("chat", records, tokenizer, tmp_path)
+    dataset = DatasetFactory.load("sft", out, 4096, documents=True)
+    said, text = [], ""
+    for batch in DataLoader(dataset, batch_size=1):
+        said += decoded(tokenizer, trained(batch, 0)).removesuffix("<|im_end|>").split("<|im_end|>")
+        text += decoded(tokenizer, batch["input_ids"][0])
+        assert batch["cu_seqlens"][0, -1] == 4096
+    assert sorted(said) == sorted(function["code"] for function in FUNCTIONS[:40])
+    assert text.count("You write Python.") == text.count('"name": "run"') == 1
+
+
+def test_dpo(tokenizer: str, tmp_path: Path) -> None:
+    """Pairs, each with the mask of its answer."""
+    records = [{"chosen": chat("Sort.", f["code"]), "rejected": chat("Sort.", "No.")} for f in FUNCTIONS[:9]]
+    dataset = DatasetFactory.load("dpo", prepared("dpo", records, tokenizer, tmp_path), None)
+    assert len(dataset) == 9
+    sample = dataset[4]
+    assert decoded(tokenizer, sample["chosen"][sample["chosen_mask"]]) == FUNCTIONS[4]["code"] + "<|im_end|>"
+    assert decoded(tokenizer, sample["rejected"][sample["rejected_mask"]]) == "No.<|im_end|>"
+    batch = next(iter(DataLoader(dataset, batch_size=3, collate_fn=dpo_collate)))
+    assert batch["chosen"].shape[0] == 3
+
+
+def test_grpo(tokenizer: str, tmp_path: Path) -> None:
+    """A prompt, its group of responses, and a reward for each."""
+    records = [
+        {"prompt": chat("Sort.", "")[:1], "responses": ["No.", f["code"], "Yes."], "rewards": [0.0, 0.125, 1]}
+        for f in FUNCTIONS[:9]
+    ]
+    dataset = DatasetFactory.load("grpo", prepared("grpo", records, tokenizer, tmp_path), None)
+    sample = dataset[3]
+    assert decoded(tokenizer, sample["prompts"]).endswith("Sort.<|im_end|>\n<|im_start|>assistant\n")
+    assert [decoded(tokenizer, row) for row in sample["responses"]] == ["No.", FUNCTIONS[3]["code"], "Yes."]
+    assert sample["rewards"].tolist() == [0.0, 0.125, 1.0]
+    assert all(mask.all() for mask in sample["masks"])
+    batch = next(iter(DataLoader(dataset, batch_size=3, collate_fn=grpo_collate)))
+    assert batch["rewards"].shape == (3, 3)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_has_its_test(path: Path) -> None:
+    """A new one needs its own."""
+    assert f"test_{path.stem}" in globals()

@@ -1,0 +1,170 @@
+import pytest
+
+from streamdata.prepare import load_config
+from streamdata.prepare.errors import BadRecordError, DroppedRecordError
+from streamdata.prepare.sections import Chat, Extract, Extractor, Text
+
+USER, ASSISTANT, TOOL, SYSTEM = ({"role": role, "content": role} for role in ("user", "assistant", "tool", "system"))
+
+
+def extract(record: dict, *sections: dict, **options: object) -> Extract:
+    """What a record says, by sections of a loss-masked sequence."""
+    config = load_config({"train_type": "sft", "sections": list(sections), **options})
+    return Extractor(config, lambda text: "<|end|>" in text)(record)
+
+
+def parts(record: dict, *sections: dict, **options: object) -> list:
+    """The parts of its only sequence."""
+    (row,) = extract(record, *sections, **options).sequences["sequence"]
+    return row
+
+
+def texts(found: list[Text]) -> list[tuple[str, bool]]:
+    """What they say, and whether it is trained."""
+    return [(part.text, part.train) for part in found]
+
+
+def test_sections_are_texts_in_their_order() -> None:
+    """Each trained or masked."""
+    found = parts(
+        {"a": "one", "b": {"c": "two"}}, {"field": "b.c", "action": "mask"}, {"field": "a", "action": "train"}
+    )
+    assert texts(found) == [("two", False), ("one", True)]
+
+
+def test_a_template_surrounds_the_value_and_its_header_is_not_trained() -> None:
+    """What follows the value is trained with it: it ends the turn."""
+    masked, trained = {"field": "a", "action": "mask", "template": "Q: {value}\n"}, {"field": "b", "action": "train"}
+    found = parts({"a": "1", "b": "2"}, masked, trained | {"template": "A: {value}."})
+    assert texts(found) == [("Q: 1\n", False), ("A: ", False), ("2.", True)]
+
+
+def test_special_tokens_in_data_are_text_while_those_of_templates_are_not() -> None:
+    """Data cannot end a document."""
+    section = {"field": "a", "action": "train", "template": "<|start|>{value}<|end|>"}
+    found = [(part.text, part.is_data) for part in parts({"a": "x<|end|>y"}, section)]
+    assert found == [("<|start|>", False), ("x<|end|>y", True), ("<|end|>", False)]
+    assert parts({"a": "x<|end|>"}, {"field": "a", "action": "train"})[0].is_data
+
+
+def test_special_tokens_of_the_format_are_asked_for_once_per_section() -> None:
+    """Though a template makes several parts of it."""
+    section = {"field": "a", "action": "train", "template": "A: {value}", "add_special_tokens": True}
+    assert [part.add_special_tokens for part in parts({"a": "1"}, section)] == [True, False]
+
+
+def test_lists_keep_their_boundaries_with_the_other_sections_in_each() -> None:
+    """One sequence per item."""
+    found = extract({"q": "Q", "a": ["1", "2"]}, {"field": "q", "action": "mask"}, {"field": "a", "action": "train"})
+    assert [texts(row) for row in found.sequences["sequence"]] == [
+        [("Q", False), ("1", True)],
+        [("Q", False), ("2", True)],
+    ]
+    assert found.lists == {"sequence"}
+
+
+@pytest.mark.parametrize("value", [None, "", [], "absent"])
+def test_an_optional_section_is_left_out(value: object) -> None:
+    """Where the field is missing, null or empty."""
+    record = {"b": "2"} if value == "absent" else {"a": value, "b": "2"}
+    optional = {"field": "a", "action": "mask", "template": "A {value}", "optional": True}
+    assert texts(parts(record, optional, {"field": "b", "action": "train"})) == [("2", True)]
+
+
+def test_a_chat_is_one_part_with_its_tools_and_system_message() -> None:
+    """Both where the record has them."""
+    section = {"field": "m", "action": "$role", "tools": "tools", "system": "sys"}
+    (chat,) = parts({"m": [USER, ASSISTANT], "tools": [{"name": "f"}], "sys": "Be good."}, section)
+    assert isinstance(chat, Chat)
+    assert chat.messages == [{"role": "system", "content": "Be good."}, USER, ASSISTANT]
+    assert chat.tools == [{"name": "f"}]
+    assert parts({"m": [USER, ASSISTANT]}, section)[0][:2] == ([USER, ASSISTANT], None)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER, ASSISTANT],
+        [SYSTEM, USER, ASSISTANT, USER, ASSISTANT],
+        [USER, ASSISTANT, TOOL, TOOL, ASSISTANT],
+        [USER, ASSISTANT, {"role": "critic", "content": ""}, ASSISTANT],
+    ],
+)
+def test_roles_in_their_turns_pass(messages: list[dict]) -> None:
+    """With tools, and with roles that the config names."""
+    section = {"field": "m", "action": "$role", "roles": {"assistant": "train", "critic": "mask"}}
+    assert parts({"m": messages}, section)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason", "field"),
+    [
+        ([ASSISTANT], "wrong role order", "m[0].role"),
+        ([USER, USER], "wrong role order", "m[1].role"),
+        ([USER, ASSISTANT, ASSISTANT], "wrong role order", "m[2].role"),
+        ([USER, SYSTEM], "wrong role order", "m[1].role"),
+        ([USER, TOOL], "wrong role order", "m[1].role"),
+        ([USER, {"role": "asistant"}], "unknown role", "m[1].role"),
+        ([USER, {"content": "x"}], "unknown role", "m[1].role"),
+        ([], "wrong type", "m"),
+        ("text", "wrong type", "m"),
+        (["text"], "wrong type", "m"),
+    ],
+)
+def test_wrong_chats_are_told_with_their_place(messages: object, reason: str, field: str) -> None:
+    """Which message it is."""
+    with pytest.raises(BadRecordError) as caught:
+        extract({"m": messages}, {"field": "m", "action": "$role"})
+    assert (caught.value.reason, caught.value.field) == (reason, field)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "field"),
+    [
+        ({"b": "x"}, "missing field", "a"),
+        ({"a": 5}, "wrong type", "a"),
+        ({"a": None}, "wrong type", "a"),
+        ({"a": ["x", 5]}, "wrong type", "a"),
+        ({"a": {"text": "x"}}, "wrong type", "a"),
+    ],
+)
+def test_a_missing_or_wrong_field_is_told(record: dict, reason: str, field: str) -> None:
+    """By its name."""
+    with pytest.raises(BadRecordError) as caught:
+        extract(record, {"field": "a", "action": "train"})
+    assert (caught.value.reason, caught.value.field) == (reason, field)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"min_chars": 7}, "fewer than min_chars"),
+        ({"max_chars": 5}, "more than max_chars"),
+        ({"max_items": 1}, "more than max_items"),
+    ],
+)
+def test_filters_count_characters_and_items(options: dict, reason: str) -> None:
+    """Of all texts of a record together; at the limit it stays."""
+    sections = [{"field": "a", "action": "mask"}, {"field": "b", "action": "train"}]
+    record = {"a": "abc", "b": ["d", "e"]}  # abcd, abce: with the first text twice
+    record = record if "max_items" in options else {"a": "abc", "b": "def"}
+    with pytest.raises(DroppedRecordError, match=reason):
+        extract(record, *sections, **options)
+    step = -1 if "min_chars" in options else 1
+    assert extract(record, *sections, **{name: limit + step for name, limit in options.items()})
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [("web", "web"), (5, "5"), ("a/b", "a%2Fb"), ("..", "%2E."), (".x", "%2Ex"), ("ä", "%C3%A4")]
+)
+def test_a_domain_is_a_directory_and_leads_nowhere_else(value: object, name: str) -> None:
+    """Whatever the data says."""
+    section = {"field": "a", "action": "train"}
+    assert extract({"a": "x", "d": value}, section, domain_key="d").domain == name
+
+
+@pytest.mark.parametrize("record", [{"a": "x"}, {"a": "x", "d": None}, {"a": "x", "d": ""}, {"a": "x", "d": "y" * 300}])
+def test_a_record_without_a_usable_domain_is_bad(record: dict) -> None:
+    """It has no place in the output."""
+    with pytest.raises(BadRecordError):
+        extract(record, {"field": "a", "action": "train"}, domain_key="d")
