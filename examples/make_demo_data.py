@@ -2,7 +2,9 @@
 
 1. sources of this Python's standard library → `code/*.jsonl` (functions and classes), `docs/*.jsonl` (docstrings)
 2. photographs in the scikit-image package → `tiles/*.tar` with sidecars, `crops/*.jpg` named by `crops.jsonl`
-3. the text → `tokenizer/`, byte-level BPE
+3. names and docstrings → `prompts.parquet`, questions with their answers
+4. the text → `tokenizer/`, byte-level BPE with a chat template
+5. functions, classes and docstrings in its tokens → the stores `tokens/code` (bin) and `tokens/docs` (Megatron's)
 
     python examples/make_demo_data.py [demo_data]
 
@@ -27,6 +29,9 @@ import webdataset
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from streamdata.stores.dtypes import token_dtype
+from streamdata.stores.writer import StoreWriter
 
 Json = dict[str, Any]
 
@@ -74,12 +79,17 @@ CROP, CROP_STRIDE = 256, 128
 NUM_TILE_SHARDS, NUM_CODE_SHARDS, NUM_DOCS_SHARDS = 4, 8, 4
 VOCABULARY_SIZE = 4096
 END_OF_TEXT = "<|endoftext|>"
+NUM_PROMPTS = 500
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes everything to the directory named on the command line, if it is not there."""
     target = Path(argv[0] if argv else "demo_data")
-    identity = {"made_by": "make_demo_data 1", "python": platform.python_version(), "photos": photos_version()}
+    identity = {"made_by": "make_demo_data 3", "python": platform.python_version(), "photos": photos_version()}
     if read_identity(target) == identity:
         print(f"{target}: complete, left as it is")
         return
@@ -141,6 +151,9 @@ def write_all(root: Path) -> dict[str, int]:
         "docstrings": len(docs),
         "tiles": write_tiles(root / "tiles", photos),
         "crops": write_crops(root, photos),
+        "prompts": write_prompts(root / "prompts.parquet", docs),
+        "tokens of code": write_tokens(root, "code", code, "bin"),
+        "tokens of docstrings": write_tokens(root, "docs", docs, "megatron"),
     }
 
 
@@ -252,6 +265,25 @@ def encoded(image: Image.Image, kind: str) -> bytes:
     return file.getvalue()
 
 
+def write_prompts(path: Path, docs: Sequence[Json]) -> int:
+    """Asks for what named functions and classes do; their docstrings are the answers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    named = [doc for doc in docs if doc["name"]]
+    rows = [
+        {
+            "data_source": "stdlib",
+            "prompt": [{"role": "user", "content": f"What does {doc['name']} of Python's module {doc['module']} do?"}],
+            "reward_model": {"style": "rule", "ground_truth": doc["text"]},
+            "extra_info": {"index": number, "line": doc["line"]},
+        }
+        for number, doc in enumerate(named[:: max(1, len(named) // NUM_PROMPTS)])
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return len(rows)
+
+
 def train_tokenizer(folder: Path, texts: Iterable[str]) -> None:
     """Trains byte-level BPE and saves it so that `transformers.AutoTokenizer` loads it offline."""
     tokenizer = Tokenizer(models.BPE())
@@ -265,7 +297,20 @@ def train_tokenizer(folder: Path, texts: Iterable[str]) -> None:
     )
     tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT)
+    fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
+
+
+def write_tokens(root: Path, name: str, documents: Sequence[Json], storage_type: str) -> int:
+    """Writes a store of documents in tokens, each with an end."""
+    tokenizer = Tokenizer.from_file(str(root / "tokenizer" / "tokenizer.json"))
+    encoded_documents = tokenizer.encode_batch_fast([document["text"] for document in documents])
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    dtype = token_dtype(tokenizer.get_vocab_size() - 1, storage_type)
+    with StoreWriter(storage_type, root / "tokens" / name, {"sequence": dtype}) as writer:
+        for document in encoded_documents:
+            writer.append({"sequence": [*document.ids, end]})
+    return writer.num_tokens
 
 
 if __name__ == "__main__":

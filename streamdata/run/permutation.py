@@ -12,14 +12,14 @@ _MASK = (1 << 64) - 1
 _MIXERS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
 
 
-def _round_keys(seed: int) -> list[np.uint64]:
+def _round_keys(seed: int) -> list[int]:
     """Derive the round keys by splitmix64 (Steele, Lea, Flood 2014)."""
     keys = []
     for _ in range(_ROUNDS):
         seed = (seed + 0x9E3779B97F4A7C15) & _MASK
         mixed = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        keys.append(np.uint64(mixed ^ (mixed >> 31)))
+        keys.append(mixed ^ (mixed >> 31))
     return keys
 
 
@@ -36,14 +36,15 @@ class Permutation:
         seed: The key, in [0, 2**64).
     """
 
-    __slots__ = ("_keys", "_left", "_right", "size")
+    __slots__ = ("_keys", "_left", "_right", "_words", "size")
 
     def __init__(self, size: int, seed: int) -> None:
         assert size >= 1, f"a permutation of {size} numbers"
         left = isqrt(size - 1) + 1
         self.size = size
         self._left, self._right = np.uint64(left), np.uint64(-(-size // left))
-        self._keys = _round_keys(seed)
+        self._words = _round_keys(seed)
+        self._keys = [np.uint64(word) for word in self._words]
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Map positions, int64 (n,) in [0, size), to their images, int64 (n,)."""
@@ -53,6 +54,13 @@ class Permutation:
             images[outside] = again = self._once(images[outside])
             outside = outside[again >= self.size]
         return images.astype(np.int64)
+
+    def at(self, position: int) -> int:
+        """The image of one position: the same as by a call, in a tenth of the time that NumPy takes for so few."""
+        image = self._once_in_python(position)
+        while image >= self.size:
+            image = self._once_in_python(image)
+        return image
 
     def _once(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         left, right = np.divmod(numbers, self._right)
@@ -67,6 +75,20 @@ class Permutation:
             else:
                 left = (left + mixed) % self._left
         return left * self._right + right
+
+    def _once_in_python(self, number: int) -> int:
+        """`_once` for a Python int, which has to be kept to 64 bits by hand."""
+        rows, columns, spread = int(self._left), int(self._right), int(_SPREAD)
+        left, right = divmod(number, columns)
+        for index, key in enumerate(self._words):
+            source = left if index % 2 else right
+            mixed = (source + key) * spread & _MASK
+            mixed = ((mixed ^ mixed >> 32) * (key | 1) & _MASK) >> 32
+            if index % 2:
+                right = (right + mixed) % columns
+            else:
+                left = (left + mixed) % rows
+        return left * columns + right
 
 
 def shuffled(size: int, seed: int) -> npt.NDArray[np.int64]:

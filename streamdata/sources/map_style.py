@@ -1,7 +1,8 @@
-"""Any map-style dataset as a source: its blocks are single records."""
+"""Any map-style dataset as a source: its blocks are single records, unless some belong together."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from streamdata.errors import SourceError
@@ -15,23 +16,37 @@ logger = logging.getLogger("streamdata")
 _FIRST_CHUNK, _CHUNK = 64, 1024
 _LOOK_AHEAD = 32
 
+Place = tuple[int, Position]
+"""A record's index, and the position after it."""
+
 
 class MapStyleSource:
     """Reads a dataset by `__getitem__`, or ahead in the lane's own order by `__getitems__`.
 
     Args:
         dataset: Has `__len__` and `__getitem__`. An item that is no dict is delivered under `data`; a dict is copied.
+            So many records as its `block_size` says, by default 1, stay side by side in one lane, in their order.
+
+    Raises:
+        ValueError: Its length is no multiple of its `block_size`.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        self._block_size = int(getattr(dataset, "block_size", 1))
+        if self._block_size < 1 or len(dataset) % self._block_size:
+            raise ValueError(
+                f"map-style dataset: expected a length that its block_size {self._block_size} divides, "
+                f"got {len(dataset)}\n  Give each block as many records."
+            )
 
     @property
     def num_blocks(self) -> int:
-        return len(self._dataset)
+        return len(self._dataset) // self._block_size
 
     def describe(self, shuffle: bool) -> str:
-        return f"map-style, {self.num_blocks} records, shuffle {shuffle}"
+        blocks = f" in blocks of {self._block_size}" if self._block_size > 1 else ""
+        return f"map-style, {len(self._dataset)} records{blocks}, shuffle {shuffle}"
 
     def num_windows(self, order: BlockOrder, epoch: int) -> int:
         return order.share(epoch)
@@ -41,20 +56,32 @@ class MapStyleSource:
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         ahead = getattr(self._dataset, "__getitems__", None)
-        for epoch, number, indices in _chunks(task, position):
+        taken = position[2]
+        for epoch, number, blocks in _chunks(task, position):
             seed = task.order.seed(epoch)
+            places = self._places(epoch, number, blocks)[taken:]
+            taken = 0
             if ahead is None:
-                yield from self._singly(task, epoch, number, seed, indices)
+                yield from self._singly(task, seed, places)
             else:
-                yield from self._ahead(ahead, task, epoch, number, seed, indices)
+                yield from self._ahead(ahead, task, seed, places)
 
-    def _singly(
-        self, task: ReadTask, epoch: int, number: int, seed: int, indices: list[int]
-    ) -> Iterator[tuple[Record, Position]]:
+    def _places(self, epoch: int, number: int, blocks: list[int]) -> list[Place]:
+        """The records of the lane's blocks from number `number` on."""
+        size = self._block_size
+        if size == 1:
+            afters = zip(repeat(epoch), range(number + 1, number + 1 + len(blocks)), repeat(0), repeat(0))
+            return list(zip(blocks, afters, strict=True))
+        return [
+            (block * size + offset, (epoch, before, offset + 1, 0) if offset + 1 < size else (epoch, before + 1, 0, 0))
+            for before, block in enumerate(blocks, number)
+            for offset in range(size)
+        ]
+
+    def _singly(self, task: ReadTask, seed: int, places: list[Place]) -> Iterator[tuple[Record, Position]]:
         name, dp_rank, worker = task.fields.values()
         get = self._dataset.__getitem__
-        for index in indices:
-            number += 1
+        for index, after in places:
             try:
                 item = get(index)
             except Exception as error:  # a user's dataset may raise anything; the tally decides
@@ -63,31 +90,30 @@ class MapStyleSource:
             item = item if isinstance(item, dict) else {"data": item}
             yield (
                 {**item, DATASET_NAME: name, DP_RANK: dp_rank, WORKER_ID: worker, SEED: seed, INDEX: index},
-                (epoch, number, 0, 0),
+                after,
             )
 
     def _ahead(
         self,
         get: Callable[[list[int]], Sequence[Any]],
         task: ReadTask,
-        epoch: int,
-        number: int,
         seed: int,
-        indices: list[int],
+        places: list[Place],
     ) -> Iterator[tuple[Record, Position]]:
         start = 0
-        while start < len(indices):
-            some = indices[start : start + task.grow(_LOOK_AHEAD)]
+        while start < len(places):
+            some = places[start : start + task.grow(_LOOK_AHEAD)]
+            indices = [index for index, _ in some]
             try:
-                items = get(some)
+                items = get(indices)
             except Exception as error:  # one of them is bad: find out which, one by one
-                logger.warning("source %r: __getitems__ of %s raised %r; reading one by one", task.name, some, error)
-                yield from self._singly(task, epoch, number + start, seed, some)
+                logger.warning("source %r: __getitems__ of %s raised %r; reading one by one", task.name, indices, error)
+                yield from self._singly(task, seed, some)
             else:
-                _check_length(items, some, task.name)
-                for offset, (index, item) in enumerate(zip(some, items, strict=True), number + start + 1):
+                _check_length(items, indices, task.name)
+                for (index, after), item in zip(some, items, strict=True):
                     fields = item if isinstance(item, dict) else {"data": item}
-                    yield {**fields, **task.fields, SEED: seed, INDEX: index}, (epoch, offset, 0, 0)
+                    yield {**fields, **task.fields, SEED: seed, INDEX: index}, after
             start += len(some)
 
 

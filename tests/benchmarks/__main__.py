@@ -1,4 +1,4 @@
-"""Prints the table: `python -m tests.benchmarks [tar jsonl collate mixing resume memory state]`."""
+"""Prints the table: `python -m tests.benchmarks [tar jsonl collate …]`."""
 
 import os
 import platform
@@ -8,10 +8,24 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import collate, jsonl, memory, mixing, resume, state, tar
+from tests.benchmarks import (
+    blend,
+    collate,
+    jsonl,
+    memory,
+    mixing,
+    plan,
+    prepare,
+    prompts,
+    resume,
+    state,
+    stores,
+    tar,
+)
 from tests.benchmarks.measure import Row, Scale
 
-GROUPS = {module.__name__.rpartition(".")[2]: module for module in (tar, jsonl, collate, mixing, resume, memory, state)}
+_MODULES = (tar, jsonl, collate, mixing, resume, memory, state, stores, blend, plan, prepare, prompts)
+GROUPS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 DIRECTORY = Path(__file__).parents[2] / "build" / "bench"
 _PACKAGES = ("torch-streamdata", "torch", "webdataset", "orjson", "numpy")
 

@@ -3,9 +3,11 @@
 import gc
 import json
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +30,18 @@ class Scale:
     sources: tuple[int, int] = (10, 1000)
     warm_up: int = 1500
     """Samples drawn from each source before the draws are steady."""
+    blended: dict[int, int] = field(default_factory=lambda: {4: 10**8, 32: 10**8, 256: 2 * 10**7})
+    """Samples of a blend, by its number of datasets."""
+    planned_documents: int = 1_000_000
+    prompts: int = 4000
+    many_prompts: int = 1_000_000
+    prepare_megabytes: int = 4
+    packed_copies: int = 50
+    """Of the text, for one task that is larger than the memory of a worker may be."""
+    window_tokens: int = 200_000_000
+    windows: int = 40_000
+    loaded_batches: int = 400
+    store_tokens: int = 10**9
     repetitions: int = 7
 
 
@@ -39,6 +53,16 @@ TINY = Scale(
     draws=500,
     sources=(2, 20),
     warm_up=10,
+    prepare_megabytes=1,
+    packed_copies=1,
+    planned_documents=2000,
+    blended={4: 1000, 32: 1000, 256: 1000},
+    prompts=40,
+    many_prompts=2000,
+    window_tokens=500_000,
+    windows=64,
+    loaded_batches=4,
+    store_tokens=10**6,
     repetitions=1,
 )
 
@@ -80,6 +104,12 @@ def loading_time(dataset: Dataset[Any], collate: Callable[[list[Any]], object], 
         begin = perf_counter()
         drain(islice(stream, batches))
         return perf_counter() - begin
+
+
+def apart(work: Callable[..., float], *arguments: object) -> float:
+    """What a function returns in a process of its own: what one work did to heap and caches, others do not meet."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
 def _batches(loader: DataLoader[Any]) -> Generator[object, None, None]:

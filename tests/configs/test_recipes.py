@@ -15,6 +15,8 @@ VARIABLES = {
     "image_text": {"img_size": 16, "seed": 3},
     "nested": {"seq_len": 64},
     "joined": {"min_chars": 900},
+    "tokens": {"seq_len": 64},
+    "prompts": {"seq_len": 64, "copies": 3},
 }
 
 

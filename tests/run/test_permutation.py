@@ -22,7 +22,7 @@ def test_images_do_not_depend_on_the_chunk(size, seed, data):
     positions = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20)))
     permutation = Permutation(size, seed)
     singly = [int(permutation(positions[i : i + 1])[0]) for i in range(len(positions))]
-    assert permutation(positions).tolist() == singly
+    assert permutation(positions).tolist() == singly == [permutation.at(place) for place in positions.tolist()]
     assert all(0 <= image < size for image in singly)
 
 
@@ -58,6 +58,8 @@ def test_the_order_is_pinned():
     """A checkpoint outlives this version: the numbers may never change."""
     assert Permutation(10, 7)(np.arange(10)).tolist() == PINNED
     assert Permutation(10**9, 7)(np.arange(3)).tolist() == PINNED_LARGE
+    assert [Permutation(10, 7).at(place) for place in range(10)] == PINNED
+    assert [Permutation(10**9, 7).at(place) for place in range(3)] == PINNED_LARGE
     assert shuffled(10, 7).tolist() == PINNED_LISTED
 
 

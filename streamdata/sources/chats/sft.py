@@ -1,0 +1,63 @@
+"""Conversations for supervised training: `parquet → messages → token ids and loss mask → tensors`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from streamdata.sources.chats.config import ChatConfig, read_config
+from streamdata.sources.chats.encoding import ChatRows
+from streamdata.sources.prompts.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTChatConfig(ChatConfig):
+    """Settings of `SFTChatDataset`.
+
+    Attributes:
+        messages_key: the column of messages.
+    """
+
+    messages_key: str = "messages"
+
+
+class SFTChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset of conversations in parquet files, each of any number of turns.
+
+    An item has tensors of shape (max_length,), or (n,) without padding:
+
+    - `input_ids` int64, padded on the right;
+    - `attention_mask` int64, 0 at padding;
+    - `position_ids` int64, counting tokens from 0; at padding that of the last token;
+    - `loss_mask` bool: which of `input_ids` are trained. That is what `actions` says of a message's role, or its own
+      `loss_mask` (0 or 1); see `streamdata.text.ChatEncoder`.
+
+    A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
+
+    Args:
+        data_files: parquet: a file, glob, brace expression or directory, or a list of these.
+        tokenizer: a fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        config: a mapping or DictConfig with the keys of `SFTChatConfig`.
+
+    Raises:
+        ValueError: the config has an unknown key or a value that is not allowed.
+        SourceError: a file is no parquet.
+        FileNotFoundError: a pattern matches nothing.
+        ImportError: pyarrow is missing.
+    """
+
+    name: str
+    percent: float
+
+    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
+        self.config = read_config(SFTChatConfig, config, type(self).__name__)
+        rows = Rows(data_files, self.config.cache_dir, self.config.use_shm)
+        self._chats = ChatRows(type(self).__name__, rows, tokenizer, self.config)
+
+    def __len__(self) -> int:
+        return len(self._chats.rows)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        with self._chats.row(item) as row:
+            return self._chats.tensors(row, self._chats.messages(row, self.config.messages_key))

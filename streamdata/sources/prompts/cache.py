@@ -1,0 +1,117 @@
+"""Files made from others, kept by content: each is made once, by one process at a time, and published whole."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from streamdata.errors import SourceError
+from streamdata.shards.publish import cache_directory, publish_written, temporary_beside
+
+_PIECE_BYTES = 16 << 20
+
+
+class Stamp(NamedTuple):
+    """What tells versions of a file apart without reading it."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def stamp_of(path: str) -> Stamp:
+    """The present stamp of a file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    found = os.stat(path)
+    return Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+class Cache:
+    """A directory of such files. It may be deleted at any time between runs; nothing else cleans it.
+
+    Args:
+        directory: Where; `prompts` below $STREAMDATA_CACHE or ~/.cache/streamdata where it is None.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.directory = Path(directory).expanduser() if directory else cache_directory() / "prompts"
+
+    def get(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The file `name`, made first by `make(temporary path)` where it is missing.
+
+        Raises:
+            SourceError: The directory cannot be written.
+        """
+        path = self.directory / name
+        if not path.exists():
+            with self.lock(name):
+                if not path.exists():
+                    self.publish(name, make)
+        return path
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Let no other process of this machine make `name` meanwhile; the kernel unlocks when a process dies."""
+        path = self.directory / f"{name}.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise SourceError(
+                f"cache '{self.directory}': expected a directory that can be written, got {error}\n"
+                "  Set cache_dir, or the environment's STREAMDATA_CACHE, to one that can."
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def publish(self, name: str, make: Callable[[Path], None]) -> Path:
+        """Let `make` write a temporary file, which then becomes `name` in one step."""
+        path = self.directory / name
+        temporary = temporary_beside(path)
+        try:
+            make(temporary)
+            publish_written(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        return path
+
+    def digest(self, path: str) -> str:
+        """A hash of a file's content, 32 hexadecimal digits.
+
+        It is remembered under the file's path, size, mtime and inode: reading a file of some GB takes seconds. So a
+        change that keeps all four is not noticed.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        stamp = stamp_of(path)
+        name = hashlib.blake2b(repr(stamp).encode(), digest_size=16).hexdigest()
+        return self.get(f"digests/{name}", lambda target: _write_digest(path, target)).read_text("ascii")
+
+
+def _write_digest(path: str, target: Path) -> None:
+    target.write_text(_hash_content(path), "ascii")
+
+
+def _hash_content(path: str) -> str:
+    """BLAKE2b (RFC 7693) of the BLAKE2b hashes of pieces, which several threads compute."""
+    with open(path, "rb") as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        size = os.fstat(file.fileno()).st_size
+        pieces = threads.map(lambda offset: _hash_piece(file.fileno(), offset), range(0, size, _PIECE_BYTES))
+        return hashlib.blake2b(b"".join(pieces) + size.to_bytes(8, "little"), digest_size=16).hexdigest()
+
+
+def _hash_piece(fd: int, offset: int) -> bytes:
+    return hashlib.blake2b(os.pread(fd, _PIECE_BYTES, offset), digest_size=32).digest()

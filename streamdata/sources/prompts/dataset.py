@@ -1,0 +1,259 @@
+"""Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from streamdata.errors import StateError
+from streamdata.sources.prompts.config import WHO, read_config
+from streamdata.sources.prompts.encoding import media_by_kind, training_features
+from streamdata.sources.prompts.fitting import Fitted, fit
+from streamdata.sources.prompts.lengths import Kept, choose_rows
+from streamdata.sources.prompts.messages import Chat, Message, read_tools, without_nulls
+from streamdata.sources.prompts.reader import Prompt, PromptReader
+from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
+from streamdata.sources.prompts.rows import Row, Rows
+
+logger = logging.getLogger("streamdata")
+_KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
+_OURS: Final = (
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "raw_prompt_ids",
+    "raw_prompt",
+    "full_prompts",
+    "multi_modal_data",
+    "multi_modal_inputs",
+    *_KWARGS,
+    "uid",
+)
+
+
+class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset of prompts in parquet files.
+
+    An item has the row's columns but those of the prompt and its media, and
+
+    - `input_ids`, `attention_mask`: int64 (max_prompt_length,), padded on the left with the pad token and 0;
+    - `position_ids`: int64 (max_prompt_length,), counting tokens; for processors like Qwen2-VL's (3,
+      max_prompt_length), multimodal rope positions, 1 at padding;
+    - `raw_prompt_ids`: a list of int, without padding, one placeholder per image or video;
+    - `raw_prompt` (messages) and `full_prompts` (the rendered text) on request;
+    - with a processor `multi_modal_data`, `{"image": [PIL images], "video": [arrays]}`, and `multi_modal_inputs`, the
+      processor's tensors, both empty for a row of text;
+    - `index`, `tools_kwargs`, `interaction_kwargs` from the column `extra_info`, which is a dict even where the row has
+      none; a missing index is the row's number;
+    - `uid`: 32 hexadecimal digits that depend on the file's content and the row's number there alone.
+
+    In mode `raw` there is nothing made of tokens: messages, with their opened media in the typed parts, index, uid,
+    kwargs and the row's other columns.
+
+    It pickles as paths and settings, and works in DataLoader workers of every start method.
+
+    Args:
+        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
+        config: A mapping or DictConfig with the keys of `PromptConfig`.
+        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+
+    Raises:
+        ValueError: The config has an unknown key or a value that is not allowed, or a row is no prompt.
+        SourceError: No row stays, or a file is no parquet.
+        FileNotFoundError: A pattern matches nothing.
+        ImportError: pyarrow is missing.
+    """
+
+    name: str
+    percent: float
+
+    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any, processor: Any = None) -> None:
+        self.config = read_config(config)
+        self.original_data_files = data_files
+        self._given = (tokenizer, processor)
+        self._inputs = (self.config.prompt_key, self.config.image_key, self.config.video_key)
+        rows = self._rows()
+        self.content = rows.digest
+        self._choose(rows)
+
+    def _rows(self) -> Rows:
+        return Rows(self.original_data_files, self.config.cache_dir, self.config.use_shm)
+
+    def _choose(self, rows: Rows) -> None:
+        if taken := sorted(set(rows.columns) & set(_OURS)):
+            raise ValueError(
+                f"{WHO}: expected columns with other names than those of its results, got {taken}\n"
+                "  Rename them in the data."
+            )
+        self._reader = PromptReader(rows, *self._given, self.config)
+        if self.config.mode == "tensors":
+            _ = self._reader.encoder  # what is wrong with tokenizer and processor shows here, not in a worker
+        self._kept: Kept = choose_rows(self._reader)
+        self.__dict__.pop("_numbers", None)
+
+    @property
+    def block_size(self) -> int:
+        """So many items belong together: the copies of one prompt. A mixture keeps them side by side."""
+        return self.config.repeat
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many rows did not stay, by reason: empty, overlong, media cut."""
+        return dict(self._kept.dropped)
+
+    def resume_dataset_state(self) -> None:
+        """After unpickling, perhaps on another machine: read the original paths again.
+
+        Raises:
+            StateError: The files' content is not what it was.
+        """
+        rows = self._rows()
+        if rows.digest != self.content:
+            raise StateError(
+                f"{WHO}: expected the files as they were, content {self.content}, got {rows.digest} in "
+                f"{self.original_data_files}\n  Restore them, or begin a new run."
+            )
+        self._choose(rows)
+
+    def __len__(self) -> int:
+        return self._kept.size * self.config.repeat
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        """Make item `item`, in [-len, len).
+
+        Raises:
+            IndexError: There is no such item.
+            ValueError: The row is no prompt, or does not fit; its place is in a note.
+        """
+        size = len(self)
+        if not -size <= item < size:
+            raise IndexError(f"{WHO}: item {item} of {size}")
+        return self._make(self._row_number(item % size))
+
+    def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
+        """Make many; of the copies of one prompt, side by side, only the first is encoded."""
+        made: list[dict[str, Any]] = []
+        before = None
+        for item in items:
+            number = self._row_number(item)
+            made.append(_copied(made[-1]) if number == before else self._make(number))
+            before = number
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_numbers", "_rope")}
+
+    @cached_property
+    def _numbers(self) -> Any:
+        return self._kept.numbers()
+
+    @cached_property
+    def _rope(self) -> RopeRule | None:
+        return rope_rule(self._reader.processor)
+
+    def _row_number(self, item: int) -> int:
+        place = item // self.config.repeat
+        return place if self._numbers is None else int(self._numbers[place])
+
+    def _make(self, number: int) -> dict[str, Any]:
+        row = self._reader.rows[number]
+        try:
+            if self.config.mode == "raw":
+                made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
+            else:
+                made = self._tensors(self._reader.encode(row, number))
+        except Exception as error:
+            error.add_note(f"  at {self._reader.rows.place(number)}")
+            raise
+        self._turn_to_facts(row, number)
+        row.update(made)
+        return row
+
+    def _turn_to_facts(self, row: Row, number: int) -> None:
+        """Leave in a row what it says beside its prompt, and add what is always there."""
+        config = self.config
+        for key in self._inputs:
+            row.pop(key, None)
+        row["extra_info"] = extra = row.get("extra_info") or {}
+        if "tools" in row:
+            row["tools"] = read_tools(row["tools"])
+        index = row.get("index") if extra.get("index") is None else extra["index"]
+        row["index"] = number if index is None else index
+        for name in _KWARGS:
+            given = extra.get(name)
+            row[name] = without_nulls(given) if given else {}
+        needs = extra.get("need_tools_kwargs")
+        if (config.need_tools_kwargs if needs is None else needs) and not row["tools_kwargs"]:
+            logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.place(number))
+        row["uid"] = self._reader.rows.uid(number)
+
+    def _raw_chat(self, row: Row, number: int) -> list[Message]:
+        """The messages, each part of a medium with the medium."""
+        chat = self._reader.chat(row)
+        return _with_media(chat, self._reader.media(chat, number)) if chat.media else chat.messages
+
+    def _tensors(self, prompt: Prompt) -> dict[str, Any]:
+        config = self.config
+        limit = config.max_prompt_length
+        encoder = self._reader.encoder
+        fitted = fit(prompt.encoded, prompt.media, encoder, limit, config.truncation, config.truncation_media)
+        made = {
+            "input_ids": _padded(fitted.input_ids, limit, self._reader.tokenizer.pad_token_id),
+            "attention_mask": _padded(np.ones_like(fitted.input_ids), limit, 0),
+            "position_ids": self._positions(fitted),
+            "raw_prompt_ids": fitted.raw_ids.tolist(),
+        }
+        if config.return_raw_chat:
+            made["raw_prompt"] = prompt.chat.messages
+        if config.return_full_prompt:
+            made["full_prompts"] = prompt.encoded.text
+        if self._reader.processor is not None:
+            made["multi_modal_data"] = media_by_kind(fitted.kinds, fitted.media)
+            if config.return_multi_modal_inputs:
+                made["multi_modal_inputs"] = training_features(fitted.features)
+        return made
+
+    def _positions(self, fitted: Fitted) -> torch.Tensor:
+        limit = self.config.max_prompt_length
+        if self._rope is None:
+            return _padded(np.arange(len(fitted.input_ids)), limit, 0)
+        grids = read_grids(fitted.kinds, fitted.features)
+        return _padded(self._rope.positions(fitted.input_ids, grids), limit, 1)
+
+
+def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.Tensor:
+    """Padded on the left: in numpy, since torch's `pad` takes longer than all the rest for so few numbers."""
+    whole = np.full((*values.shape[:-1], length), padding, dtype=np.int64)
+    whole[..., length - values.shape[-1] :] = values
+    return torch.from_numpy(whole)
+
+
+def _with_media(chat: Chat, media: Sequence[Any]) -> list[Message]:
+    waiting = iter(media)
+    return [
+        {**message, "content": [_with_medium(part, waiting) for part in message["content"]]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in chat.messages
+    ]
+
+
+def _with_medium(part: Any, waiting: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return {**part, kind: next(waiting)} if kind in ("image", "video") else part
+
+
+def _copied(value: Any) -> Any:
+    """A copy that shares no tensor, list or dict: a trainer may change one of the copies of a prompt."""
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_copied(part) for part in value]
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, np.ndarray) else value

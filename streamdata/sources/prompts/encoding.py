@@ -1,0 +1,162 @@
+"""The one function that encodes: `messages → text → token ids, with media expanded`, to measure and to emit alike.
+
+The text is tokenized once, with one placeholder per image or video: these are the ids that an inference engine wants.
+The processor is given the media and a text of their placeholders alone, each ended by the pad token, so that what it
+made of each lies between two pads. Each placeholder is then replaced by that: whatever the processor, ids with and
+without expansion agree in every other token, and where each medium lies is known.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.sources.prompts.config import WHO
+from streamdata.text.tokenizer import token_ids
+
+Int64s = npt.NDArray[np.int64]
+_PER_TOKEN = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+_FOR_POSITIONS_ALONE = ("second_per_grid_ts", "video_metadata")
+
+
+class Expanded(NamedTuple):
+    """What a processor makes of media: the tokens of each, and the features of all."""
+
+    tokens: list[Int64s]
+    features: dict[str, Any]
+
+
+class Encoded(NamedTuple):
+    """A prompt as token ids.
+
+    Attributes:
+        text: Rendered, with one placeholder per medium.
+        raw_ids: Of the text, shape (m,).
+        input_ids: The same with media expanded, shape (n,).
+        origin: For each of the input ids its place in the raw ids, shape (n,).
+        spans: Where in the input ids each medium lies, half open.
+        kinds: image or video, of each.
+        features: The processor's tensors, of all media together.
+    """
+
+    text: str
+    raw_ids: Int64s
+    input_ids: Int64s
+    origin: Int64s
+    spans: list[tuple[int, int]]
+    kinds: list[str]
+    features: dict[str, Any]
+
+
+class Encoder:
+    """Tokenizes rendered prompts, with the media that a processor knows.
+
+    Args:
+        tokenizer: Of transformers.
+        processor: Of transformers; None for text alone.
+
+    Raises:
+        ValueError: The tokenizer has no pad token.
+    """
+
+    def __init__(self, tokenizer: Any, processor: Any = None) -> None:
+        self._tokenizer, self._processor = tokenizer, processor
+        if tokenizer.pad_token_id is None:
+            raise ValueError(
+                f"{WHO}: expected a tokenizer with a pad token, got one without\n"
+                "  Set tokenizer.pad_token, for instance to its eos_token."
+            )
+        self._placeholders = {
+            kind: (token, self._single_id(token))
+            for kind in ("image", "video")
+            if (token := getattr(processor, f"{kind}_token", None)) is not None
+        }
+
+    def encode(self, text: str, kinds: Sequence[str] = (), media: Sequence[Any] = ()) -> Encoded:
+        """Tokenize a rendered text and expand its placeholders.
+
+        Args:
+            text: As the template rendered it.
+            kinds: image or video, of each medium.
+            media: In the order of their places in the text, opened.
+
+        Raises:
+            ValueError: The text does not have a placeholder for each, or the processor refused one.
+        """
+        raw_ids = token_ids(self._tokenizer, text)
+        places = self._places(raw_ids, kinds)
+        if not kinds:
+            return Encoded(text, raw_ids, raw_ids, np.arange(len(raw_ids)), [], [], {})
+        tokens, features = self.expand(kinds, media)
+        counts = np.ones(len(raw_ids), dtype=np.int64)
+        counts[places] = [len(part) for part in tokens]
+        origin = np.repeat(np.arange(len(raw_ids)), counts)
+        input_ids = raw_ids[origin]
+        ends = np.cumsum(counts)[places].tolist()
+        spans = [(end - len(part), end) for end, part in zip(ends, tokens, strict=True)]
+        for (begin, end), part in zip(spans, tokens, strict=True):
+            input_ids[begin:end] = part
+        return Encoded(text, raw_ids, input_ids, origin, spans, list(kinds), features)
+
+    def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> Expanded:
+        """Let the processor turn media into tokens and features; without media there are none."""
+        if not kinds:
+            return Expanded([], {})
+        pad, pad_id = self._tokenizer.pad_token, self._tokenizer.pad_token_id
+        text = "".join(self._placeholders[kind][0] + pad for kind in kinds)
+        given = {f"{kind}s": [m for k, m in zip(kinds, media, strict=True) if k == kind] for kind in set(kinds)}
+        made = dict(self._processor(text=[text], **given, add_special_tokens=False, return_tensors="pt"))
+        ids = np.asarray(made["input_ids"])[0].astype(np.int64)
+        ends = np.flatnonzero(ids == pad_id)
+        tokens = [
+            part[ids_from:] for part, ids_from in zip(np.split(ids, ends)[:-1], [0] + [1] * len(ends), strict=False)
+        ]
+        if len(tokens) != len(kinds) or not all(len(part) for part in tokens) or ends[-1] != len(ids) - 1:
+            raise ValueError(
+                f"processor {type(self._processor).__name__}: expected tokens for each of {len(kinds)} media, got "
+                f"{[len(part) for part in tokens]}\n  It must replace each placeholder by tokens, none of them the pad."
+            )
+        return Expanded(tokens, {name: value for name, value in made.items() if name not in _PER_TOKEN})
+
+    def _places(self, raw_ids: Int64s, kinds: Sequence[str]) -> Int64s:
+        """Where the placeholders are; a text that spells one itself is refused."""
+        expected = [self._id_of(kind) for kind in kinds]
+        is_place = np.zeros(len(raw_ids), dtype=np.bool_)
+        for _, token_id in self._placeholders.values():
+            is_place |= raw_ids == token_id
+        places = np.flatnonzero(is_place)
+        if raw_ids[places].tolist() != expected:
+            names = [token for token, _ in self._placeholders.values()]
+            raise ValueError(
+                f"prompt: expected {len(kinds)} of the tokens {names} in the rendered text, got {len(places)}\n"
+                "  The template must write one for each image and video, and messages may not spell them."
+            )
+        return places
+
+    def _id_of(self, kind: str) -> int:
+        if kind not in self._placeholders:
+            raise ValueError(
+                f"processor {type(self._processor).__name__}: expected one that knows a {kind}, got none\n"
+                f"  Remove the {kind}s, or use the processor of a model that does."
+            )
+        return self._placeholders[kind][1]
+
+    def _single_id(self, token: str) -> int:
+        ids = token_ids(self._tokenizer, token).tolist()
+        if len(ids) != 1:
+            raise ValueError(
+                f"{WHO}: expected one id for the processor's token {token!r}, got {ids}\n"
+                "  Give the tokenizer that belongs to the processor."
+            )
+        return int(ids[0])
+
+
+def training_features(features: Mapping[str, Any]) -> dict[str, Any]:
+    """The features that a model's forward pass takes; seconds matter for positions alone."""
+    return {name: value for name, value in features.items() if name not in _FOR_POSITIONS_ALONE}
+
+
+def media_by_kind(kinds: Sequence[str], media: Sequence[Any]) -> dict[str, list[Any]]:
+    """Opened media under `image` and `video`."""
+    return {kind: [m for k, m in zip(kinds, media, strict=True) if k == kind] for kind in dict.fromkeys(kinds)}

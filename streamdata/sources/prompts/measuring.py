@@ -1,0 +1,185 @@
+"""Measuring many rows: `row numbers → this process and others, a chunk each at a time → lengths`.
+
+With `main` alone to run, a process is one of the others: it gets the reader and its chunks
+through a socket, and ends when that is closed, so that it cannot outlive whoever started it. Processes of
+multiprocessing would not do: scripts without a `__main__` guard would run again, and daemonic workers may have none.
+"""
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import SourceError
+
+logger = logging.getLogger("streamdata")
+
+NOT_MEASURED: Final = -1
+_WORTH_A_PROCESS = 2000
+"""Rows: fewer are measured before another process has begun."""
+_CHUNK = 16
+_AHEAD = 2  # chunks that a process has at most, so that it need not wait for the next
+
+Int32s = npt.NDArray[np.int32]
+
+
+class Measures(Protocol):
+    """What measures one row."""
+
+    def measure(self, index: int) -> int:
+        """The length of row `index`, or a negative number that says why it has none."""
+
+
+def measure_rows(reader: Measures, indices: npt.NDArray[np.int64], values: Int32s, workers: int) -> None:
+    """Measure rows, with a progress bar on a terminal.
+
+    Args:
+        reader: Measures a row; it is pickled to other processes.
+        indices: The rows' numbers, shape (n,).
+        values: Where the lengths go as they come, shape (n,), NOT_MEASURED before.
+        workers: Processes, this one included.
+
+    Raises:
+        Exception: What `measure` raised, of a row that failed.
+        SourceError: Another process cannot measure.
+    """
+    others = min(workers, len(indices) // _WORTH_A_PROCESS + 1) - 1
+    with _progress(len(indices)) as advance, processes(reader, others) as team:
+        for count in share_out(team, reader, indices, values):
+            advance(count)
+
+
+def share_out(
+    team: Sequence["Connection[Any, Any]"], reader: Measures, indices: npt.NDArray[np.int64], values: Int32s
+) -> Iterator[int]:
+    """Give chunks to other processes and measure some here meanwhile; yield how many rows were measured."""
+    chunks = deque(range(0, len(indices), _CHUNK))
+    load: dict[Any, int] = dict.fromkeys(team, 0)
+    while chunks or any(load.values()):
+        for member in team:
+            while chunks and load[member] < _AHEAD:
+                start = chunks.popleft()
+                member.send((start, indices[start : start + _CHUNK].tolist()))
+                load[member] += 1
+        ready: list[Any] = wait(load, timeout=0 if chunks else None)
+        for member in ready:
+            yield _receive(member, reader, indices, values)
+            load[member] -= 1
+        if chunks:
+            start = chunks.popleft()
+            part = indices[start : start + _CHUNK].tolist()
+            values[start : start + len(part)] = [reader.measure(index) for index in part]
+            yield len(part)
+
+
+def _receive(member: Any, reader: Measures, indices: npt.NDArray[np.int64], values: Int32s) -> int:
+    try:
+        start, lengths, trouble = member.recv()
+    except (EOFError, ConnectionError) as error:
+        raise _cannot("it ended") from error
+    if trouble is not None:
+        raise _cannot(trouble)
+    values[start : start + len(lengths)] = lengths
+    done = len(lengths)
+    if start + done < min(start + _CHUNK, len(indices)):  # the next row failed there: here it says why
+        values[start + done] = reader.measure(int(indices[start + done]))
+        raise _cannot(f"row {indices[start + done]} failed there and not here")
+    return done
+
+
+def _cannot(why: str) -> SourceError:
+    return SourceError(
+        f"RLHFDataset: expected other processes to measure prompts, got one that cannot: {why}\n"
+        "  Define what they need at the top of a module that they can import, or set "
+        "filter_overlong_prompts_workers: 1."
+    )
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("measuring prompts", total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def processes(reader: Measures, count: int) -> Iterator[list["Connection[Any, Any]"]]:
+    """So many processes that have the reader; they are gone afterwards."""
+    started: list[subprocess.Popen[bytes]] = []
+    team: list[Connection[Any, Any]] = []
+    try:
+        payload = _pickled(reader) if count > 0 else b""
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            with theirs:
+                started.append(_start(theirs.fileno()))
+            team.append(Connection(ours.detach()))
+            team[-1].send_bytes(payload)
+        yield team
+    finally:
+        for member in team:
+            member.close()
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _pickled(reader: Measures) -> bytes:
+    try:
+        return pickle.dumps(reader)
+    except Exception as error:
+        raise _cannot(f"{type(error).__name__}: {error}") from error
+
+
+def _start(fd: int) -> "subprocess.Popen[bytes]":
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    # One thread each: there are as many processes as were asked for.
+    environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(fd)]
+    return subprocess.Popen(command, env=environment, pass_fds=[fd], stdin=subprocess.DEVNULL)  # noqa: S603  # our own
+
+
+def _lengths(reader: Measures, indices: Sequence[int]) -> list[int]:
+    """Those of the rows before one that fails."""
+    found: list[int] = []
+    try:
+        for index in indices:
+            found.append(reader.measure(index))  # noqa: PERF401  # what was found before a failure counts
+    except Exception as error:  # whatever it is, the parent meets it again
+        logger.debug("row %d: %s", indices[len(found)], error)
+    return found
+
+
+def main() -> None:
+    """Measure chunks until the socket is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent ends us
+    parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    try:
+        reader: Measures | None = None
+        trouble = None
+        try:
+            reader = pickle.loads(parent.recv_bytes())  # noqa: S301  # our own parent's, through a socket of its own
+        except (AttributeError, ImportError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+        while True:
+            start, indices = parent.recv()
+            parent.send((start, _lengths(reader, indices) if reader is not None else [], trouble))
+    except (EOFError, ConnectionError):
+        sys.exit()

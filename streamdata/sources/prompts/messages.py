@@ -1,0 +1,160 @@
+"""From a row's columns to messages with typed parts: `prompt, images, videos → messages, media in their order`."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from streamdata.sources.prompts.rows import Row
+
+Message = dict[str, Any]
+_PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}
+_PLACEHOLDER = re.compile("(<image>|<video>)")
+_OWN_KEYS: Final = {"image": ("image", "url", "path", "bytes"), "video": ("video", "url", "path")}
+
+
+class Medium(NamedTuple):
+    """An image or video as the row has it, not opened yet."""
+
+    kind: str
+    value: Any
+
+
+class Chat(NamedTuple):
+    """Messages, and the media of their parts in order of appearance."""
+
+    messages: list[Message]
+    media: list[Medium]
+
+
+def read_chat(row: Row, prompt_key: str, media_keys: Mapping[str, str], *, typed: bool) -> Chat:
+    """The messages of a row; the row stays as it is.
+
+    Args:
+        row: The row.
+        prompt_key: The column of messages.
+        media_keys: The columns of `image` and `video`.
+        typed: Whether text becomes typed parts, and `<image>` and `<video>` in it places of media, as a processor's
+            template wants it.
+
+    Raises:
+        ValueError: There are no messages, or places and media differ in number.
+    """
+    messages = _messages(row, prompt_key)
+    if not typed:
+        if given := [key for key in media_keys.values() if row.get(key)]:
+            raise ValueError(
+                f"prompt: expected text alone, got a row with media in {given}\n  Give the dataset a processor."
+            )
+        return Chat([without_nulls(message) for message in messages], [])
+    waiting = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
+    counts = {kind: len(values) for kind, values in waiting.items()}
+    media: list[Medium] = []
+    found = [_typed(without_nulls(message), waiting, counts, media) for message in messages]
+    for kind, values in waiting.items():
+        if values:
+            raise _wrong_count(kind, counts[kind] - len(values), counts[kind])
+    return Chat(found, media)
+
+
+def is_empty(row: Row, prompt_key: str) -> bool:
+    """Whether a prompt says nothing: no messages, or none with a content or a call."""
+    messages = row.get(prompt_key)
+    return not messages or not any(_says_something(message) for message in messages)
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without the keys that are None: Arrow gives each dict of a column the keys of all the others.
+
+    What is a null of a list stays, and so does all that came as JSON text.
+    """
+    if isinstance(value, dict):
+        return {
+            key: without_nulls(part) if isinstance(part, dict | list) else part
+            for key, part in value.items()
+            if part is not None
+        }
+    return [without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def read_tools(value: Any) -> list[dict[str, Any]] | None:
+    """Tool schemas from a column: dicts of Arrow's, or JSON text, of one tool each or of all.
+
+    Raises:
+        ValueError: They are no schemas.
+    """
+    tools = json.loads(value) if isinstance(value, str) else value
+    if not tools:
+        return None
+    tools = [tools] if isinstance(tools, dict) else tools
+    # What was JSON is as its writer meant it; only dicts of Arrow's own have padding.
+    read = [json.loads(tool) if isinstance(tool, str) else _arrows(tool, value) for tool in tools]
+    if not all(isinstance(tool, dict) for tool in read):
+        raise ValueError(f"tools: expected JSON schemas, got {value!r}\n  Store a list of dicts, or its JSON text.")
+    return read
+
+
+def _arrows(tool: Any, column: Any) -> Any:
+    return tool if isinstance(column, str) else without_nulls(tool)
+
+
+def _messages(row: Row, prompt_key: str) -> list[Message]:
+    messages = row.get(prompt_key)
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        have = "" if prompt_key in row else f"; the row has {sorted(row)}"
+        raise ValueError(
+            f"prompt: expected a list of messages in {prompt_key!r}, got {messages!r}{have}\n"
+            "  A message is a dict with role and content; prompt_key names their column."
+        )
+    return messages
+
+
+def _listed(value: Any, key: str) -> list[Any]:
+    if value is None or isinstance(value, list):
+        return list(value or ())
+    raise ValueError(f"prompt: expected a list of media in {key!r}, got {type(value).__name__}\n  Store a list.")
+
+
+def _says_something(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else message
+    return bool(content.strip() if isinstance(content, str) else content) or bool(
+        isinstance(message, dict) and message.get("tool_calls")
+    )
+
+
+def _typed(message: Message, waiting: dict[str, list[Any]], counts: Mapping[str, int], media: list[Medium]) -> Message:
+    """The message with typed parts; its media move from `waiting` to `media`."""
+    content = message.get("content")
+    if isinstance(content, str):
+        texts = [text for text in _PLACEHOLDER.split(content) if text]
+        parts = [_part(text) for text in texts]
+    elif isinstance(content, list):
+        parts = content
+    else:
+        return message
+    return {**message, "content": [_with_medium(part, waiting, counts, media) for part in parts]} if parts else message
+
+
+def _part(text: str) -> dict[str, Any]:
+    kind = _PLACEHOLDERS.get(text)
+    return {"type": kind} if kind else {"type": "text", "text": text}
+
+
+def _with_medium(
+    part: Any, waiting: dict[str, list[Any]], counts: Mapping[str, int], media: list[Medium]
+) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in waiting:
+        return part  # type: ignore[no-any-return]  # text, or what the template may know
+    own = [part[key] for key in _OWN_KEYS[kind] if key in part]
+    if not own and not waiting[kind]:
+        raise _wrong_count(kind, counts[kind] + 1, counts[kind], at_least=True)
+    media.append(Medium(kind, own[0] if own else waiting[kind].pop(0)))
+    return {"type": kind}
+
+
+def _wrong_count(kind: str, places: int, media: int, *, at_least: bool = False) -> ValueError:
+    return ValueError(
+        f"prompt: expected as many {kind}s as places for them, got {media} for {'at least ' * at_least}{places}\n"
+        f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
+    )

@@ -1,0 +1,188 @@
+"""From a row's number to its encoded prompt: what measures and what emits both ask here, so that they agree."""
+
+import hashlib
+import json
+import os
+import pickle
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from streamdata.sources.prompts.config import WHO, PromptConfig
+from streamdata.sources.prompts.encoding import Encoded, Encoder
+from streamdata.sources.prompts.fitting import MediaCutError, fit
+from streamdata.sources.prompts.media import open_media
+from streamdata.sources.prompts.messages import Chat, is_empty, read_chat, read_tools
+from streamdata.sources.prompts.rows import Row, Rows
+from streamdata.sources.prompts.tool_file import read_tool_file
+from streamdata.text.templates import ChatRenderer
+from streamdata.text.tokenizer import as_tokenizer, tokenizer_digest
+
+EMPTY: Final = -2
+MEDIA_CUT: Final = -3
+
+
+class Prompt(NamedTuple):
+    """A row on its way: its messages, its opened media, and their encoding."""
+
+    chat: Chat
+    media: list[Any]
+    encoded: Encoded
+
+
+class PromptReader:
+    """Encodes rows. It pickles as paths and settings, with tokenizer and processor as they were given.
+
+    Args:
+        rows: The rows; none is changed.
+        tokenizer: Of transformers, or what its `AutoTokenizer` takes.
+        processor: Of transformers, or what its `AutoProcessor` takes; None for text alone.
+        config: The settings.
+
+    Raises:
+        ValueError: The tokenizer has no pad token, or the tools are none.
+        OSError: There is no such tokenizer, processor or file of tools.
+    """
+
+    def __init__(self, rows: Rows, tokenizer: Any, processor: Any, config: PromptConfig) -> None:
+        self.rows, self.config = rows, config
+        self._tokenizer, self._processor = tokenizer, processor
+        self._tools = read_tool_file(config.tool_config_path) if config.tool_config_path else None
+        self._media_keys = {"image": config.image_key, "video": config.video_key}
+        self._template_kwargs = {"add_generation_prompt": True, **config.apply_chat_template_kwargs}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in _LOADED}
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer itself."""
+        return as_tokenizer(self._tokenizer)
+
+    @cached_property
+    def processor(self) -> Any:
+        """The processor itself, if there is one."""
+        if not isinstance(self._processor, str | os.PathLike):
+            return self._processor
+        from transformers import AutoProcessor
+
+        return AutoProcessor.from_pretrained(self._processor)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What encodes rendered texts."""
+        return Encoder(self.tokenizer, self.processor)
+
+    @cached_property
+    def _renderer(self) -> ChatRenderer:
+        """The template of the processor or tokenizer."""
+        kwargs = {key: value for key, value in self._template_kwargs.items() if key != "add_generation_prompt"}
+        return ChatRenderer(self.processor or self.tokenizer, template_kwargs=kwargs)
+
+    def chat(self, row: Row) -> Chat:
+        """The messages of a row, and its media unopened."""
+        return read_chat(row, self.config.prompt_key, self._media_keys, typed=self._processor is not None)
+
+    def media(self, chat: Chat, index: int) -> list[Any]:
+        """The media of a row, opened; relative paths begin where its file lies."""
+        if not chat.media:
+            return []
+        file, _ = self.rows.locate(index)
+        return open_media(chat.media, os.path.dirname(self.rows.files[file].path))
+
+    def encode(self, row: Row, index: int) -> Prompt:
+        """The one function that encodes a row.
+
+        Raises:
+            ValueError: The row is no prompt, or the template or processor cannot take it.
+        """
+        chat = self.chat(row)
+        media = self.media(chat, index)
+        text = self._render(chat, read_tools(row.get("tools")) or self._tools)
+        return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
+
+    def _render(self, chat: Chat, tools: list[dict[str, Any]] | None) -> str:
+        """The text of a prompt, by the template or by the config's own function."""
+        kwargs = self._template_kwargs
+        if self.config.chat_template_func is not None:
+            return self.config.chat_template_func(chat.messages, tools=tools, **kwargs)
+        add = bool(kwargs["add_generation_prompt"])
+        return self._renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
+
+    def measure(self, index: int) -> int:
+        """How many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.
+
+        Raises:
+            Exception: As `encode`, with the row's place in a note.
+        """
+        try:
+            return self._measured(index)
+        except Exception as error:  # a template or processor may raise anything
+            error.add_note(f"  at {self.rows.place(index)}")
+            raise
+
+    def _measured(self, index: int) -> int:
+        row, config = self.rows[index], self.config
+        if config.filter_prompts and is_empty(row, config.prompt_key):
+            return EMPTY
+        if not self.measures_tokens:
+            return 0
+        prompt = self.encode(row, index)
+        length = len(prompt.encoded.input_ids)
+        return MEDIA_CUT if self._drops_samples and self._is_cut(prompt) else length
+
+    @property
+    def measures_tokens(self) -> bool:
+        """Whether tokens matter for which rows stay, beside whether there are any."""
+        return self.config.filter_overlong_prompts or self._drops_samples
+
+    @property
+    def _drops_samples(self) -> bool:
+        config = self.config
+        # A prompt that is too long is gone anyway where the filter drops it, and an error where that is asked for.
+        cuts = not config.filter_overlong_prompts and config.truncation != "error"
+        return cuts and config.truncation_media == "drop_sample" and self._processor is not None
+
+    def _is_cut(self, prompt: Prompt) -> bool:
+        config = self.config
+        try:
+            fit(prompt.encoded, prompt.media, self.encoder, config.max_prompt_length, config.truncation, "error")
+        except MediaCutError:
+            return True
+        return False
+
+    def policy(self) -> str:
+        """A hash of all that lengths depend on, beside the file: tokenizer, processor, template and settings."""
+        config = self.config
+        parts = {"filter_prompts": config.filter_prompts, "prompt_key": config.prompt_key}
+        if self.measures_tokens:
+            parts |= {
+                "tokenizer": tokenizer_digest(self.tokenizer),
+                "processor": tokenizer_digest(self.processor) if self.processor is not None else None,
+                "template": _function_digest(config.chat_template_func),
+                "template_kwargs": self._template_kwargs,
+                "tools": self._tools,
+                "media_keys": self._media_keys if self.processor is not None else None,
+                "cut": (config.max_prompt_length, config.truncation) if self._drops_samples else None,
+            }
+        text = json.dumps(parts, sort_keys=True, default=repr)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+_LOADED: Final = ("tokenizer", "processor", "encoder", "_renderer")
+"""What is made in each process when it is first used."""
+
+
+def _function_digest(function: Any) -> str | None:
+    """A hash that changes with a function's code, and with what an object holds that is called."""
+    if function is None:
+        return None
+    code = getattr(function, "__code__", None)
+    try:
+        content = pickle.dumps(function)
+    except Exception as error:
+        raise ValueError(
+            f"{WHO}: expected a chat_template_func that can be sent to other processes, got {function!r}: {error}\n"
+            "  Define it at the top of a module."
+        ) from error
+    own = (code.co_code, repr(code.co_consts), code.co_names) if code is not None else ()
+    return hashlib.blake2b(content + repr(own).encode(), digest_size=16).hexdigest()

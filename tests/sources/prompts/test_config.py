@@ -1,0 +1,58 @@
+import pytest
+from omegaconf import OmegaConf
+
+from streamdata.sources.prompts.config import PromptConfig, read_config
+
+
+def test_defaults_are_those_that_users_know():
+    """As written in the table of keys."""
+    config = read_config({})
+    assert (config.prompt_key, config.image_key, config.video_key) == ("prompt", "images", "videos")
+    assert (config.max_prompt_length, config.truncation, config.truncation_media) == (1024, "error", "error")
+    assert (config.filter_overlong_prompts, config.filter_prompts, config.mode) == (True, True, "tensors")
+    assert (config.return_raw_chat, config.return_full_prompt, config.return_multi_modal_inputs) == (False, False, True)
+    assert (config.repeat, config.max_samples, config.shuffle, config.need_tools_kwargs) == (1, -1, False, False)
+    assert config.chat_template_func is None
+    assert dict(config.apply_chat_template_kwargs) == {}
+    assert config.filter_overlong_prompts_workers >= 1
+
+
+def test_a_dictconfig_is_a_mapping():
+    """Its interpolations are resolved, and a null means the default."""
+    config = OmegaConf.create({"limit": 7, "rlhf": {"max_prompt_length": "${limit}", "seed": None}})
+    assert read_config(config.rlhf) == PromptConfig(max_prompt_length=7)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_prompt_lenght": 3}, "did you mean 'max_prompt_length'"),
+        ({"custom_cls": {"path": "x.py"}}, "`target`"),
+        ({"truncation": "both"}, "truncation"),
+        ({"truncation_media": "drop_all"}, "did you mean 'drop_"),
+        ({"mode": "tensor"}, "did you mean 'tensors'"),
+        ({"max_prompt_length": 0}, "at least 1"),
+        ({"max_prompt_length": "1024"}, "at least 1"),
+        ({"repeat": 0}, "at least 1"),
+        ({"filter_overlong_prompts_workers": 0}, "at least 1"),
+        ({"max_samples": 0}, "-1 for all"),
+        ({"max_samples": -2}, "at least -1"),
+        ({"seed": "x"}, "at least 0"),
+        ({"shuffle": "no"}, "true or false"),
+        ({"prompt_key": 3}, "a text"),
+        ({"chat_template_func": "module.function"}, "target: module.function"),
+        ({"apply_chat_template_kwargs": ["x"]}, "a mapping"),
+        ({"apply_chat_template_kwargs": {"tokenize": True}}, "tokenize"),
+        ([("prompt_key", "x")], "expected a mapping"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(given, message):
+    """By name, with what was expected and a guess at what was meant."""
+    with pytest.raises(ValueError, match=message):
+        read_config(given)
+
+
+def test_all_unknown_keys_are_named_at_once():
+    """A config that comes from elsewhere is mended in one go."""
+    with pytest.raises(ValueError, match=r"'train_files'.*'sampler'"):
+        read_config({"train_files": "x", "prompt_key": "prompt", "sampler": None})

@@ -1,0 +1,201 @@
+import logging
+
+import numpy as np
+import pytest
+
+from streamdata.errors import SourceError
+from streamdata.sources.prompts import RLHFDataset, lengths, measuring
+from streamdata.sources.prompts.reader import PromptReader
+from tests.sources.prompts.prompt_files import mixed, sums, user, write
+from tests.sources.tiny_processors import CHATML, tiny_tokenizer
+
+
+def forbid_measuring(monkeypatch):
+    """From now on nothing may be measured."""
+    monkeypatch.setattr(PromptReader, "measure", lambda *_: pytest.fail("measured again"))
+
+
+def prompts_of(dataset):
+    """The token ids of all items."""
+    return [dataset[number]["raw_prompt_ids"] for number in range(len(dataset))]
+
+
+@pytest.mark.parametrize("limit", [20, 30, 45, 400])
+def test_the_filter_counts_what_would_be_emitted(limit, tokenizer, tmp_path, caplog):
+    """As transformers' own template and tokenizer count it, row by row."""
+    path = sums(tmp_path / "a.parquet", 12, words=2)
+    every = RLHFDataset(path, tokenizer, {"filter_overlong_prompts": False, "max_prompt_length": 1000})
+    texts = [
+        tokenizer.apply_chat_template(user(question(number)), add_generation_prompt=True, tokenize=False)
+        for number in range(12)
+    ]
+    counts = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    assert [len(ids) for ids in prompts_of(every)] == counts
+    expected = [ids for ids in prompts_of(every) if len(ids) <= limit]
+    if not expected:
+        with pytest.raises(SourceError, match="none of 12: 12 overlong"):
+            RLHFDataset(path, tokenizer, {"max_prompt_length": limit})
+        return
+    dataset = RLHFDataset(path, tokenizer, {"max_prompt_length": limit})
+    assert prompts_of(dataset) == expected
+    assert dataset.dropped == ({"overlong": 12 - len(expected)} if len(expected) < 12 else {})
+
+
+def question(number):
+    """The text of `sums`."""
+    return f"What is the sum of {number} and {number}?" + " and more" * 2 * number
+
+
+@pytest.mark.parametrize("limit", [24, 28, 32, 36, 40, 60])
+def test_images_and_videos_count_expanded(limit, qwen, tmp_path):
+    """The rows that stay are those whose expanded ids fit."""
+    path = mixed(tmp_path / "a.parquet")
+    every = RLHFDataset(path, qwen.tokenizer, {"max_prompt_length": 60, "filter_overlong_prompts": False}, qwen)
+    sizes = [int(every[number]["attention_mask"].sum()) for number in range(4)]
+    expected = [every[number]["uid"] for number in range(4) if sizes[number] <= limit]
+    dataset = RLHFDataset(path, qwen.tokenizer, {"max_prompt_length": limit}, qwen)
+    assert [dataset[number]["uid"] for number in range(len(dataset))] == expected
+
+
+def test_empty_prompts_are_dropped_and_counted(tokenizer, tmp_path, caplog):
+    """Apart from those that are too long; it is logged."""
+    path = write(tmp_path / "a.parquet", [{"prompt": user("")}, {"prompt": user("hi")}, {"prompt": user("long " * 99)}])
+    with caplog.at_level(logging.WARNING, "streamdata"):
+        dataset = RLHFDataset(path, tokenizer, {"max_prompt_length": 40})
+    assert dataset.dropped == {"empty": 1, "overlong": 1}
+    assert "dropped 2 of 3 rows: 1 empty, 1 overlong" in caplog.text
+    kept = RLHFDataset(path, tokenizer, {"filter_prompts": False, "filter_overlong_prompts": False})
+    assert (len(kept), kept.dropped) == (3, {})
+
+
+def test_a_second_start_measures_nothing(tokenizer, tmp_path, monkeypatch):
+    """Nor does another limit, a part of the file, or the file under another name."""
+    path = sums(tmp_path / "a.parquet", 12, words=2)
+    first = RLHFDataset(path, tokenizer, {"max_prompt_length": 45})
+    forbid_measuring(monkeypatch)
+    assert prompts_of(RLHFDataset(path, tokenizer, {"max_prompt_length": 45})) == prompts_of(first)
+    assert len(RLHFDataset(path, tokenizer, {"max_prompt_length": 60})) > len(first)
+    assert len(RLHFDataset(path, tokenizer, {"max_prompt_length": 400, "max_samples": 3})) == 3
+    (tmp_path / "a.parquet").rename(tmp_path / "b.parquet")
+    assert len(RLHFDataset(str(tmp_path / "b.parquet"), tokenizer, {"max_prompt_length": 45})) == len(first)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"apply_chat_template_kwargs": {"add_generation_prompt": False}},
+        {"chat_template_func": lambda messages, **_: messages[0]["content"]},
+        {"prompt_key": "data_source"},
+    ],
+    ids=str,
+)
+def test_what_lengths_depend_on_is_noticed(change, tokenizer, tmp_path, monkeypatch):
+    """Settings of the template, a function instead of it, another column."""
+    path = sums(tmp_path / "a.parquet", 3)
+    RLHFDataset(path, tokenizer, {})
+    monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("streamdata.sources.prompts.reader.pickle.dumps", lambda _: b"")
+    with pytest.raises(pytest.fail.Exception, match="measured"):
+        RLHFDataset(path, tokenizer, change)
+
+
+def test_a_changed_template_or_file_is_noticed(tmp_path):
+    """Though its name is the same."""
+    path, tokenizer = sums(tmp_path / "a.parquet", 3), tiny_tokenizer()
+    config = {"max_prompt_length": 22}
+    assert RLHFDataset(path, tokenizer, config).dropped == {}
+    tokenizer.chat_template = "something much longer " * 5 + CHATML
+    with pytest.raises(SourceError, match="3 overlong"):
+        RLHFDataset(path, tokenizer, config)
+    tokenizer.chat_template = CHATML
+    sums(tmp_path / "a.parquet", 4, words=9)
+    assert RLHFDataset(path, tokenizer, config).dropped == {"overlong": 3}
+
+
+def test_what_was_measured_before_a_failure_is_kept(tokenizer, tmp_path, monkeypatch):
+    """The next start goes on from there."""
+    path = sums(tmp_path / "a.parquet", 6)
+    monkeypatch.setattr(measuring, "_CHUNK", 2)
+    measure, calls = PromptReader.measure, []
+
+    def fails_at_four(self, index):
+        calls.append(index)
+        if index == 4 and calls.count(4) == 1:
+            raise OSError("disk")
+        return measure(self, index)
+
+    monkeypatch.setattr(PromptReader, "measure", fails_at_four)
+    with pytest.raises(OSError, match="disk"):
+        RLHFDataset(path, tokenizer, {})
+    RLHFDataset(path, tokenizer, {})
+    assert calls == [0, 1, 2, 3, 4, 4, 5]
+
+
+def test_a_row_that_is_no_prompt_stops_the_filter(tokenizer, tmp_path):
+    """With its place, instead of being dropped as too long."""
+    path = write(tmp_path / "a.parquet", [{"prompt": user("x")}, {"prompt": user("<|image_pad|>")}])
+    with pytest.raises(KeyError, match="oops") as caught:
+        RLHFDataset(path, tokenizer, {"chat_template_func": fails_at_image})
+    assert any("a.parquet', row 1" in note for note in caught.value.__notes__)
+
+
+def fails_at_image(messages, **_):
+    """A template that cannot render everything."""
+    if "image" in messages[0]["content"]:
+        raise KeyError("oops")
+    return "x"
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_max_samples_takes_a_part(shuffle, tokenizer, tmp_path):
+    """The first rows, or a choice that the seed decides; in the file's order."""
+    path = sums(tmp_path / "a.parquet", 40)
+
+    def chosen(seed):
+        config = {"max_samples": 7, "shuffle": shuffle, "seed": seed}
+        dataset = RLHFDataset(path, tokenizer, config)
+        return [dataset[number]["index"] - 100 for number in range(len(dataset))]
+
+    assert len(chosen(1)) == len(set(chosen(1))) == 7
+    assert chosen(1) == sorted(chosen(1)) == chosen(1)
+    assert (chosen(1) == chosen(2)) is (not shuffle)
+    assert (chosen(1) == list(range(7))) is (not shuffle)
+
+
+def test_only_the_part_is_measured(tokenizer, tmp_path, monkeypatch):
+    """A short try on a large file is short."""
+    path = sums(tmp_path / "a.parquet", 40)
+    measured = []
+    measure = PromptReader.measure
+    monkeypatch.setattr(PromptReader, "measure", lambda self, index: measured.append(index) or measure(self, index))
+    RLHFDataset(path, tokenizer, {"max_samples": 3})
+    RLHFDataset(path, tokenizer, {"max_samples": 5})
+    assert measured == [0, 1, 2, 3, 4]
+
+
+def test_samples_whose_media_would_be_cut_are_dropped(qwen, tmp_path):
+    """Where asked, before training; text that is cut stays."""
+    path = mixed(tmp_path / "a.parquet")
+    config = {"max_prompt_length": 20, "truncation": "right", "filter_overlong_prompts": False}
+    dataset = RLHFDataset(path, qwen.tokenizer, {**config, "truncation_media": "drop_sample"}, qwen)
+    assert dataset.dropped["media cut"] >= 1
+    assert len(dataset) + dataset.dropped["media cut"] == 4
+    assert all(dataset[number]["input_ids"].shape == (20,) for number in range(len(dataset)))
+
+
+def test_no_rows_at_all_is_an_error(tokenizer, tmp_path):
+    """A file may be empty; a source may not."""
+    path = write(tmp_path / "a.parquet", [{"prompt": user("x")}])
+    empty = write(tmp_path / "empty.parquet", [{"prompt": user("x")}])
+    import pyarrow.parquet as pq
+
+    pq.write_table(pq.read_table(path).slice(0, 0), empty)
+    with pytest.raises(SourceError, match="expected rows"):
+        RLHFDataset(empty, tokenizer, {})
+    assert len(RLHFDataset([path, empty], tokenizer, {})) == 1
+
+
+def test_the_numbers_of_kept_rows_are_mapped(tokenizer, tmp_path):
+    """No array of them is in the heap, and none is pickled."""
+    dataset = RLHFDataset(sums(tmp_path / "a.parquet", 12, words=2), tokenizer, {"max_prompt_length": 45})
+    assert isinstance(dataset._kept.numbers(), np.memmap)

@@ -1,0 +1,108 @@
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from streamdata.errors import SourceError
+from streamdata.sources.prompts import measuring
+from streamdata.sources.prompts.measuring import NOT_MEASURED, measure_rows
+
+
+class Squares:
+    """Measures a number as its square, and notes who did."""
+
+    def __init__(self, folder=None, bad=()):
+        self.folder, self.bad = folder, bad
+
+    def measure(self, index):
+        """Its square."""
+        if index in self.bad:
+            raise ZeroDivisionError(f"row {index}")
+        if self.folder:
+            (self.folder / str(os.getpid())).touch()
+        return index * index
+
+
+def measured(reader, count, workers):
+    """The lengths of the first rows."""
+    values = np.full(count, NOT_MEASURED, dtype=np.int32)
+    measure_rows(reader, np.arange(count), values, workers)
+    return values.tolist()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_row_is_measured_in_its_place(workers, tmp_path, monkeypatch):
+    """By as many processes as were asked for, whoever is first."""
+    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(measuring, "_CHUNK", 3)
+    assert measured(Squares(tmp_path), 500, workers) == [number * number for number in range(500)]
+    assert 1 <= len(list(tmp_path.iterdir())) <= workers
+
+
+def test_the_others_measure_too(tmp_path, monkeypatch):
+    """Where this process waits for them."""
+    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(measuring, "_CHUNK", 3)
+    monkeypatch.setattr(measuring, "_AHEAD", 1000)
+    assert measured(Squares(tmp_path), 30, 2) == [number * number for number in range(30)]
+    assert [int(path.name) != os.getpid() for path in tmp_path.iterdir()] == [True]
+
+
+def test_few_rows_start_no_process(tmp_path, monkeypatch):
+    """They are measured before it would have begun."""
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert len(measured(Squares(tmp_path), 100, 8)) == 100
+
+
+@pytest.mark.parametrize("ahead", [0, 1000])
+def test_a_failure_is_that_of_the_row(ahead, tmp_path, monkeypatch):
+    """Whichever process met it."""
+    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(measuring, "_AHEAD", ahead)
+    with pytest.raises(ZeroDivisionError, match="row 70"):
+        measured(Squares(bad=(70,)), 100, 2)
+
+
+def test_what_others_cannot_import_says_so(tmp_path):
+    """A class of the script itself, which is not run again for them; no `__main__` guard is needed otherwise."""
+    from tests.sources.prompts.prompt_files import sums  # not by the processes that the other tests start
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            from streamdata.sources.prompts import RLHFDataset, measuring
+            from tests.sources.tiny_processors import tiny_tokenizer
+            measuring._WORTH_A_PROCESS, measuring._AHEAD = 1, 1000
+            def render(messages, **kwargs):
+                return messages[0]["content"]
+            config = {{"filter_overlong_prompts_workers": 2}}
+            print("kept", len(RLHFDataset({sums(tmp_path / "a.parquet")!r}, tiny_tokenizer(), config)))
+            RLHFDataset({sums(tmp_path / "a.parquet")!r}, tiny_tokenizer(), {{**config, "chat_template_func": render}})
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment)
+    assert found.stdout == "kept 12\n"
+    assert "filter_overlong_prompts_workers: 1" in found.stderr
+
+
+def test_a_process_that_dies_is_noticed(monkeypatch):
+    """Instead of waiting for it for ever."""
+    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(measuring, "_AHEAD", 1000)
+    with pytest.raises(SourceError, match="it ended"):
+        measured(Dies(), 100, 2)
+
+
+class Dies:
+    """Ends the process that measures."""
+
+    def measure(self, index):
+        """Never returns."""
+        os._exit(1)

@@ -1,0 +1,133 @@
+import os
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamdata.errors import SourceError
+from streamdata.sources.prompts import rows as module
+from streamdata.sources.prompts.rows import Rows
+from tests.sources.prompts.prompt_files import sums, user, write
+
+
+def test_rows_are_those_of_the_parquet_file(tmp_path):
+    """All columns, nested as they are, over row groups."""
+    path = sums(tmp_path / "a.parquet", 13)
+    assert [Rows(path)[number] for number in range(13)] == pq.read_table(path).to_pylist()
+
+
+def test_several_files_follow_one_another(tmp_path):
+    """Files of a directory, a glob or a list, sorted, each with columns of its own."""
+    one, two = sums(tmp_path / "a.parquet", 3), write(tmp_path / "b.parquet", [{"prompt": user("x"), "level": 1}])
+    for data_files in (str(tmp_path), str(tmp_path / "*.parquet"), [two, one], f"{one},{two}"):
+        rows = Rows(data_files)
+        assert len(rows) == 4
+        assert (rows[2]["extra_info"]["index"], rows[3]["level"]) == (102, 1)
+        assert [rows.locate(number) for number in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+        assert rows.place(3).endswith("b.parquet', row 0")
+
+
+def test_a_row_belongs_to_whoever_asked(tmp_path):
+    """To change one changes no other."""
+    rows = Rows(sums(tmp_path / "a.parquet"))
+    rows[1]["extra_info"]["index"] = 0
+    assert rows[1]["extra_info"]["index"] == 101
+
+
+def test_the_uid_depends_on_content_and_row_alone(tmp_path):
+    """Not on the file's name, or on what other files there are."""
+    one, two = Rows(sums(tmp_path / "a.parquet", 3)), Rows(sums(tmp_path / "z.parquet", 4))
+    (tmp_path / "deep").mkdir()
+    os.link(tmp_path / "z.parquet", tmp_path / "deep" / "b.parquet")
+    both = Rows([str(tmp_path / "a.parquet"), str(tmp_path / "deep" / "b.parquet")])
+    uids = [both.uid(number) for number in range(7)]
+    assert uids == [*(one.uid(number) for number in range(3)), *(two.uid(number) for number in range(4))]
+    assert len(set(uids)) == 7
+    assert all(len(uid) == 32 for uid in uids)
+
+
+def test_the_file_of_rows_is_made_once_per_content(tmp_path, monkeypatch):
+    """A second start, a copy or a new name finds it; other content does not."""
+    first = Rows(sums(tmp_path / "a.parquet", 3))
+    monkeypatch.setattr(module, "_convert", lambda *_: pytest.fail("made again"))
+    assert Rows(str(tmp_path / "a.parquet")).files == first.files
+    (tmp_path / "a.parquet").rename(tmp_path / "b.parquet")
+    assert Rows(str(tmp_path / "b.parquet")).files[0].arrow == first.files[0].arrow
+    with pytest.raises(pytest.fail.Exception, match="made again"):
+        Rows(sums(tmp_path / "b.parquet", 4))
+
+
+def test_batches_are_bounded_in_bytes(tmp_path, monkeypatch):
+    """However large a row group is."""
+    monkeypatch.setattr(module, "_BATCH_BYTES", 1000)
+    pq.write_table(pa.table({"x": ["y" * 100] * 50}), tmp_path / "a.parquet", compression=None, use_dictionary=False)
+    rows = Rows(str(tmp_path / "a.parquet"))
+    reader = pa.ipc.open_file(pa.memory_map(str(rows.files[0].arrow)))
+    assert reader.num_record_batches >= 5
+    assert [rows[number]["x"] for number in range(50)] == ["y" * 100] * 50
+
+
+def test_columns_of_categories_become_values(tmp_path):
+    """Each row group may have its own dictionary, of which an IPC file has but one."""
+    column = pa.array(["a", "b", "a", None]).dictionary_encode()
+    pq.write_table(pa.table({"kind": column}), tmp_path / "a.parquet", row_group_size=2)
+    rows = Rows(str(tmp_path / "a.parquet"))
+    assert [rows[number]["kind"] for number in range(4)] == ["a", "b", "a", None]
+
+
+def test_rows_pickle_as_paths(tmp_path):
+    """However many there are."""
+    rows = Rows(sums(tmp_path / "a.parquet", 500))
+    _ = rows[3]
+    data = pickle.dumps(rows)
+    assert len(data) < 1000
+    assert pickle.loads(data)[499] == rows[499]
+
+
+def test_use_shm_reads_from_shared_memory(tmp_path, monkeypatch):
+    """The copy is found again by the next start."""
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path / "shm"))
+    path = sums(tmp_path / "a.parquet")
+    rows = Rows(path, use_shm=True)
+    assert rows.files[0].arrow.is_relative_to(tmp_path / "shm")
+    assert rows[4] == Rows(path)[4]
+    before = rows.files[0].arrow.stat().st_ino
+    assert Rows(path, use_shm=True).files[0].arrow.stat().st_ino == before
+
+
+@pytest.mark.parametrize(
+    ("data_files", "error", "message"),
+    [
+        ("none.parquet", FileNotFoundError, "expected a file or directory"),
+        ("s3://bucket/a.parquet", ValueError, "expected files of this machine"),
+        ("broken.parquet", SourceError, "expected a parquet file"),
+    ],
+)
+def test_what_is_no_parquet_here_is_refused(data_files, error, message, tmp_path, monkeypatch):
+    """With the path and what to do; nothing is left in the cache."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 not at all")
+    with pytest.raises(error, match=message):
+        Rows(data_files)
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("index", [-1, 12])
+def test_an_index_outside_is_an_index_error(index, tmp_path):
+    """Both ends."""
+    with pytest.raises(IndexError, match="expected an index in"):
+        Rows(sums(tmp_path / "a.parquet", 12))[index]
+
+
+def test_a_missing_pyarrow_is_named_with_its_extra(tmp_path):
+    """The one line that installs it."""
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from streamdata.sources.prompts.rows import Rows\n"
+        f"Rows({sums(tmp_path / 'a.parquet')!r})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'torch-streamdata[parquet]'" in found.stderr

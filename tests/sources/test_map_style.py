@@ -1,0 +1,76 @@
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset
+from tests.streams import Numbers, NumbersAhead, assert_exact_resume, delivered, identity, loaded, resumed
+
+
+def blocks(kind=Numbers, size=24, *, cyclic=False, **settings):
+    """A mixture whose one source has blocks of four, beside one that has not."""
+    grouped = kind("groups", size, block_size=4)
+    return MergedDataset([grouped, Numbers("single", 12)], cyclic=cyclic, stop="all_exhausted", seed=3, **settings)
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersAhead])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_records_of_a_block_stay_side_by_side(kind, num_workers):
+    """In one lane and in their order, though blocks are shuffled and other sources come between."""
+    batches = list(loaded(blocks(kind), num_workers))
+    for worker in range(num_workers):
+        lane = [sample for (sample,) in batches if sample["__workerid__"] == worker]
+        values = [sample["value"] for sample in lane if sample["__datasetname__"] == "groups"]
+        groups = [values[start : start + 4] for start in range(0, len(values), 4)]
+        assert all(group == list(range(group[0], group[0] + 4)) and group[0] % 4 == 0 for group in groups)
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersAhead])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resume_in_the_middle_of_a_block_is_exact(kind, num_workers):
+    """After every record, also of an endless stream."""
+    assert_exact_resume(lambda: blocks(kind, cyclic=True), num_workers=num_workers)
+
+
+@pytest.mark.parametrize("lanes", [(1, 2), (2, 1), (3, 2)])
+def test_each_record_of_each_block_comes_once(lanes):
+    """Over ranks and workers."""
+    expected = Counter({("groups", number, None): 1 for number in range(24)})
+    found = delivered(blocks, *lanes)
+    assert {place: count for place, count in found.items() if place[0] == "groups"} == expected
+
+
+def test_a_failing_record_of_a_block_is_passed_over():
+    """The rest of its block comes, before and after a resume."""
+
+    class Bad(Numbers):
+        def __getitem__(self, index):
+            if index == 5:
+                raise OSError("bad")
+            return super().__getitem__(index)
+
+    def make():
+        return MergedDataset([Bad("groups", 12, block_size=4, max_bad=1)], shuffle_unstreaming_subsets=False)
+
+    values = [sample["value"] for sample in islice(make(), 11)]
+    assert values == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_going_back_to_the_window_begins_with_the_block():
+    """A block is the window of its source."""
+    dataset = blocks(cyclic=True)
+    states = {}
+    from streamdata import to_state
+
+    for sample in islice(dataset, 9):
+        states.update(to_state(sample))
+    again = resumed(lambda: blocks(cyclic=True), states)
+    again.set_dataloader_states(states, reload_from_url_level=True)
+    first = next(sample for sample in again if sample["__datasetname__"] == "groups")
+    assert identity(first)[1] % 4 == 0
+
+
+def test_a_length_that_is_no_multiple_is_refused():
+    """A block is whole."""
+    with pytest.raises(ValueError, match="block_size 4 divides, got 23"):
+        list(blocks(size=23))

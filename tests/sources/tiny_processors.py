@@ -1,0 +1,128 @@
+"""Tokenizers and processors of a few hundred tokens, made on the spot from transformers' own classes, and a model."""
+
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+
+PAD, BEGIN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+QWEN_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+CHATML = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXT = "You are a helpful assistant. user What is the sum of two numbers? Look at the image and say what it shows."
+
+
+def tiny_tokenizer(*special):
+    """A byte-level BPE of some hundred tokens with ChatML's own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340,
+        special_tokens=[PAD, BEGIN, END, *special],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT] * 4, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END)
+    fast.add_special_tokens({"additional_special_tokens": [BEGIN, *special]})
+    fast.chat_template = CHATML
+    return fast
+
+
+class TinyVideoProcessor:
+    """A video as every second of its frames, each as the patches of an image; no torchvision."""
+
+    def __init__(self, image_processor):
+        self._image_processor = image_processor
+        self.merge_size = image_processor.merge_size
+
+    def __call__(self, videos, **kwargs):
+        made = [self._image_processor(list(video[::2]), return_tensors="pt") for video in videos]
+        grids = [[len(video["image_grid_thw"]), *video["image_grid_thw"][0, 1:].tolist()] for video in made]
+        pixels = torch.cat([video["pixel_values"] for video in made])
+        return {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(grids)}
+
+    def to_dict(self):
+        """As transformers' own."""
+        return {"merge_size": self.merge_size}
+
+
+class TinyQwen2VLProcessor(Qwen2VLProcessor):
+    """Without `video_processor` in its signature, which would have to be one of torchvision's."""
+
+    def __init__(self, image_processor=None, tokenizer=None, chat_template=None, **kwargs):
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
+        self.video_processor = TinyVideoProcessor(image_processor)
+
+
+def tiny_qwen2_vl():
+    """A processor whose images have 1 to 16 tokens."""
+    images = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=1024)
+    return TinyQwen2VLProcessor(images, tiny_tokenizer(*QWEN_TOKENS), chat_template=CHATML)
+
+
+def tiny_qwen2_vl_model(processor):
+    """The model of these processors, with a few thousand random weights."""
+    vision = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "mlp_ratio": 1, "patch_size": 4}
+    text = {
+        "vocab_size": len(processor.tokenizer),
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+        "pad_token_id": processor.tokenizer.pad_token_id,
+    }
+    config = Qwen2VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=processor.image_token_id,
+        video_token_id=processor.video_token_id,
+        vision_start_token_id=processor.tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        vision_end_token_id=processor.tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+    )
+    torch.manual_seed(0)
+    return Qwen2VLModel(config).eval()
+
+
+def tiny_llava():
+    """A processor whose images all have four tokens."""
+    images = LlavaImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    return LlavaProcessor(
+        images,
+        tiny_tokenizer("<image>"),
+        patch_size=8,
+        vision_feature_select_strategy="full",
+        chat_template=CHATML.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>"),
+    )
+
+
+def picture(width, height, shade=0):
+    """A picture that is not the same everywhere."""
+    pixels = (np.arange(width * height * 3) * 7 + shade) % 256
+    return Image.fromarray(pixels.astype(np.uint8).reshape(height, width, 3))
+
+
+def png(image):
+    """The bytes of an image's file."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
