@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,13 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
+def written(name, code):
+    """A script with this code."""
+    path = Path(name)
+    path.write_text(code)
+    return path
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """A folder with the recipes and the demo's data, as after `make demo`."""
@@ -33,26 +41,28 @@ def workplace(tmp_path_factory):
 def test_the_training_loop_runs_and_resumes(workplace, monkeypatch):
     """Twice: from the start, and from its checkpoint."""
     monkeypatch.chdir(workplace)
-    (code,) = blocks("python")
-    Path("loop.py").write_text(code)
+    code, _ = blocks("python")
+    script = written("loop.py", code)
     for _ in range(2):
-        subprocess.run([sys.executable, "loop.py"], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
+        subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
     assert '"draws"' in Path("states.json").read_text()
 
 
 def test_the_recipe_and_the_commands_work(workplace, monkeypatch):
-    """The recipe checks; each command of the console block ends well."""
+    """The recipe checks; each command of the console blocks ends well; what `prepare` wrote becomes a batch."""
     monkeypatch.chdir(workplace)
     (recipe,) = blocks("yaml")
     Path("recipe.yaml").write_text(recipe)
     assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
     lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ streamdata")]
-    commands = [line[2:].split("#")[0].split() for line in lines]
-    assert len(commands) == 3
+    commands = [shlex.split(line[2:], comments=True) for line in lines]
+    assert len(commands) == 5
     for command in commands:
         more = ["--batches", "5"] if command[1] == "run" else []
         script = str(Path(sys.executable).parent / command[0])
         subprocess.run([script, *command[1:], *more], check=True, capture_output=True)
+    _, code = blocks("python")
+    assert runpy.run_path(str(written("tokens.py", code)))["batch"]["target_ids"].shape == (8, 1024)
 
 
 def test_the_demo_runs(workplace, capsys, monkeypatch):
