@@ -24,6 +24,10 @@ class ResumableDistributedSampler(Sampler[int]):
     replica has then delivered as many, the trainer's count says where the whole job stands, and that is the state:
     it can be loaded with another `num_replicas`, and what was delivered before and after is the epoch.
 
+    Records that belong together (`records_per_block` of the dataset, such as the copies of a prompt) stay side by side
+    in that sequence, so one replica has them in turn, and several have them at the same time, spread over them. A
+    MergedDataset keeps them in one lane instead.
+
         loader = DataLoader(dataset, batch_size, sampler=sampler)
         sampler.load_state_dict(checkpoint)                      # or start anew
         for epoch in range(sampler.epoch, num_epochs):
@@ -35,7 +39,7 @@ class ResumableDistributedSampler(Sampler[int]):
                 checkpoint = sampler.state_dict(delivered)
 
     Args:
-        dataset: Has `__len__`; 10**9 is none too many.
+        dataset: Has `__len__`; 10**9 is none too many. It may have `records_per_block`, which divides its length.
         start_epoch: The epoch to start in.
         start_iter: How many samples this replica has delivered in `start_epoch` already. Other epochs start at 0.
         seed: Epoch e is shuffled by `seed + e`.
@@ -65,6 +69,12 @@ class ResumableDistributedSampler(Sampler[int]):
             raise ValueError("ResumableDistributedSampler: expected a dataset with samples, got an empty one")
         if shuffle not in (True, False, "lazy"):
             raise ValueError(f"ResumableDistributedSampler: expected True, False or 'lazy' as shuffle, got {shuffle!r}")
+        self._block = int(getattr(dataset, "records_per_block", 1))
+        if self._block < 1 or self._size % self._block:
+            raise ValueError(
+                f"ResumableDistributedSampler: expected a length that records_per_block {self._block} divides, "
+                f"got {self._size}\n  Give each block as many records."
+            )
         self._group = _group(num_replicas, rank)
         self.seed, self.shuffle, self.drop_last = _whole("seed", seed), shuffle, drop_last
         self.epoch = self._start_epoch = _whole("start_epoch", start_epoch)
@@ -130,12 +140,15 @@ class ResumableDistributedSampler(Sampler[int]):
                 f"ResumableDistributedSampler: expected {least} to {most} samples delivered in epoch {self.epoch}, "
                 f"got {delivered}\n  Count this replica's samples of the epoch, on from the sampler's `delivered`."
             )
+        # A finished epoch may have ended with the repeats of more replicas than there are now.
+        by_all = min(begin + (int(delivered) - least) * self.num_replicas, self._size + self.num_replicas - 1)
         return {
             "version": _VERSION,
             "epoch": self.epoch,
-            "delivered_by_all": begin + (int(delivered) - least) * self.num_replicas,
+            "delivered_by_all": by_all,
             "num_replicas": self.num_replicas,
             "num_samples": self._size,
+            "records_per_block": self._block,
             "seed": self.seed,
             "shuffle": self.shuffle,
         }
@@ -146,7 +159,13 @@ class ResumableDistributedSampler(Sampler[int]):
         Raises:
             StateError: It is of another dataset, seed or shuffle, or no such state.
         """
-        own = {"version": _VERSION, "num_samples": self._size, "seed": self.seed, "shuffle": self.shuffle}
+        own = {
+            "version": _VERSION,
+            "num_samples": self._size,
+            "records_per_block": self._block,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
         for key, value in own.items():
             if key not in state or type(state[key]) is not type(value) or state[key] != value:
                 raise StateError(
@@ -176,13 +195,18 @@ class ResumableDistributedSampler(Sampler[int]):
 
     def _order(self) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
         """The order of the epoch: a function from places to indices."""
-        if self.shuffle == "lazy":
-            return Permutation(self._size, stable_seed("sampler", self.seed + self.epoch))
         if not self.shuffle:
             return lambda places: places
+        size, blocks = self._block, self._order_of_blocks()
+        return blocks if size == 1 else lambda places: blocks(places // size) * size + places % size
+
+    def _order_of_blocks(self) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+        count = self._size // self._block
+        if self.shuffle == "lazy":
+            return Permutation(count, stable_seed("sampler", self.seed + self.epoch))
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
-        return torch.randperm(self._size, generator=generator).numpy().take
+        return torch.randperm(count, generator=generator).numpy().take
 
 
 def _group(num_replicas: int | None, rank: int | None) -> DataParallel:

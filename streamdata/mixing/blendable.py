@@ -28,7 +28,8 @@ class BlendableDataset(Dataset[Any]):
     Sample j (from 0) is of the dataset with the largest `weight · (j + 1) - count`, the first of these at a tie, where
     `count` is how many samples it has given before; which of its samples that is, is the count modulo its length. It
     is the blending of Megatron-LM (`build_blending_indices`), whose rule in detail is had by `compat`. A sample that
-    is a dict is copied (not deeply) and gains `dataset_idx`, the number of its dataset.
+    is a dict is copied (not deeply) and gains `dataset_idx`, the number of its dataset; of a blend of blends it is the
+    number in the outer one.
 
     The order is built when the dataset is: in compiled code with the extra `fast`, and to one period alone where all
     weights are int or Fraction. See `BlendIndex` for what is stored.
@@ -63,10 +64,10 @@ class BlendableDataset(Dataset[Any]):
         compat: Literal["megatron"] | None = None,
     ) -> None:
         self.datasets = list(datasets)
-        self.seed = None if seed is None else operator.index(seed)
+        self.seed, self._compat = None if seed is None else operator.index(seed), compat
         self._lengths = _checked_lengths(self.datasets)
         _check_compat(compat, size)
-        checked = blend_weights(weights, len(self.datasets), exact=compat is None)
+        self._weights = checked = blend_weights(weights, len(self.datasets), exact=compat is None)
         self._index = BlendIndex(checked, _checked_size(size, self._lengths), megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
         _log_shares(checked, self.shares, len(self))
@@ -80,6 +81,13 @@ class BlendableDataset(Dataset[Any]):
     def dataset_sample_index(self) -> Column:
         """The number of each sample among those of its dataset, before it is taken modulo the length."""
         return Column(len(self), self._index.ranks, np.int64)
+
+    @property
+    def source_identity(self) -> str:
+        """What determines the samples, the rule and the datasets' lengths and identities; a resume compares it."""
+        identities = [getattr(dataset, "source_identity", None) for dataset in self.datasets]
+        rule = (self._weights.shares, self._weights.unit, len(self), self.seed, self._compat)
+        return f"blend {stable_seed(rule, self._lengths.tolist(), identities):016x}"
 
     def __len__(self) -> int:
         return self._index.size

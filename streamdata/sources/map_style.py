@@ -25,18 +25,20 @@ class MapStyleSource:
 
     Args:
         dataset: Has `__len__` and `__getitem__`. An item that is no dict is delivered under `data`; a dict is copied.
-            So many records as its `block_size` says, by default 1, stay side by side in one lane, in their order.
+            So many records as its `records_per_block` says, by default 1, stay side by side in one lane, in their
+            order. Its `source_identity`, a short str that it need not have, says what determines its records beside
+            their number: a resume compares it. It must not tell where the data lie, so that they can be moved.
 
     Raises:
-        ValueError: Its length is no multiple of its `block_size`.
+        ValueError: Its length is no multiple of its `records_per_block`.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._block_size = int(getattr(dataset, "block_size", 1))
+        self._block_size = int(getattr(dataset, "records_per_block", 1))
         if self._block_size < 1 or len(dataset) % self._block_size:
             raise ValueError(
-                f"map-style dataset: expected a length that its block_size {self._block_size} divides, "
+                f"map-style dataset: expected a length that its records_per_block {self._block_size} divides, "
                 f"got {len(dataset)}\n  Give each block as many records."
             )
 
@@ -46,7 +48,9 @@ class MapStyleSource:
 
     def describe(self, shuffle: bool) -> str:
         blocks = f" in blocks of {self._block_size}" if self._block_size > 1 else ""
-        return f"map-style, {len(self._dataset)} records{blocks}, shuffle {shuffle}"
+        identity = getattr(self._dataset, "source_identity", None)
+        of_what = "" if identity is None else f" of {identity}"
+        return f"map-style, {len(self._dataset)} records{of_what}{blocks}, shuffle {shuffle}"
 
     def num_windows(self, order: BlockOrder, epoch: int) -> int:
         return order.share(epoch)

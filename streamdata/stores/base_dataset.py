@@ -3,6 +3,7 @@
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +63,16 @@ class BaseDataset(Dataset[Sample]):
     def __getitem__(self, idx: int) -> Sample:
         """One sample; a negative index counts from the end, as in a list."""
         return self.__getitems__((idx,))[0]
+
+    @cached_property
+    def source_identity(self) -> str:
+        """What determines the samples, wherever the store lies; a resume compares it."""
+        return f"{self.train_type} {self._cut}of store {self.store.identity}"
+
+    @property
+    def _cut(self) -> str:
+        """How samples are cut, where that is a choice: a part of `source_identity`."""
+        return ""
 
     @property
     def _who(self) -> str:

@@ -96,14 +96,14 @@ class Offsets:
 
     def span(self, index: int, open_: Open) -> tuple[int, int]:
         begin, end = self._offsets(open_)[index : index + 2].tolist()
-        if not 0 <= begin <= end <= self.end:
+        if not 0 <= begin <= end <= self.end or not self._reaches(index, begin, index + 1, end):
             raise damaged(self.who, index, begin, end, self.end)
         return begin, end
 
     def offsets(self, first: int, last: int, open_: Open) -> Int64s:
         found = np.asarray(self._offsets(open_)[first : last + 1], np.int64)
         wrong = np.flatnonzero(np.diff(found) < 0)
-        if len(wrong) or found[0] < 0 or found[-1] > self.end:
+        if len(wrong) or found[0] < 0 or found[-1] > self.end or not self._reaches(first, found[0], last, found[-1]):
             index = int(wrong[0]) if len(wrong) else 0
             raise damaged(self.who, first + index, int(found[index]), int(found[index + 1]), self.end)
         return found
@@ -112,6 +112,10 @@ class Offsets:
         offsets = self._offsets(open_)
         first = bisect_right(offsets, begin)
         return rising(offsets[first : bisect_left(offsets, end, first)], begin, end, self.who)
+
+    def _reaches(self, first: int, begin: int, last: int, end: int) -> bool:
+        """Whether the first run begins where the values do, and the last ends where they do."""
+        return (first > 0 or begin == 0) and (last < self.count or end == self.end)
 
     def _offsets(self, open_: Open) -> Any:
         return open_(self.values) if isinstance(self.values, StoredArray) else self.values

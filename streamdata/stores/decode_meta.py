@@ -43,9 +43,9 @@ def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
     Raises:
         StoreError: It is of another format or version, or says what cannot be.
     """
-    if (meta["format"], meta.get("version")) != (FORMAT, VERSION):
+    if (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
         raise StoreError(
-            f"{who}: expected format {FORMAT!r} version {VERSION}, got {meta['format']!r} {meta.get('version')!r}\n"
+            f"{who}: expected format {FORMAT!r} version {VERSION}, got {meta.get('format')!r} {meta.get('version')!r}\n"
             "  Read it with the version of streamdata that wrote it."
         )
     reader = _Reader(who, locate)
@@ -57,7 +57,7 @@ def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
         of_rows = documents if documents is not None and documents.get("key") == key else None
         segments[key] = [reader.segment(key, reader.field(keys, key, dict), rows, of_rows, num_records)]
     if not segments or next(iter(segments.values()))[0].data.count != reader.number(meta, "num_tokens"):
-        raise StoreError(f"{who}: expected num_tokens of its first key, got {meta['num_tokens']}\n  Copy it again.")
+        raise StoreError(f"{who}: expected num_tokens of its first key, got {meta.get('num_tokens')}\n  Copy it again.")
     return Shard(who, segments, tuple(map(str, types)))
 
 
@@ -89,7 +89,8 @@ class _Reader:
         if records.count != num_records:
             raise StoreError(f"{self._who}: expected {num_records} records of key {key!r}, got {records.count}")
         in_rows = None if documents is None else self._bounds({"documents": documents}, "documents", count, key)
-        return Segment(data, records, items, records if rows else None, in_rows if rows else records)
+        runs = records if items is None else items  # in values
+        return Segment(data, records, items, runs if rows else None, in_rows if rows else runs)
 
     def _bounds(self, meta: Mapping[str, Any], name: str, end: int, key: str) -> Even | Offsets:
         found = self.field(meta, name, dict)

@@ -42,13 +42,13 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
     """The little-endian dtype of this name (such as `uint16` or `<u2`).
 
     Raises:
-        StoreError: No dtype, or one that a store does not hold.
+        StoreError: No dtype, or one that a store does not hold: nothing in a store is big-endian by its name.
     """
     try:
         dtype = np.dtype(name) if isinstance(name, str | np.dtype | type) else None
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # numpy reads whole lists of dtypes out of text
         dtype = None
-    if dtype is None or dtype.name not in DTYPES:
+    if dtype is None or dtype.name not in DTYPES or (isinstance(name, str) and dtype.str[0] == ">"):
         raise StoreError(f"{who}: expected a dtype of {', '.join(DTYPES)}, got {name!r}\n  Write the store again.")
     return dtype.newbyteorder("<")
 

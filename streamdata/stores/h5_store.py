@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -50,7 +52,8 @@ class H5Store(Store):
             return self._shared_values(self._shared, array)
         if isinstance(array.where, int):
             return mapped(array)
-        return self._file(array.file)[array.where]
+        assert isinstance(array.where, str), "a place in a file that is not mapped"
+        return _Dataset(self._file(array.file), array.where, array.file)
 
     def share_memory_(self) -> Self:
         """Copy all arrays into shared memory, once; workers that the store is then sent to, or that are forked, use it.
@@ -104,8 +107,35 @@ def _open(path: str) -> Any:
 
 
 def _shard(path: str) -> Shard:
-    with _open(path) as file:
+    with _open(path) as file, _damage_told(path):
         return _Reader(file, path).shard()
+
+
+@contextmanager
+def _damage_told(path: str) -> Iterator[None]:
+    """h5py raises what it likes where it cannot make sense of a file."""
+    try:
+        yield
+    except (KeyError, OSError, RuntimeError, TypeError, UnicodeError) as error:
+        raise StoreError(
+            f"file '{path}': expected a sound h5 file, got {type(error).__name__}: {error}\n  Copy it again."
+        ) from error
+
+
+class _Dataset:
+    """A dataset that is read through the library, by ints and slices."""
+
+    def __init__(self, file: Any, name: str, path: str) -> None:
+        self._path = path
+        with _damage_told(path):
+            self._dataset = file[name]
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, key: Any) -> Any:
+        with _damage_told(self._path):
+            return self._dataset[key]
 
 
 class _Reader:

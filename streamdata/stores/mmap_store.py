@@ -116,6 +116,8 @@ class _Older:
         end = self._shapes[key][0]
         try:
             offsets: Int64s = np.array(listed, np.int64)
+            if offsets.tolist() != listed:  # such as fractions, which numpy cuts off
+                offsets = np.empty((0, 0), np.int64)
         except (TypeError, ValueError, OverflowError):
             offsets = np.empty((0, 0), np.int64)
         if offsets.ndim == 1 and (not len(offsets) or offsets[-1] != end):

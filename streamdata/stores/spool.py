@@ -11,6 +11,7 @@ Everything passes through in the order given, so that the bytes depend on the re
 import hashlib
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +77,10 @@ class _FlatFile:
         self._file.close()
         return str(self._hash.hexdigest())
 
+    def discard(self) -> None:
+        with suppress(OSError):  # a full disk has no room for what is buffered, and it is not wanted any more
+            self._file.close()
+
 
 class _BoundsFile:
     def __init__(self, directory: Path, key: str, part: str) -> None:
@@ -98,6 +103,9 @@ class _BoundsFile:
         digest, count = self._file.close(), self._file.count - 1
         even = self._shortest == self._longest
         return SpooledBounds(count, max(self._shortest, 0) if even else None, self._part, digest)
+
+    def discard(self) -> None:
+        self._file.discard()
 
 
 class Spool:
@@ -162,8 +170,10 @@ class Spool:
 
     def discard(self) -> None:
         """Remove what is left of the temporary directory."""
-        for file in (*self._data.values(), *(bounds._file for bounds in self._bounds())):  # noqa: SLF001 (this module)
-            file.close()
+        for file in self._data.values():
+            file.discard()
+        for bounds in self._bounds():
+            bounds.discard()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _bounds(self) -> list[_BoundsFile]:

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from streamdata.errors import StoreError
+from streamdata.run import stable_seed
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Int64s, Values
 from streamdata.stores.meta import possible_train_types
-from streamdata.stores.segments import Column, Shard, columns
+from streamdata.stores.segments import Column, Segment, Shard, columns
 
 Keys = list[str] | tuple[str, ...]
 Record = torch.Tensor | list[torch.Tensor]
@@ -74,6 +75,18 @@ class Store(ABC):
     def keys(self) -> list[str]:
         """The keys that there are."""
         return list(self._loaded())
+
+    @property
+    def identity(self) -> str:
+        """16 hexadecimal digits that tell this store from others, wherever it lies.
+
+        They are made of its shards' names, sizes and dtypes, and of the checksums that some formats record.
+        """
+        parts = [
+            (key, [_identity(segment, str(self.path)) for segment in column.segments])
+            for key, column in self._loaded().items()
+        ]
+        return f"{stable_seed(parts):016x}"
 
     @property
     def train_types(self) -> tuple[str, ...]:
@@ -251,3 +264,9 @@ class Store(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_columns": None}
+
+
+def _identity(segment: Segment, path: str) -> list[object]:
+    data = segment.data
+    name = os.path.relpath(data.file, path)
+    return [name, data.dtype.str, data.count, data.checksum, segment.records.count, segment.rows is not None]

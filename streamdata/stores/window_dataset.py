@@ -76,6 +76,10 @@ class WindowDataset(BaseDataset):
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         return self._samples(self._windows.places(self._numbers(indices)))
 
+    @property
+    def _cut(self) -> str:
+        return f"windows of {self.window_size} every {self.stride} "
+
     def _samples(self, places: Places) -> list[Sample]:
         tokens = self._with_next(TOKENS, places, NO_TARGET, np.dtype(np.int64))
         inputs = torch.from_numpy(tokens[:, :-1]).unbind()

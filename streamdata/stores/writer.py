@@ -122,18 +122,16 @@ class StoreWriter:
         Raises:
             StoreError: Keys are missing or unknown, lengths do not add up, a value does not fit into its key's dtype,
                 or documents are given for some records and not for others. Nothing of these records was written.
+            OSError: They cannot be written. The shard under way is dropped, and the writer closed.
         """
         if self._closed:
             raise StoreError(f"{self._who}: expected an open writer, got one that was closed\n  Make a new one.")
         batch = self._checked(flat, lengths, item_lengths or {}, documents)
-        begin = 0
-        while begin < batch.num_records:
-            spool = self._spool or self._open()
-            end = batch.fitting(begin, spool, self._max_tokens)
-            batch.spool(spool, begin, end)
-            if end < batch.num_records:
-                self._finish()
-            begin = end
+        try:
+            self._write(batch)
+        except BaseException:
+            self.discard()  # some keys may have the records, and some not
+            raise
         self.num_records += batch.num_records
         self.num_tokens += len(next(iter(batch.keys.values())).values)
 
@@ -158,6 +156,16 @@ class StoreWriter:
             self.close()
         else:
             self.discard()
+
+    def _write(self, batch: RecordBatch) -> None:
+        begin = 0
+        while begin < batch.num_records:
+            spool = self._spool or self._open()
+            end = batch.fitting(begin, spool, self._max_tokens)
+            batch.spool(spool, begin, end)
+            if end < batch.num_records:
+                self._finish()
+            begin = end
 
     def _open(self) -> Spool:
         first = next(iter(self._dtypes))

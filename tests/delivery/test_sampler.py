@@ -55,6 +55,39 @@ def test_each_epoch_is_a_permutation(shuffle):
     assert (first != list(sampler)) == bool(shuffle)
 
 
+class Copies(list):
+    """Three copies of each record, side by side."""
+
+    records_per_block = 3
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_records_that_belong_together_stay_so(shuffle):
+    """In the sequence that replicas go through together; a resume within them too."""
+    for num_replicas in (1, 3):
+        samplers = [
+            ResumableDistributedSampler(Copies(range(30)), shuffle=shuffle, num_replicas=num_replicas, rank=rank)
+            for rank in range(num_replicas)
+        ]
+        order = in_turn(samplers)
+        blocks = [order[at] // 3 for at in range(0, 30, 3)]
+        assert order == [3 * block + copy for block in blocks for copy in range(3)]
+        assert (blocks != sorted(blocks)) == bool(shuffle)
+        assert sorted(blocks) == list(range(10))
+    again = ResumableDistributedSampler(Copies(range(30)), shuffle=shuffle, num_replicas=1, rank=0)
+    again.load_state_dict(samplers[0].state_dict(delivered=4))
+    assert list(again) == order[12:]
+
+
+def test_copies_belong_to_their_dataset():
+    """Neither a length that they do not divide, nor a state of another number of them."""
+    with pytest.raises(ValueError, match="records_per_block 3 divides, got 10"):
+        ResumableDistributedSampler(Copies(range(10)), num_replicas=1, rank=0)
+    (alone,) = replicas(30, 1)
+    with pytest.raises(StateError, match="expected records_per_block 1, got 3"):
+        alone.load_state_dict(ResumableDistributedSampler(Copies(range(30)), num_replicas=1, rank=0).state_dict(1))
+
+
 @pytest.mark.parametrize("num_replicas", [1, 2, 3])
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_resume_at_every_step_is_the_suffix(num_replicas, shuffle):
@@ -101,6 +134,15 @@ def test_any_chain_of_changes_delivers_the_epoch_once(data, size, drop_last, shu
     counts = Counter(delivered[:size])
     assert max(counts.values(), default=1) == 1
     assert len(counts) > size - num_replicas if drop_last else len(counts) == size
+
+
+def test_a_finished_epoch_stays_finished_under_fewer_replicas():
+    """Its repeats for five replicas are more than one replica could have given."""
+    state = replicas(1, 5)[0].state_dict(1)
+    for num_replicas in (1, 1, 3, 2):
+        samplers = replicas(1, num_replicas, state)
+        assert in_turn(samplers) == []
+        state = samplers[0].state_dict(samplers[0].delivered)
 
 
 def test_next_epoch_starts_at_its_beginning():

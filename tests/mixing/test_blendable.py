@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, instantiate_from_yaml
+from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
 from streamdata.mixing.blendable import BlendableDataset, make_blendable_dataset
 from tests.mixing.blend_loops import exact_loop, float_loop
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume
@@ -78,6 +78,14 @@ def test_the_datasets_own_dict_is_left_alone():
     blended = BlendableDataset([[own], ["plain"]], [1, 1])
     assert list(blended) == [{"text": "x", "dataset_idx": 0}, "plain"]
     assert own == {"text": "x"}
+
+
+def test_dataset_idx_is_that_of_the_outer_blend():
+    """In a blend of blends; what the inner one chose is not told."""
+    inner = BlendableDataset(pair(4, 4), [1, 1])
+    outer = BlendableDataset([*pair(), inner], [1, 1, 2], 12)
+    assert [sample["dataset_idx"] for sample in outer] == list(outer.dataset_index)
+    assert list(outer.dataset_index).count(2) == 6
 
 
 def test_each_dataset_is_asked_once_for_a_batch():
@@ -202,6 +210,33 @@ def test_workers_read_the_same(start_method):
     blended = BlendableDataset(pair(kind=NumbersAhead), [0.3, 0.7], 12, seed=1)
     loader = DataLoader(blended, 3, num_workers=2, collate_fn=list, multiprocessing_context=start_method)
     assert [sample for batch in loader for sample in batch] == list(blended)
+
+
+CHANGES = [
+    {"weights": [0.3, 0.8]},
+    {"weights": [3, 7]},
+    {"seed": 6},
+    {"seed": None},
+    {"compat": "megatron"},
+    {"datasets": pair(9, 5)},
+    {"datasets": [Numbers("a", 5, source_identity="other"), Numbers("b", 9)]},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_resume_with_another_blend_is_refused(change):
+    """Though it has as many samples."""
+
+    def make(**change):
+        options = {"datasets": pair(), "weights": [0.3, 0.7], "size": 20, "seed": 5, **change}
+        blended = BlendableDataset(**options)
+        blended.name, blended.percent = "blend", 1
+        return MergedDataset([blended])
+
+    states = to_state(next(iter(make())))
+    make(weights=[0.15, 0.35]).set_dataloader_states(states)
+    with pytest.raises(StateError, match="source 'blend' has another order"):
+        make(**change).set_dataloader_states(states)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2, 3])

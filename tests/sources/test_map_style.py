@@ -3,13 +3,13 @@ from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset
+from streamdata import MergedDataset, StateError, to_state
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume, delivered, identity, loaded, resumed
 
 
 def blocks(kind=Numbers, size=24, *, cyclic=False, **settings):
     """A mixture whose one source has blocks of four, beside one that has not."""
-    grouped = kind("groups", size, block_size=4)
+    grouped = kind("groups", size, records_per_block=4)
     return MergedDataset([grouped, Numbers("single", 12)], cyclic=cyclic, stop="all_exhausted", seed=3, **settings)
 
 
@@ -50,7 +50,7 @@ def test_a_failing_record_of_a_block_is_passed_over():
             return super().__getitem__(index)
 
     def make():
-        return MergedDataset([Bad("groups", 12, block_size=4, max_bad=1)], shuffle_unstreaming_subsets=False)
+        return MergedDataset([Bad("groups", 12, records_per_block=4, max_bad=1)], shuffle_unstreaming_subsets=False)
 
     values = [sample["value"] for sample in islice(make(), 11)]
     assert values == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
@@ -60,8 +60,6 @@ def test_going_back_to_the_window_begins_with_the_block():
     """A block is the window of its source."""
     dataset = blocks(cyclic=True)
     states = {}
-    from streamdata import to_state
-
     for sample in islice(dataset, 9):
         states.update(to_state(sample))
     again = resumed(lambda: blocks(cyclic=True), states)
@@ -70,7 +68,22 @@ def test_going_back_to_the_window_begins_with_the_block():
     assert identity(first)[1] % 4 == 0
 
 
+def test_a_context_length_is_no_block():
+    """Many datasets call theirs block_size, which says nothing about records."""
+    plain, named = (MergedDataset([Numbers("a", 23, **own)], cyclic=False) for own in ({}, {"block_size": 4}))
+    assert [sample["value"] for sample in named] == [sample["value"] for sample in plain]
+
+
+def test_a_dataset_that_says_that_it_changed_is_not_resumed():
+    """By its source_identity, where it has one; without one only its length counts."""
+    made = [MergedDataset([Numbers("a", 20, source_identity=name)], seed=3) for name in ("first", "first", "second")]
+    states = to_state(next(iter(made[0])))
+    made[1].set_dataloader_states(states)
+    with pytest.raises(StateError, match=r"another order(.|\n)*20 records of first(.|\n)*20 records of second"):
+        made[2].set_dataloader_states(states)
+
+
 def test_a_length_that_is_no_multiple_is_refused():
     """A block is whole."""
-    with pytest.raises(ValueError, match="block_size 4 divides, got 23"):
+    with pytest.raises(ValueError, match="records_per_block 4 divides, got 23"):
         list(blocks(size=23))

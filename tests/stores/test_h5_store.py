@@ -116,6 +116,34 @@ def test_what_is_no_h5_file_is_told(tmp_path):
         open_store(path.parent)
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_damaged_byte_is_a_store_error_or_a_value(tmp_path, older):
+    """Whatever h5py raises for it, on loading or on reading."""
+    if older:
+        write_old_h5(tmp_path / "data_0000.h5", {"sequence": [np.arange(30)]}, chunks=(7,), compression="gzip")
+    else:
+        write("h5", tmp_path, records=4)
+    path = tmp_path / "data_0000.h5"
+    sound, failures = path.read_bytes(), 0
+    for place in range(0, len(sound), len(sound) // 150):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 0xFF]) + sound[place + 1 :])
+        try:
+            store = open_store(tmp_path)
+            store.fetch(0, len(store), "sequence")
+        except StoreError:
+            failures += 1
+    assert failures > 10
+
+
+def test_an_attribute_without_a_format_is_refused(tmp_path):
+    """Of our own files."""
+    write("h5", tmp_path, records=4)
+    with h5py.File(tmp_path / "data_0000.h5", "a") as file:
+        file.attrs["streamdata"] = '{"keys": {}}'
+    with pytest.raises(StoreError, match="expected format 'streamdata' version 1, got None None"):
+        open_store(tmp_path)
+
+
 def test_facts_that_do_not_fit_the_datasets_are_an_error(tmp_path):
     """Of our own files: the shape in the attribute and that of the dataset."""
     write("h5", tmp_path, records=4)

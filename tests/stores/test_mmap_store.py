@@ -6,6 +6,7 @@ import pytest
 from streamdata.errors import StoreError
 from streamdata.stores.factory import open_store
 from streamdata.stores.mmap_store import MmapStore
+from streamdata.stores.sft_dataset import SFTDataset
 from tests.stores.tiny_stores import write, write_old_bin, write_rows
 
 
@@ -108,6 +109,8 @@ OLD_METAS = [
     ('{"sequence": {"shape": [3]}}', "expected a dtype"),
     ('{"sequence": {"shape": [3], "dtype": "object"}}', "expected a dtype"),
     ('{"sequence": {"shape": [3], "dtype": "uint64"}}', "expected a dtype"),
+    ('{"sequence": {"shape": [3], "dtype": ">u2"}}', "expected a dtype"),
+    ('{"sequence": {"shape": [3], "dtype": "f4:"}}', "expected a dtype"),
     ('{"sequence": {"dtype": "uint8"}}', "expected a shape"),
     ('{"sequence": {"shape": [-3], "dtype": "uint8"}}', "expected a shape"),
     ('{"sequence": {"shape": [1.5], "dtype": "uint8"}}', "expected a shape"),
@@ -118,6 +121,7 @@ OLD_METAS = [
     ('{"sequence": {"shape": [3], "dtype": "uint8", "offsets": [0, 9]}}', "expected offsets that rise"),
     ('{"sequence": {"shape": [3], "dtype": "uint8", "offsets": [-1, 3]}}', "expected offsets that rise"),
     ('{"sequence": {"shape": [3], "dtype": "uint8", "offsets": []}}', "expected offsets that rise"),
+    ('{"sequence": {"shape": [3], "dtype": "uint8", "offsets": [0, 1.5]}}', "expected offsets that rise"),
     ('{"sequence": {"shape": [3], "dtype": "uint8", "offsets": "x"}}', "expected offsets that rise"),
     ('{"sequence": {"shape": [3], "dtype": "uint8", "offsets": [[0]]}}', "expected offsets that rise"),
     ('{"../x": {"shape": [3], "dtype": "uint8"}}', "expected the name of a file beside"),
@@ -141,6 +145,7 @@ CHANGES = [
     (lambda m: m.update(num_tokens=True), "'num_tokens' of type int, got True"),
     (lambda m: m.update(rows="yes"), "'rows' of type bool, got 'yes'"),
     (lambda m: m.update(keys={}), "num_tokens of its first key"),
+    (lambda m: (m.update(keys={}), m.pop("num_tokens")), "num_tokens of its first key, got None"),
     (lambda m: m["keys"]["sequence"].update(shape=[10**15]), "expected 2000000000000000 bytes"),
     (lambda m: m["keys"]["sequence"].update(shape=[-1]), "'shape' of at least 0"),
     (lambda m: m["keys"]["sequence"].update(shape=[]), "'shape' of type int"),
@@ -163,13 +168,25 @@ def test_a_damaged_meta_is_an_error(tmp_path, change, message):
         open_store(tmp_path)
 
 
-@pytest.mark.parametrize("offsets", [[0, 3, 2, 12, 17], [0, -4, 7, 12, 17], [0, 3, 7, 99, 17]])
+BAD_OFFSETS = [[0, 3, 2, 12, 17], [0, -4, 7, 12, 17], [0, 3, 7, 99, 17], [1, 3, 7, 12, 17], [0, 3, 7, 12, 16]]
+
+
+@pytest.mark.parametrize("offsets", BAD_OFFSETS)
 def test_damaged_offsets_are_an_error_when_they_are_used(tmp_path, offsets):
     """And not a slice of something else."""
     store = open_store(write("bin", tmp_path))
     np.array(offsets, "<i8").tofile(tmp_path / "shard_0000" / "sequence.records.bin")
     with pytest.raises(StoreError, match="The offsets are damaged"):
         [store.fetch_record(number, "sequence") for number in range(4)]
+
+
+@pytest.mark.parametrize("offsets", [[0, 9, 20], [3, 11, 19], [0, 11, 18]])
+def test_damaged_offsets_of_rows_are_an_error_at_once(tmp_path, offsets):
+    """Windows over uneven rows need them all."""
+    write_rows("bin", tmp_path, [8, 11])
+    np.array(offsets, "<i8").tofile(tmp_path / "shard_0000" / "sequence.records.bin")
+    with pytest.raises(StoreError, match="The offsets are damaged"):
+        SFTDataset(tmp_path, 4)
 
 
 def test_items_that_do_not_add_up_are_an_error(tmp_path):

@@ -259,3 +259,16 @@ def test_rows_in_some_shards_only_are_an_error(tmp_path):
     write_old_bin(tmp_path / "shard_1", {"sequence": np.zeros(8, np.uint8)})
     with pytest.raises(StoreError, match=r"in all shards of .* or in none"):
         DatasetFactory.load("seq", tmp_path, 4)
+
+
+@pytest.mark.parametrize("storage_type", ["bin", "h5"])
+def test_items_are_documents_and_rows_of_their_own(tmp_path, storage_type):
+    """Where records are lists, windows and documents count values, not items."""
+    for rows in (False, True):
+        with StoreWriter(storage_type, tmp_path / str(rows), KEYS["seq"], items=["sequence"], rows=rows) as writer:
+            writer.append({"sequence": [[1, 2, 3], [4, 5]]})
+            writer.append({"sequence": [[6, 7, 8, 9]]})
+    flat = [sample["cu_seqlens"].tolist() for sample in SeqDataset(tmp_path / "False", 4, documents=True)]
+    assert flat == [[0, 3, 4], [0, 1, 4]]
+    in_rows = [sample["target_ids"].tolist() for sample in SeqDataset(tmp_path / "True", 2)]
+    assert in_rows == [[2, 3], [5, -100], [7, 8], [9, -100]]

@@ -1,6 +1,8 @@
 import hashlib
 import json
+import resource
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 
 import h5py
@@ -159,6 +161,32 @@ BAD_RECORDS = [
     ({"sequence": [-1], "loss_mask": [True], "position_ids": [0]}, "got -1 to -1"),
     ({"sequence": [1], "loss_mask": [2], "position_ids": [0]}, "'loss_mask': expected values from 0 to 1"),
 ]
+
+
+@contextmanager
+def full_disk():
+    """No file grows beyond 4 KiB."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+@pytest.mark.parametrize("storage_type", FORMATS)
+def test_a_full_disk_closes_the_writer_and_leaves_nothing(tmp_path, storage_type):
+    """Some keys have the record then, and some not: no shard is made of that, now or later."""
+    writer, last = (StoreWriter(storage_type, tmp_path / name, KEYS["seq"]) for name in ("middle", "last"))
+    with pytest.raises(OSError, match="File too large"), full_disk():
+        writer.append({"sequence": np.zeros(200_000, np.uint16)})
+    with pytest.raises(StoreError, match="one that was closed"):
+        writer.append({"sequence": [1]})
+    writer.close()
+    last.append({"sequence": range(10_000)})
+    with pytest.raises(OSError, match="File too large"), full_disk():
+        last.close()
+    assert list(tmp_path.glob("*/*")) == []
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD_RECORDS)

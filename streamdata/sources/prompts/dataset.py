@@ -1,5 +1,6 @@
 """Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from functools import cached_property
@@ -97,9 +98,15 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.__dict__.pop("_numbers", None)
 
     @property
-    def block_size(self) -> int:
+    def records_per_block(self) -> int:
         """So many items belong together: the copies of one prompt. A mixture keeps them side by side."""
         return self.config.repeat
+
+    @property
+    def source_identity(self) -> str:
+        """What determines the items: the files' content, and which of their rows stay; a resume compares it."""
+        kept = hashlib.blake2b(b"" if self._numbers is None else self._numbers, digest_size=8).hexdigest()
+        return f"prompts {self.content}, rows {kept}"
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -130,10 +137,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
             IndexError: There is no such item.
             ValueError: The row is no prompt, or does not fit; its place is in a note.
         """
-        size = len(self)
-        if not -size <= item < size:
-            raise IndexError(f"{WHO}: item {item} of {size}")
-        return self._make(self._row_number(item % size))
+        return self._make(self._row_number(item))
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Make many; of the copies of one prompt, side by side, only the first is encoded."""
@@ -157,7 +161,10 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return rope_rule(self._reader.processor)
 
     def _row_number(self, item: int) -> int:
-        place = item // self.config.repeat
+        size = len(self)
+        if not -size <= item < size:
+            raise IndexError(f"{WHO}: item {item} of {size}")
+        place = item % size // self.config.repeat
         return place if self._numbers is None else int(self._numbers[place])
 
     def _make(self, number: int) -> dict[str, Any]:
@@ -167,10 +174,10 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
             else:
                 made = self._tensors(self._reader.encode(row, number))
+            self._turn_to_facts(row, number)
         except Exception as error:
             error.add_note(f"  at {self._reader.rows.place(number)}")
             raise
-        self._turn_to_facts(row, number)
         row.update(made)
         return row
 
@@ -180,6 +187,8 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         for key in self._inputs:
             row.pop(key, None)
         row["extra_info"] = extra = row.get("extra_info") or {}
+        if not isinstance(extra, dict):
+            raise ValueError(f"extra_info: expected a dict, got {extra!r}\n  Store a struct, not its text.")
         if "tools" in row:
             row["tools"] = read_tools(row["tools"])
         index = row.get("index") if extra.get("index") is None else extra["index"]

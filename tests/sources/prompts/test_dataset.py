@@ -188,6 +188,28 @@ def test_extra_info_may_be_missing_or_none(tokenizer, tmp_path, caplog):
     assert (bare["index"], bare["extra_info"]) == (1, {})
 
 
+def test_extra_info_is_a_struct(tokenizer, tmp_path):
+    """Its JSON text would have no index and no kwargs."""
+    dataset = build(write(tmp_path / "a.parquet", [{"prompt": user("a"), "extra_info": "{}"}]), tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="extra_info: expected a dict") as caught:
+        _ = dataset[0]
+    assert any("a.parquet', row 0" in note for note in caught.value.__notes__)
+
+
+def test_a_wrong_prompt_key_names_the_columns(tokenizer, tmp_path):
+    """Instead of all rows being empty."""
+    with pytest.raises(ValueError, match=r"messages in 'question'.*the row has \['data_source', .*'prompt'"):
+        build(sums(tmp_path / "a.parquet"), tokenizer=tokenizer, prompt_key="question")
+
+
+def test_a_processor_may_be_named_by_its_directory(llava, tmp_path):
+    """As in a recipe; each process that reads loads it."""
+    path = write(tmp_path / "a.parquet", [{"prompt": user("<image>What?"), "images": [image(1)]}], images=IMAGES)
+    llava.save_pretrained(tmp_path / "llava")
+    named = RLHFDataset(path, str(tmp_path / "llava"), CONFIG, str(tmp_path / "llava"))
+    assert plain(pickle.loads(pickle.dumps(named))[0]) == plain(named[0]) == plain(build(path, llava)[0])
+
+
 def test_missing_tools_kwargs_are_told(tokenizer, tmp_path, caplog):
     """Where the config or the row needs them."""
     rows = [{"prompt": user("a"), "extra_info": {"need_tools_kwargs": need}} for need in (None, False, True)]
@@ -275,13 +297,30 @@ def test_copies_of_a_prompt_follow_each_other(tokenizer, tmp_path):
     assert plain(items[1]) == plain(dataset[1])
 
 
+def test_identity_is_content_and_the_rows_that_stay(tokenizer, tmp_path):
+    """Not the place of the files: a mixture resumes where they were moved, and not where others were chosen."""
+
+    def identity(path, **config):
+        return build(path, tokenizer=tokenizer, shuffle=True, **config).source_identity
+
+    first = sums(tmp_path / "a.parquet", 9)
+    found = identity(first, max_samples=4, seed=1)
+    assert identity(sums(tmp_path / "moved.parquet", 9), max_samples=4, seed=1) == found
+    assert (
+        len({found, identity(first, max_samples=4, seed=2), identity(first), identity(sums(tmp_path / "b.parquet", 8))})
+        == 4
+    )
+
+
 @pytest.mark.parametrize("number", [-13, 12])
 def test_items_are_those_of_a_list(number, tokenizer, tmp_path):
     """Negative ones count from the end, and it ends."""
     dataset = build(sums(tmp_path / "a.parquet", 12), tokenizer=tokenizer)
     assert plain(dataset[-1]) == plain(dataset[11])
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=rf"item {number} of 12"):
         _ = dataset[number]
+    with pytest.raises(IndexError, match=rf"item {number} of 12"):
+        dataset.__getitems__([0, number])
 
 
 def test_a_column_named_like_a_result_is_refused(tokenizer, tmp_path):
