@@ -15,7 +15,7 @@ demo: venv
 test: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 # Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that.
 bench: venv

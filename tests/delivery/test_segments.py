@@ -370,7 +370,8 @@ def test_what_arrived_may_be_sent_on(start_method: str) -> None:
     reader = context.Process(target=sum_up, args=(forth, back))
     reader.start()
     for batch in load(6):
-        forth.put([{"x": batch[0]["x"], "array": batch[0]["x"].numpy()}])
+        # The array first: sending a tensor moves it to other memory, and torch leaves arrays of it behind.
+        forth.put([{"array": batch[0]["x"].numpy(), "x": batch[0]["x"]}])
     del batch
     forth.put(None)
     assert back.get() == [2 * SIZE * number for number in range(6)]
