@@ -12,11 +12,16 @@ INTERRUPTED = 130
 
 
 @contextlib.contextmanager
-def messages() -> Iterator[None]:
-    """End with an error's message where a recipe or its data is wrong; other errors keep their traceback."""
+def messages(*more: type[Exception]) -> Iterator[None]:
+    """End with an error's message where a recipe or its data is wrong; other errors keep their traceback.
+
+    Args:
+        more: Errors that are messages too.
+    """
+    told: tuple[type[Exception], ...] = (StreamdataError, *more)
     try:
         yield
-    except StreamdataError as error:
+    except told as error:
         typer.echo("\n".join(["error: " + str(error), *getattr(error, "__notes__", ())]), err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:

@@ -5,25 +5,33 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from streamdata.cli.messages import messages
 
-_RUN = "run"
+_INPUTS = "INPUTS..."
+_USERS = (OSError, ImportError)
+"""Errors of what the user named or lacks: a path, a disk, a tokenizer, an optional library. Their message says it."""
 
 
 class _InputsOrCommand(TyperGroup):
     """`prepare INPUTS…` and `prepare merge PARTS…`: what does not begin with a command is about inputs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands:
-            args = [_RUN, *args]
+        if not args or args[0] not in self.commands:
+            args = [_INPUTS, *(args or ["--help"])]
         return super().parse_args(ctx, args)
+
+
+class _Inputs(TyperCommand):
+    """What `prepare` itself does: its usage and its errors name no other command."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return super().make_context(parent.info_name, args, parent.parent, **extra)
 
 
 prepare = typer.Typer(
     cls=_InputsOrCommand,
-    no_args_is_help=True,
     help="Turn JSONL or parquet into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
 )
 
@@ -35,10 +43,11 @@ _Config = Annotated[
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew whatever an earlier run left there.")]
 
 
-@prepare.command(_RUN)
+@prepare.command(_INPUTS, cls=_Inputs)
 def _run(
     inputs: Annotated[
-        list[str] | None, typer.Argument(help=".jsonl, .jsonl.gz, .jsonl.zst, .parquet; globs and directories too.")
+        list[str] | None,
+        typer.Argument(metavar="INPUTS", help=".jsonl, .jsonl.gz, .jsonl.zst, .parquet; globs and directories too."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,
     config: _Config = None,
@@ -58,7 +67,7 @@ def _run(
     """Turn JSONL or parquet into a token store; `prepare merge` joins the parts of several machines."""
     from streamdata.cli import prepare as command
 
-    with messages():
+    with messages(*_USERS):
         if schema:
             command.show_schema()
             return
@@ -91,7 +100,7 @@ def merge(
     overwrite: _Overwrite = False,
 ) -> None:
     """Join the outputs of all parts of a run, without copying tokens."""
-    with messages():
+    with messages(*_USERS):
         from streamdata.cli.prepare import merge_parts
 
         merge_parts(parts, output, overwrite=overwrite)
@@ -108,7 +117,7 @@ def inspect(
     ] = None,
 ) -> None:
     """Show a record of a finished store: what is trained, what is masked, where documents end."""
-    with messages():
+    with messages(*_USERS):
         from streamdata.cli.inspect import show_record
 
         show_record(store, record, tokenizer)
@@ -116,7 +125,7 @@ def inspect(
 
 def verify(store: _Store) -> None:
     """Check counts, ids and checksums of a finished store."""
-    with messages():
+    with messages(*_USERS):
         from streamdata.cli.verify import show_problems
 
         raise typer.Exit(0 if show_problems(store) else 1)

@@ -128,16 +128,16 @@ class DocumentMaker:
 
     def _part(self, tokens: Tokens, name: str) -> slice | None:
         """What stays of a sequence; None for all of it."""
-        limit, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
-        if limit is None and not is_masked:
+        most, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
+        if most is None and not is_masked:
             return None
-        if limit is not None and self._end is not None:
-            limit -= 1
+        end = int(self._end is not None)
         train = tokens.train if is_masked else np.ones(len(tokens.ids), np.bool_)
         try:
-            part = fit_length(train, limit, self._config.too_long) if limit != 0 else "too_long"
+            part = fit_length(train, None if most is None else most - end, self._config.too_long)
         except OverlongError as error:
-            raise BadRecordError("more than max_seq_len", name, str(error).partition("\n")[0]) from error
+            expected = f"expected at most {most} tokens, got {error.length + end}"
+            raise BadRecordError("more than max_seq_len", name, expected) from error
         if isinstance(part, str):
             raise DroppedRecordError(_SHORTENED[part])
         return part

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 
+from streamdata.errors import ShardError
 from streamdata.prepare.errors import PrepareError
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.storage import ByteSource, LocalShard, Stamp, byte_source, check_stamp, is_pipe, stamps_of
@@ -54,10 +55,12 @@ def plan_tasks(patterns: str | Sequence[str], task_bytes: int) -> list[Task]:
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        ValueError: A file is named twice.
-        PrepareError: An input is the output of a command.
+        PrepareError: A file is named twice, or is the output of a command.
     """
-    urls = expand(patterns, _SUFFIXES)
+    try:
+        urls = expand(patterns, _SUFFIXES)
+    except ValueError as error:
+        raise PrepareError(f"inputs: {error}") from error
     for url in filter(is_pipe, urls):
         raise PrepareError(f"inputs: expected files, got '{url}', which cannot be read again\n  Write it to a file.")
     tasks: list[Task] = []
@@ -161,15 +164,23 @@ def _parquet_file(url: str) -> Iterator[Any]:
 
     Raises:
         ImportError: pyarrow is not there.
+        ShardError: It is damaged.
     """
     try:
+        from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ImportError(
             f"input '{url}': reading parquet needs the package pyarrow\n  pip install torch-streamdata[parquet]"
         ) from error
-    with fsspec.open(url, "rb") as raw, ParquetFile(raw) as file:
-        yield file
+    try:
+        with fsspec.open(url, "rb") as raw, ParquetFile(raw) as file:
+            yield file
+    except ArrowException as error:
+        raise ShardError(
+            f"shard '{url}': expected a parquet file, got what pyarrow cannot read: {error}\n"
+            "  The file is damaged or incomplete: copy or write it again."
+        ) from error
 
 
 def _row_groups(url: str) -> list[tuple[int, int]]:

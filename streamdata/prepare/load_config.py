@@ -102,6 +102,12 @@ def _conflicts(config: PrepareConfig) -> _Found:
         yield ("format",), "megatron holds the tokens of unpacked documents alone: train_type 'seq', no position ids"
     if config.train_type == "sft" and config.stored_positions() == "none":
         yield ("position_ids",), "expected doc_reset or continuous for train_type 'sft', which reads them, got 'none'"
+    yield from _limit_conflicts(config)
+
+
+def _limit_conflicts(config: PrepareConfig) -> _Found:
+    if config.end_of_document and config.max_seq_len == 1:
+        yield ("max_seq_len",), "expected at least 2 with end_of_document, which takes one of them, got 1"
     if config.max_chars is not None and config.max_chars < config.min_chars:
         yield ("max_chars",), f"expected at least min_chars ({config.min_chars}), got {config.max_chars}"
 
@@ -144,5 +150,5 @@ def _section_conflicts(config: PrepareConfig, name: str, section: Section) -> It
     for option in ("roles", "tools", "system", "add_generation_prompt", "template_kwargs"):
         if getattr(section, option) != Section.model_fields[option].default:
             yield f"{option} goes with the action $role, got {section.action!r}"
-    if section.template is not None and "{value}" not in section.template:
-        yield f"expected a template with {{value}} in it, got {section.template!r}"
+    if section.template is not None and section.template.count("{value}") != 1:
+        yield f"expected a template with {{value}} in it, once, got {section.template!r}"

@@ -42,10 +42,12 @@ class RunDirectory:
         """
         for path in (self.path / "manifest.json", self.work / "plan.json"):
             if path.exists():
-                plan: Json = json.loads(path.read_bytes())
+                plan = read_json(path)
                 if "made_by" not in plan:
                     raise _foreign(self.path, path.name)
                 return plan
+        if self.path.exists() and not self.path.is_dir():
+            raise _foreign(self.path, "a file")
         others = [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
         if set(others) - {".work"}:
             raise _foreign(self.path, ", ".join(sorted(others)[:4]))
@@ -74,8 +76,8 @@ class RunDirectory:
         with self._locked():
             if overwrite:
                 self._clear()
+            publish(self.work / "plan.json", [json_bytes(plan)])  # first: it says whose directory this is
             self.tasks.mkdir(exist_ok=True)
-            publish(self.work / "plan.json", [json_bytes(plan)])
             shutil.rmtree(self.work / "staging", ignore_errors=True)
             for left in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):  # of a process killed in publishing
                 left.unlink()
@@ -86,9 +88,12 @@ class RunDirectory:
         return marker_path(self.tasks, index).exists()
 
     def marker(self, index: int) -> Json:
-        """The marker of a task that is done."""
-        found: Json = json.loads(marker_path(self.tasks, index).read_bytes())
-        return found
+        """The marker of a task that is done.
+
+        Raises:
+            PrepareError: It is damaged.
+        """
+        return read_json(marker_path(self.tasks, index))
 
     def finish(self, plan: Json, indexes: list[int], facts: Json) -> Json:
         """Make the run whole, from its markers. A run that was killed in the midst of this does it again.
@@ -106,7 +111,8 @@ class RunDirectory:
         """
         manifest = make_manifest(plan, map(self.marker, indexes))
         if not manifest["counts"].get("tokens") and plan["shard"] is None:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in manifest["dropped"].items())
+            left_out = (manifest["dropped"] | manifest["bad"]).items()
+            reasons = ", ".join(f"{count} {reason}" for reason, count in left_out)
             raise PrepareError(
                 f"output '{self.path}': expected tokens, got none of {manifest['counts'].get('records', 0)} records: "
                 f"{reasons or 'the inputs are empty'}\n  Check the config and the inputs."
@@ -131,7 +137,7 @@ class RunDirectory:
             self.tasks.rename(self.work / "tasks")
         for path in (self.work / "tasks", self.work / "data", self.data):
             remove(path)
-        for name in ("manifest.json", "run.json", "quarantine.jsonl"):
+        for name in ("run.json", "quarantine.jsonl", "manifest.json"):  # the last says whose directory this is
             self.path.joinpath(name).unlink(missing_ok=True)
 
     @contextmanager
@@ -147,6 +153,25 @@ class RunDirectory:
             with (self.work / "workers.lock").open("a") as workers:
                 fcntl.flock(workers, fcntl.LOCK_EX)
             yield
+
+
+def read_json(path: Path) -> Json:
+    """What a file of a run says.
+
+    Raises:
+        PrepareError: It is damaged.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise _damaged(path, type(found).__name__)
+    return found
+
+
+def _damaged(path: Path, got: str) -> PrepareError:
+    return PrepareError(f"file '{path}': expected a JSON object, got {got}\n  Remove what is damaged, and run again.")
 
 
 def _foreign(path: Path, what: str) -> PrepareError:

@@ -13,6 +13,7 @@ from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
 
 Record = Mapping[str, Any]
 _MISSING = object()
+_MOST = 3.4028234e38  # what float32, in which numbers are stored, holds
 _FIRST = ("system", "developer")
 _AFTER = {"user": ("assistant", *_FIRST, None), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
 """Which roles may stand before a message; None is the start."""
@@ -143,13 +144,13 @@ class Extractor:
 
     def _numbers(self, record: Record, section: Section) -> list[float]:
         value = field_of(record, section.field)
+        if value is _MISSING:
+            raise BadRecordError("missing field", section.field, f"expected numbers, got {_names(record)}")
         items = value if isinstance(value, list) else [value]
         self._check_items(len(items))
         for item in items:
-            if isinstance(item, bool) or not isinstance(item, int | float):
-                reason = "missing field" if item is _MISSING else "wrong type"
-                got = _names(record) if item is _MISSING else shown(item)
-                raise BadRecordError(reason, section.field, f"expected numbers, got {got}")
+            if isinstance(item, bool) or not isinstance(item, int | float) or not abs(item) <= _MOST:
+                raise BadRecordError("wrong type", section.field, f"expected numbers of float32, got {shown(item)}")
         return [float(item) for item in items]
 
     def _check_items(self, count: int) -> None:
@@ -222,6 +223,8 @@ def _check_roles(messages: list[dict[str, Any]], section: Section) -> None:
     for number, message in enumerate(messages):
         role = message.get("role")
         where = f"{section.field}[{number}].role"
+        if not isinstance(role, str):
+            raise BadRecordError("unknown role", where, f"expected a name, got {shown(role)}")
         if role in _FIRST:
             fits = before in (None, *_FIRST)
         elif role in _AFTER:
@@ -232,5 +235,7 @@ def _check_roles(messages: list[dict[str, Any]], section: Section) -> None:
         else:
             raise BadRecordError("unknown role", where, f"expected system, user, assistant or tool, got {shown(role)}")
         if not fits:
-            raise BadRecordError("wrong role order", where, f"got {role!r} after {before or 'the start'!r}")
+            raise BadRecordError(
+                "wrong role order", where, f"got {role!r} {f'after {before!r}' if before else 'at the start'}"
+            )
         before = role

@@ -70,15 +70,14 @@ class TaskRun:
     Attributes:
         input: What is read.
         counts: Records, bytes, and what the output adds.
-        quarantined: Lines of JSON, one per bad record.
     """
 
     def __init__(self, config: PrepareConfig, maker: DocumentMaker, task: Task) -> None:
-        self._forgiving = config.max_bad not in (0, "0%")
+        self._forgiving = config.most_bad(1) > 0
         self._maker, self._task = maker, task
         self.input = TaskInput(task)
         self.counts: Counter[str] = Counter()
-        self.quarantined: list[bytes] = []
+        self._quarantined: list[tuple[int, bytes]] = []
         self._bad: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
@@ -117,6 +116,10 @@ class TaskRun:
             "files": files,
         }
 
+    def quarantined(self) -> list[bytes]:
+        """Lines of JSON, one per bad record, in the order of the input."""
+        return [line for _, line in sorted(self._quarantined)]
+
     def left_out(self) -> Counter[str]:
         """How many records became nothing, by reason."""
         return self._bad + self._dropped
@@ -133,7 +136,8 @@ class TaskRun:
         self.counts["bad"] += 1
         record = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
         told = {"place": place, "reason": error.reason, "field": error.field, "message": error.message}
-        self.quarantined.append(orjson.dumps({**told, "record": record}, option=_QUARANTINED, default=repr))
+        line = orjson.dumps({**told, "record": record}, option=_QUARANTINED, default=repr)
+        self._quarantined.append((number, line))
 
 
 _QUARANTINED = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
@@ -196,8 +200,8 @@ class Worker:
                 report(run.counts - told)
                 told = run.counts.copy()
             files = staging.publish(self._work / "data")
-        if run.quarantined:
-            publish(quarantine_path(self._tasks, task.number), run.quarantined)
+        if quarantined := run.quarantined():
+            publish(quarantine_path(self._tasks, task.number), quarantined)
         marker = run.marker(files)
         publish(marker_path(self._tasks, task.number), [json_bytes(marker)])
         return marker

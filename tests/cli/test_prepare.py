@@ -136,6 +136,27 @@ def test_usage_errors_have_their_own_exit_code(streamdata: Streamdata, arguments
     assert told in words(done.stderr)
 
 
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--bogus"], ["x.jsonl"]], ids=str)
+def test_usage_lines_name_no_other_command(streamdata: Streamdata, arguments: list[str]) -> None:
+    """`prepare INPUTS…` is how it is called."""
+    done = streamdata("prepare", *arguments)
+    assert "Usage: streamdata prepare [OPTIONS] [INPUTS]..." in words(done.stdout + done.stderr).replace(
+        "root", "streamdata"
+    )
+
+
+def test_what_is_not_there_is_told_without_a_traceback(
+    streamdata: Streamdata, options: Callable, tmp_path: Path
+) -> None:
+    """An input, a tokenizer, a directory to write to."""
+    path, given = write(tmp_path / "a.jsonl", documents(1)), options(PRETRAIN)
+    (tmp_path / "file").touch()
+    for inputs, output in ((tmp_path / "gone.jsonl", "out"), (path, "file/out")):
+        done = streamdata("prepare", inputs, "-o", tmp_path / output, *given)
+        assert done.exit_code == 1
+        assert done.stderr.startswith("error: ")
+
+
 @pytest.mark.parametrize("more", [["--shard", "2/2"], ["--shard", "x"], ["--engine", "spark"]], ids=" ".join)
 def test_impossible_options_are_usage_errors(
     streamdata: Streamdata, options: Callable, tmp_path: Path, more: list[str]

@@ -1,6 +1,7 @@
 """What the tests of preparing share: real text, inputs, runs and what they wrote."""
 
 import ast
+import functools
 import gzip
 import json
 import sysconfig
@@ -12,6 +13,7 @@ PRETRAIN = {"train_type": "seq", "sections": [{"field": "text", "action": "train
 MODULES = ("textwrap", "heapq", "bisect", "fnmatch", "shlex", "calendar")
 
 
+@functools.cache
 def functions() -> list[dict]:
     """Functions of the standard library with docstrings: name, doc and source."""
     found = []

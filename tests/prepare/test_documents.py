@@ -70,6 +70,15 @@ def test_too_long_records_are_left_out_with_their_reason(tokenizer: str, policy:
     assert failed == [f"1 {reason}"]
 
 
+def test_a_record_that_must_not_be_too_long_is_bad(tokenizer: str) -> None:
+    """The message speaks of the config's limit, and counts the end token."""
+    config = {"train_type": "seq", "sections": [TEXT], "max_seq_len": 3, "too_long": "error", "end_of_document": True}
+    loaded, told = load_tokenizer(tokenizer), []
+    maker = DocumentMaker(load_config(config), loaded, TokenizersBackend(loaded))
+    assert not list(maker.make([(0, {"t": "\x01\x02\x03"})], lambda _, error: told.append(error.message)))
+    assert told == ["expected at most 3 tokens, got 4"]
+
+
 def test_what_trains_nothing_is_left_out(tokenizer: str) -> None:
     """An empty answer, an empty text, a chat whose messages are all masked."""
     assert make(tokenizer, {"train_type": "sft", "sections": PROMPTED}, {"q": "x", "t": ""})[1] == [

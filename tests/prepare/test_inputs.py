@@ -118,3 +118,20 @@ def test_digests_tell_contents_apart(tmp_path: Path) -> None:
     assert digests[0] != digests[1] == digests[2]
     files = [input_digest(found) for found in digests]
     assert [one == other for one, other in pairwise(files)] == [False, True]
+
+
+@pytest.mark.parametrize("keep", [0, -30])
+def test_a_damaged_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
+    """Empty, or without its end."""
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"] * 9}), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ShardError, match=r"a.parquet': expected a parquet file"):
+        read(plan_tasks([str(path)], 1 << 20)[0])
+
+
+def test_an_input_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    """By a glob, say, and by itself."""
+    path = write(tmp_path / "a.jsonl", ["{}"])
+    with pytest.raises(PrepareError, match=r"inputs: shards: expected '.*a.jsonl' once"):
+        plan_tasks([path, f"{tmp_path}/*.jsonl"], 10)

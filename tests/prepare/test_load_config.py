@@ -52,7 +52,9 @@ def test_all_errors_are_told_at_once_with_their_places_and_guesses(tmp_path: Pat
         (SFT | {"position_ids": "none"}, "position_ids: expected doc_reset or continuous"),
         (SEQ | {"sections": [TEXT | {"action": "mask"}]}, "'sequence' has no mask: expected the action 'train'"),
         (SFT | {"sections": [TEXT | {"action": "value"}]}, "the action 'value' is for rewards"),
-        (SFT | {"sections": [TEXT | {"template": "none"}]}, "expected a template with {value} in it, got 'none'"),
+        (SFT | {"sections": [TEXT | {"template": "none"}]}, "expected a template with {value} in it, once, got 'none'"),
+        (SFT | {"sections": [TEXT | {"template": "{value}{value}"}]}, "in it, once, got '{value}{value}'"),
+        (SEQ | {"end_of_document": True, "max_seq_len": 1}, "max_seq_len: expected at least 2 with end_of_document"),
         (SFT | {"sections": [TEXT | {"tools": "tools"}]}, "tools goes with the action $role, got 'train'"),
         (
             SFT | {"sections": [TEXT | {"action": "$role", "add_generation_prompt": True}]},

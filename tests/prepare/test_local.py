@@ -1,10 +1,10 @@
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -12,18 +12,22 @@ import pytest
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000, "packing": "simple", "max_packed_len": 128}
-CODE = """
-import sys
-from tests.prepare.runs import run
-if __name__ == "__main__":
-    run({config!r}, sys.argv[1], sys.argv[2], sys.argv[3], workers=int(sys.argv[4]))
-"""
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.prepare.conftest", "streamdata.prepare"])  # a run starts in a moment
+
+
+def run_in_group(errors: Path, *arguments: object, **options: object) -> None:
+    """A run in a process group of its own, as a shell would start it."""
+    os.setsid()
+    with errors.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    run(*arguments, **options)
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Some dozens of tasks of real text."""
-    return write(tmp_path_factory.mktemp("large") / "texts.jsonl", documents(1200))
+    """Two or three dozens of tasks of real text."""
+    return write(tmp_path_factory.mktemp("large") / "texts.jsonl", documents(600))
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +39,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tokenizer: str, large: str) 
 
 
 @contextmanager
-def running(tokenizer: str, large: str, out: Path, workers: int, markers: int) -> Iterator[subprocess.Popen]:
-    """A run in a process group of its own, once so many tasks are done."""
-    script = out.parent / "script.py"
-    script.write_text(CODE.format(config=CONFIG))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, str(script), tokenizer, large, str(out), str(workers)]
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            while len(list(out.glob("tasks/*[0-9].json"))) < markers:
-                assert process.poll() is None, process.stderr.read()
-                time.sleep(0.002)
-            yield process
-        finally:
-            if group_is_alive(process.pid):
-                os.killpg(process.pid, signal.SIGKILL)
+def running(tokenizer: str, large: str, out: Path, workers: int, markers: int) -> Iterator[BaseProcess]:
+    """A run that others may kill, once so many tasks are done."""
+    arguments = (out.parent / "errors.txt", CONFIG, tokenizer, large, out)
+    process = CONTEXT.Process(target=run_in_group, args=arguments, kwargs={"workers": workers})
+    process.start()
+    try:
+        while len(list(out.glob("tasks/*[0-9].json"))) < markers:
+            assert process.is_alive(), errors_of(out)
+            time.sleep(0.002)
+        yield process
+    finally:
+        if group_is_alive(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def errors_of(out: Path) -> str:
+    """What the run wrote to stderr."""
+    return (out.parent / "errors.txt").read_text()
 
 
 def group_is_alive(group: int) -> bool:
@@ -67,20 +73,20 @@ def group_is_alive(group: int) -> bool:
 
 
 def wait_for_end(group: int) -> None:
-    """The interpreter's own helper process ends a moment after the run."""
+    """Workers end a moment after the run."""
     deadline = time.monotonic() + 5
     while group_is_alive(group):
         assert time.monotonic() < deadline, "a process of the run is left"
         time.sleep(0.01)
 
 
-def children(process: subprocess.Popen) -> list[int]:
+def children(process: BaseProcess) -> list[int]:
     """The workers of a run."""
     listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(pid) for pid in listed if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
-@pytest.mark.parametrize(("workers", "markers"), [(1, 1), (1, 20), (2, 8)])
+@pytest.mark.parametrize(("workers", "markers"), [(1, 1), (1, 14), (2, 8)])
 def test_a_killed_run_leaves_nothing_to_read_and_the_next_one_finishes_it(
     tokenizer: str, large: str, whole: dict, tmp_path: Path, workers: int, markers: int
 ) -> None:
@@ -88,7 +94,7 @@ def test_a_killed_run_leaves_nothing_to_read_and_the_next_one_finishes_it(
     out = tmp_path / "out"
     with running(tokenizer, large, out, workers, markers) as process:
         process.kill()
-        process.wait()
+        process.join()
         wait_for_end(process.pid)
     assert not (out / "data").exists()
     done = len(list(out.glob("tasks/*[0-9].json")))
@@ -104,10 +110,10 @@ def test_a_killed_worker_is_an_error_and_the_next_run_finishes(
     out = tmp_path / "out"
     with running(tokenizer, large, out, 2, 4) as process:
         os.kill(children(process)[0], signal.SIGKILL)
-        _, errors = process.communicate(timeout=30)
-        assert process.returncode == 1
-        assert "PrepareError: worker: expected it to finish bytes" in errors
-        assert "it died with exit code -9" in errors
+        process.join(30)
+        assert process.exitcode == 1
+        assert "PrepareError: worker: expected it to finish bytes" in errors_of(out)
+        assert "it died with exit code -9" in errors_of(out)
         wait_for_end(process.pid)
     run(CONFIG, tokenizer, large, out)
     assert tree(out) == whole
@@ -120,9 +126,9 @@ def test_ctrl_c_ends_all_at_once_and_the_next_run_finishes(
     out = tmp_path / "out"
     with running(tokenizer, large, out, 2, 4) as process:
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-        assert errors.count("Traceback") == 1
-        assert errors.endswith("KeyboardInterrupt\n")
+        process.join(30)
+        assert errors_of(out).count("Traceback") == 1
+        assert errors_of(out).endswith("KeyboardInterrupt\n")
         wait_for_end(process.pid)
     run(CONFIG, tokenizer, large, out)
     assert tree(out) == whole

@@ -33,7 +33,7 @@ def cluster() -> Iterator[object]:
 
 def test_a_node_that_dies_changes_nothing(cluster: object, tokenizer: str, tmp_path: Path) -> None:
     """Its tasks are done by another; the output is the local engine's, byte for byte."""
-    path = write(tmp_path / "texts.jsonl", documents(1500))
+    path = write(tmp_path / "texts.jsonl", documents(900))
     run(CONFIG, tokenizer, path, tmp_path / "local")
     killed = []
 
@@ -45,7 +45,7 @@ def test_a_node_that_dies_changes_nothing(cluster: object, tokenizer: str, tmp_p
 
     manifest = run(CONFIG, tokenizer, path, tmp_path / "ray", engine="ray", progress=kill)
     assert killed
-    assert manifest["num_tasks"] > 30
+    assert manifest["num_tasks"] > 20
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 

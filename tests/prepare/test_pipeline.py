@@ -1,10 +1,14 @@
+import contextlib
 import errno
+import itertools
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from streamdata.prepare import Pipeline, PrepareError, merge
+from streamdata.prepare import Pipeline, PrepareError, merge, run_directory
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
@@ -155,6 +159,64 @@ def test_a_directory_that_holds_something_else_is_refused(
     assert [path.name for path in out.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("content", ["{broken", "[1]"])
+def test_a_damaged_manifest_is_told(tokenizer: str, texts: str, tmp_path: Path, content: str) -> None:
+    """With its place; it may be somebody else's."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text(content)
+    with pytest.raises(PrepareError, match=r"out/manifest.json': expected a JSON object, got"):
+        run(SMALL, tokenizer, texts, tmp_path / "out")
+
+
+def test_an_output_that_is_a_file_is_refused(tokenizer: str, texts: str) -> None:
+    """As a directory that holds something else."""
+    with pytest.raises(PrepareError, match="expected an empty directory or one of this command, got a file"):
+        run(SMALL, tokenizer, texts, Path(texts))
+
+
+class KilledError(BaseException):
+    """Where the process would be killed."""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_killed_while_it_takes_its_directory_can_take_it_again(
+    tokenizer: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """At every step of making and clearing: the directory is never taken for somebody else's."""
+    plan = run(SMALL, tokenizer, texts, tmp_path / "whole")
+    was_killed = [True]
+    for step in itertools.count():
+        directory = run_directory.RunDirectory(tmp_path / f"out{step}")
+        if overwrite:
+            shutil.copytree(tmp_path / "whole", directory.path)
+        with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+            was_killed = kill_at(patch, step)
+            with directory.opened(plan, overwrite=overwrite):
+                pass
+        with directory.opened(plan, overwrite=overwrite):
+            assert directory.read_plan() == plan
+        if not was_killed:
+            break
+    assert step > 3
+
+
+def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[bool]:
+    """Stop before the step-th of what a run does to its directory before it works; tells whether it came to that."""
+    steps, killed = itertools.count(), []
+    for place, name in ((Path, "mkdir"), (Path, "unlink"), (Path, "rename"), (run_directory, "publish")):
+        original = getattr(place, name)
+
+        def stop(*arguments: object, original: Callable = original, **options: object) -> object:
+            if next(steps) == step:
+                killed.append(True)
+            if killed:
+                raise KilledError
+            return original(*arguments, **options)
+
+        patch.setattr(place, name, stop)
+    return killed
+
+
 def test_two_runs_at_once_are_refused(tokenizer: str, texts: str, tmp_path: Path) -> None:
     """The second is told to wait."""
 
@@ -216,6 +278,22 @@ def test_too_many_bad_records_are_an_error(tokenizer: str, tmp_path: Path, most:
     assert fresh["bad"] == {"broken line": 3}
 
 
+def test_quarantined_records_keep_the_order_of_the_input(tokenizer: str, tmp_path: Path) -> None:
+    """Whatever is wrong with them, and whenever that is found."""
+    path = write(tmp_path / "a.jsonl", [{"text": 1}, "{", {"text": "x"}, {"txt": 1}, "{"])
+    run(SMALL | {"max_bad": 4}, tokenizer, path, tmp_path / "out")
+    lines = (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()
+    assert [json.loads(line)["place"].rpartition(":")[2] for line in lines] == ["1", "2", "4", "5"]
+
+
+@pytest.mark.parametrize("none", [0, "0%", "0.0%"])
+def test_no_bad_record_at_all_is_the_default(tokenizer: str, tmp_path: Path, none: object) -> None:
+    """However nought is written, the first one ends the run with its place."""
+    path = write(tmp_path / "a.jsonl", broken(9, 5))
+    with pytest.raises(PrepareError, match=r"a.jsonl:6: broken line"):
+        run(SMALL | {"max_bad": none}, tokenizer, path, tmp_path / "out")
+
+
 def test_an_input_that_is_all_bad_ends_soon(tokenizer: str, tmp_path: Path) -> None:
     """Not after hours."""
     path = write(tmp_path / "a.jsonl", ["{"] * 10000)
@@ -229,6 +307,9 @@ def test_an_input_of_which_nothing_is_left_is_an_error(tokenizer: str, tmp_path:
     path = write(tmp_path / "a.jsonl", [{"text": "x"}] * 5)
     with pytest.raises(PrepareError, match="expected tokens, got none of 5 records: 5 fewer than min_chars"):
         run(SMALL | {"min_chars": 2}, tokenizer, path, tmp_path / "out")
+    write(tmp_path / "a.jsonl", [{"text": 1}] * 5)
+    with pytest.raises(PrepareError, match="got none of 5 records: 5 wrong type"):
+        run(SMALL | {"max_bad": "100%"}, tokenizer, path, tmp_path / "bad")
 
 
 def test_the_manifest_says_what_went_in_and_came_out(tokenizer: str, texts: str, tmp_path: Path) -> None:

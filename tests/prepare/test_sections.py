@@ -168,3 +168,22 @@ def test_a_record_without_a_usable_domain_is_bad(record: dict) -> None:
     """It has no place in the output."""
     with pytest.raises(BadRecordError):
         extract(record, {"field": "a", "action": "train"}, domain_key="d")
+
+
+@pytest.mark.parametrize("role", [["user"], {"a": 1}, None, 5], ids=str)
+def test_a_role_that_is_no_name_is_a_bad_record(role: object) -> None:
+    """Not an error of ours, whatever its type."""
+    section = {"field": "m", "action": "$role"}
+    with pytest.raises(BadRecordError, match=r"expected a name, got") as caught:
+        extract({"m": [{"role": role, "content": "x"}, ASSISTANT]}, section)
+    assert (caught.value.reason, caught.value.field) == ("unknown role", "m[0].role")
+
+
+@pytest.mark.parametrize("value", [1e39, -1e300, float("nan"), float("inf")], ids=str)
+def test_numbers_that_float32_does_not_hold_are_bad_records(value: float) -> None:
+    """They would be stored as infinity."""
+    sources = {name: [{"field": name, "action": "mask"}] for name in ("prompts", "responses")}
+    sources["responses"][0]["action"] = "train"
+    config = load_config({"train_type": "grpo", "sources": sources | {"rewards": [{"field": "w", "action": "value"}]}})
+    with pytest.raises(BadRecordError, match="expected numbers of float32"):
+        Extractor(config, lambda _: False)({"prompts": "p", "responses": ["r"], "w": [0.5, value]})

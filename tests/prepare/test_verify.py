@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from streamdata.prepare import PrepareError
 from streamdata.prepare.verify import verify
 from tests.prepare.runs import PRETRAIN, run
 
@@ -67,6 +68,14 @@ def test_damage_of_any_kind_is_told(output: Path, damage: Callable[[Path], None]
     assert verify(output) == []
     damage(output)
     assert any(told in problem for problem in verify(output))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tasks/00000.json"])
+def test_a_file_of_the_run_that_is_no_json_is_named(output: Path, name: str) -> None:
+    """Its own files may be damaged too."""
+    (output / name).write_text("{broken")
+    with pytest.raises(PrepareError, match=f"{name}': expected a JSON object"):
+        verify(output)
 
 
 def test_ids_are_checked_against_the_vocabulary(output: Path) -> None:
