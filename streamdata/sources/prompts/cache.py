@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from streamdata.errors import SourceError
 from streamdata.shards.publish import cache_directory, publish_written, temporary_beside
 
 _PIECE_BYTES = 16 << 20
+_DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 
 class Stamp(NamedTuple):
@@ -95,10 +97,18 @@ class Cache:
 
         Raises:
             FileNotFoundError: There is no such file.
+            SourceError: What is remembered is damaged.
         """
         stamp = stamp_of(path)
         name = hashlib.blake2b(repr(stamp).encode(), digest_size=16).hexdigest()
-        return self.get(f"digests/{name}", lambda target: _write_digest(path, target)).read_text("ascii")
+        found = self.get(f"digests/{name}", lambda target: _write_digest(path, target))
+        content = found.read_bytes()
+        if not _DIGEST.fullmatch(content):
+            raise SourceError(
+                f"'{found}': expected a hash of 32 hexadecimal digits, got {content[:40]!r}\n"
+                "  Delete the file; the next start makes it again."
+            )
+        return content.decode("ascii")
 
 
 def _write_digest(path: str, target: Path) -> None:

@@ -44,7 +44,7 @@ class PromptConfig:
         return_raw_chat: Emit the messages as `raw_prompt`.
         return_full_prompt: Emit the rendered text as `full_prompts`.
         return_multi_modal_inputs: Emit what the processor made of the media, not only the media.
-        need_tools_kwargs: Refuse a row without tools_kwargs; a row's own `extra_info.need_tools_kwargs` goes first.
+        need_tools_kwargs: Warn of a row without tools_kwargs; a row's own `extra_info.need_tools_kwargs` goes first.
         chat_template_func: Renders instead of the template: `fn(messages, tools=…, **apply_chat_template_kwargs)`.
         apply_chat_template_kwargs: For the template; `add_generation_prompt` is True unless it says otherwise.
         tool_config_path: A YAML file of tools for all rows that bring none.

@@ -68,7 +68,17 @@ def choose_rows(reader: PromptReader) -> Kept:
         logger.warning("%s: dropped %d of %d rows: %s", WHO, len(numbers) - len(stay), len(numbers), _told(dropped))
     if len(stay) == len(rows):
         return Kept(None, len(rows), {})
-    return Kept(cache.get(name, lambda path: stay.astype("<i8").tofile(path)), len(stay), dropped)
+    return Kept(_stored_numbers(cache, name, stay), len(stay), dropped)
+
+
+def _stored_numbers(cache: Cache, name: str, stay: Int64s) -> Path:
+    """The file of the numbers; one that is damaged is made again."""
+
+    def write(path: Path) -> None:
+        stay.astype("<i8").tofile(path)
+
+    path = cache.get(name, write)
+    return path if path.stat().st_size == stay.nbytes else cache.publish(name, write)
 
 
 def _wanted(total: int, config: PromptConfig) -> Int64s | None:

@@ -58,8 +58,10 @@ def read_chat(row: Row, prompt_key: str, media_keys: Mapping[str, str], *, typed
 
 
 def is_empty(row: Row, prompt_key: str) -> bool:
-    """Whether a prompt says nothing: no messages, or none with a content or a call."""
-    messages = row.get(prompt_key)
+    """Whether a prompt says nothing: no messages, or none with a content or a call; a row without it is no prompt."""
+    if prompt_key not in row:
+        return False
+    messages = row[prompt_key]
     return not messages or not any(_says_something(message) for message in messages)
 
 
@@ -83,15 +85,22 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
     Raises:
         ValueError: They are no schemas.
     """
-    tools = json.loads(value) if isinstance(value, str) else value
-    if not tools:
-        return None
-    tools = [tools] if isinstance(tools, dict) else tools
-    # What was JSON is as its writer meant it; only dicts of Arrow's own have padding.
-    read = [json.loads(tool) if isinstance(tool, str) else _arrows(tool, value) for tool in tools]
+    try:
+        tools = json.loads(value) if isinstance(value, str) else value
+        if not tools:
+            return None
+        tools = tools if isinstance(tools, list) else [tools]
+        # What was JSON is as its writer meant it; only dicts of Arrow's own have padding.
+        read = [json.loads(tool) if isinstance(tool, str) else _arrows(tool, value) for tool in tools]
+    except json.JSONDecodeError as error:
+        raise _no_schemas(value) from error
     if not all(isinstance(tool, dict) for tool in read):
-        raise ValueError(f"tools: expected JSON schemas, got {value!r}\n  Store a list of dicts, or its JSON text.")
+        raise _no_schemas(value)
     return read
+
+
+def _no_schemas(value: Any) -> ValueError:
+    return ValueError(f"tools: expected JSON schemas, got {value!r}\n  Store a list of dicts, or its JSON text.")
 
 
 def _arrows(tool: Any, column: Any) -> Any:

@@ -57,6 +57,18 @@ def test_the_digest_is_of_the_content(tmp_path):
     assert cache.digest(str(path)) != first
 
 
+@pytest.mark.parametrize("content", [b"", b"../../../../etc/passwd", b"\xff" * 32])
+def test_a_damaged_digest_is_an_error(content, tmp_path):
+    """It would name files, and rows."""
+    path, cache = tmp_path / "data", Cache(str(tmp_path / "cache"))
+    path.write_bytes(b"x" * 1000)
+    cache.digest(str(path))
+    (remembered,) = (tmp_path / "cache" / "digests").glob("[!.]*[!k]")
+    remembered.write_bytes(content)
+    with pytest.raises(SourceError, match="Delete the file"):
+        cache.digest(str(path))
+
+
 def test_a_cache_that_cannot_be_written_says_so(tmp_path):
     """And what to set."""
     (tmp_path / "file").touch()

@@ -87,7 +87,7 @@ def test_a_second_start_measures_nothing(tokenizer, tmp_path, monkeypatch):
         {"chat_template_func": lambda messages, **_: messages[0]["content"]},
         {"prompt_key": "data_source"},
     ],
-    ids=str,
+    ids=lambda change: next(iter(change)),
 )
 def test_what_lengths_depend_on_is_noticed(change, tokenizer, tmp_path, monkeypatch):
     """Settings of the template, a function instead of it, another column."""
@@ -193,6 +193,15 @@ def test_no_rows_at_all_is_an_error(tokenizer, tmp_path):
     with pytest.raises(SourceError, match="expected rows"):
         RLHFDataset(empty, tokenizer, {})
     assert len(RLHFDataset([path, empty], tokenizer, {})) == 1
+
+
+def test_damaged_numbers_of_kept_rows_are_written_again(tokenizer, tmp_path):
+    """A file cut short would end the dataset in the middle."""
+    path = sums(tmp_path / "a.parquet", 12, words=2)
+    expected = prompts_of(RLHFDataset(path, tokenizer, {"max_prompt_length": 45}))
+    (numbers,) = (tmp_path / "cache").rglob("*.i64")
+    numbers.write_bytes(numbers.read_bytes()[:-8])
+    assert prompts_of(RLHFDataset(path, tokenizer, {"max_prompt_length": 45})) == expected
 
 
 def test_the_numbers_of_kept_rows_are_mapped(tokenizer, tmp_path):

@@ -23,7 +23,6 @@ PICTURE = picture(6, 4)
         PICTURE,
         PICTURE.convert("RGBA"),
     ],
-    ids=repr,
 )
 def test_an_image_comes_in_many_ways(value, tmp_path):
     """Always as RGB; a relative path begins where the data lies."""
@@ -55,7 +54,6 @@ def test_a_video_is_an_array_of_its_frames(tmp_path):
         ("video", [], "expected a list of frames"),
         ("video", [PICTURE, Image.new("RGB", (3, 3))], "frames of one size"),
     ],
-    ids=repr,
 )
 def test_what_cannot_be_opened_says_which(kind, value, message, tmp_path):
     """With its number in the row."""

@@ -105,6 +105,11 @@ def test_an_empty_prompt_says_nothing(prompt, empty):
     assert is_empty({"prompt": prompt}, "prompt") is empty
 
 
+def test_a_row_without_the_column_is_not_empty():
+    """A wrong `prompt_key` would drop all rows as empty; so it is told as what it is."""
+    assert not is_empty({"question": user("x")}, "prompt")
+
+
 @pytest.mark.parametrize("prompt", [None, [], "text", ["text"], {"role": "user"}])
 def test_what_is_no_list_of_messages_is_refused(prompt):
     """With the column's name."""
@@ -129,7 +134,7 @@ def test_a_row_may_have_no_tools(column):
     assert read_tools(column) is None
 
 
-@pytest.mark.parametrize("column", [[3], "[3]", ["[3]"]])
+@pytest.mark.parametrize("column", [[3], "[3]", ["[3]"], "3", "{no JSON", ["{no JSON"]])
 def test_what_is_no_schema_is_refused(column):
     """With what to store."""
     with pytest.raises(ValueError, match="expected JSON schemas"):

@@ -55,3 +55,14 @@ def test_the_sampler_resumes_exactly(tokenizer, tmp_path):
     again = ResumableDistributedSampler(dataset, num_replicas=1, rank=0)
     again.load_state_dict(state)
     assert batches(again) == whole[2:]
+
+
+@pytest.mark.parametrize("taken", range(13))
+def test_the_sampler_resumes_within_a_group(taken, tokenizer, tmp_path):
+    """Of the copies of a prompt, which stay side by side."""
+    dataset = RLHFDataset(sums(tmp_path / "a.parquet", 4), tokenizer, {"max_prompt_length": 64, "repeat": 3})
+    samplers = [ResumableDistributedSampler(dataset, num_replicas=1, rank=0) for _ in range(2)]
+    whole = [dataset[number]["uid"] for number in samplers[0]]
+    assert whole == [uid for uid in whole[::3] for _ in range(3)]
+    samplers[1].load_state_dict(samplers[0].state_dict(delivered=taken))
+    assert [dataset[number]["uid"] for number in samplers[1]] == whole[taken:]

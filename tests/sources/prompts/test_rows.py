@@ -9,6 +9,7 @@ import pytest
 
 from streamdata.errors import SourceError
 from streamdata.sources.prompts import rows as module
+from streamdata.sources.prompts.cache import Cache
 from streamdata.sources.prompts.rows import Rows
 from tests.sources.prompts.prompt_files import sums, user, write
 
@@ -28,6 +29,29 @@ def test_several_files_follow_one_another(tmp_path):
         assert (rows[2]["extra_info"]["index"], rows[3]["level"]) == (102, 1)
         assert [rows.locate(number) for number in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert rows.place(3).endswith("b.parquet', row 0")
+
+
+NESTED = [
+    pa.array(["a", None, "é"]),
+    pa.array([[1], [], [2, 3]], pa.list_(pa.int8())),
+    pa.array([[{"x": 1}], None, [{"x": None}, {"x": 2}]]),
+    pa.array([{"x": [{"y": "a"}], "z": None}, {"x": [], "z": 1.5}, {"x": None, "z": 2.0}]),
+    pa.array([{"x": 1}, None, {"x": 3}]),
+    pa.array([[["a"], []], [], [["b", "c"], None]]),
+    pa.array([[{"x": {"y": [1, 2]}}], [{"x": {"y": []}}], []]),
+    pa.array([[("k", 1)], [], [("l", 2)]], pa.map_(pa.string(), pa.int64())),
+    pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
+    pa.array([["a"], ["b", "c"], []], pa.large_list(pa.string())),
+]
+
+
+@pytest.mark.parametrize("array", NESTED, ids=lambda array: str(array.type))
+@pytest.mark.parametrize("begin", [0, 1])
+def test_values_are_those_of_pyarrow(array, begin):
+    """Nested, with nulls and without, of arrays that are a part of others too."""
+    array = array.slice(begin)
+    read = module.read_value(array)
+    assert [read(place) for place in range(len(array))] == array.to_pylist()
 
 
 def test_a_row_belongs_to_whoever_asked(tmp_path):
@@ -85,6 +109,31 @@ def test_rows_pickle_as_paths(tmp_path):
     data = pickle.dumps(rows)
     assert len(data) < 1000
     assert pickle.loads(data)[499] == rows[499]
+
+
+def test_a_file_that_changes_after_it_was_hashed_is_refused(tmp_path, monkeypatch):
+    """Its new rows may not be kept under the hash of the old ones."""
+    path = sums(tmp_path / "a.parquet", 3)
+    hash_old = Cache.digest
+
+    def then_change(cache, name):
+        digest = hash_old(cache, name)
+        sums(tmp_path / "a.parquet", 4)
+        return digest
+
+    monkeypatch.setattr(Cache, "digest", then_change)
+    with pytest.raises(SourceError, match="one that changed while it was read"):
+        Rows(path)
+
+
+@pytest.mark.parametrize("size", [0, 8, 500])
+def test_a_damaged_file_of_rows_says_what_to_do(size, tmp_path):
+    """With its path: it is in a cache that nobody looks at."""
+    path = sums(tmp_path / "a.parquet", 3)
+    arrow = Rows(path).files[0].arrow
+    arrow.write_bytes(arrow.read_bytes()[:size])
+    with pytest.raises(SourceError, match=f"'{arrow}'.*\n.*Delete it"):
+        Rows(path)
 
 
 def test_use_shm_reads_from_shared_memory(tmp_path, monkeypatch):
