@@ -42,7 +42,8 @@ class RawBatch(NamedTuple):
     Attributes:
         first: The number of the first, from 0. Blank lines count, so that lines can be named.
         records: A line, a row, or None for a blank line.
-        size_bytes: How much input this was.
+        size_bytes: How much of the file this was: of parquet by the number of rows, of a compressed file all at its
+            end, with no records.
     """
 
     first: int
@@ -95,6 +96,8 @@ class TaskInput:
             return
         with self._source() as source:
             yield from self._lines(_Hashed(source, self._hash, self._task.url))
+        if is_sequential(self._task.url):
+            yield RawBatch(0, [], self._task.end - self._task.begin)
 
     def digest(self) -> str:
         """BLAKE2b of what was read, once all was: of the lines (uncompressed), or of the parquet file's bytes."""
@@ -111,7 +114,8 @@ class TaskInput:
         for lines in lines_of(source):
             bounds = zip(lines.starts.tolist(), lines.ends.tolist(), lines.is_blank.tolist(), strict=True)
             records = [None if is_blank else lines.buffer[start:end] for start, end, is_blank in bounds]
-            yield RawBatch(number, records, int(lines.ends[-1]) + 1 - int(lines.starts[0]))
+            size_bytes = 0 if is_sequential(self._task.url) else int(lines.ends[-1]) + 1 - int(lines.starts[0])
+            yield RawBatch(number, records, size_bytes)
             number += len(records)
 
     @contextmanager
@@ -147,13 +151,14 @@ class TaskInput:
         source = byte_source(task.url)
         for offset in range(task.begin, task.end, _COUNT_STEP):
             self._hash.update(source.read(min(_COUNT_STEP, task.end - offset), offset))
-        groups = [at for at, (start, _) in enumerate(_row_groups(task.url)) if task.begin <= start < task.end]
+        groups = {at: rows for at, (start, rows) in enumerate(_row_groups(task.url)) if task.begin <= start < task.end}
         if not groups:
             return
+        num_rows = sum(groups.values())
         with _parquet_file(task.url) as file:
-            for table in file.iter_batches(PARQUET_ROWS, row_groups=groups, use_threads=False):
+            for table in file.iter_batches(PARQUET_ROWS, row_groups=list(groups), use_threads=False):
                 rows = table.to_pylist()
-                yield RawBatch(number, rows, table.nbytes)
+                yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
                 number += len(rows)
         check_stamp(task.url, task.stamp)
 

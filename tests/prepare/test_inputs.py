@@ -59,6 +59,17 @@ def test_a_compressed_file_is_one_task_of_the_same_records(tmp_path: Path, suffi
     assert read(task)[1:] == read(whole)[1:]
 
 
+def test_what_was_read_adds_up_to_the_files(tmp_path: Path) -> None:
+    """Progress compares it with their sizes; compressed and columnar files hold more than these say."""
+    records = [{"n": "much the same " * 9} for _ in range(3000)]
+    plain = Path(write(tmp_path / "a.jsonl", records))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "c.parquet", row_group_size=800)
+    for task in plan_tasks([str(tmp_path)], 1 << 30):
+        read_bytes = sum(batch.size_bytes for batch in TaskInput(task).batches())
+        assert read_bytes == pytest.approx(task.end - task.begin, abs=len(records))
+
+
 @pytest.mark.parametrize("task_bytes", [300, 1000, 1 << 20])
 def test_parquet_is_cut_by_its_row_groups(tmp_path: Path, task_bytes: int) -> None:
     """Each is in the task where it starts; rows count from 1 over the file."""
