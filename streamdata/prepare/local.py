@@ -5,7 +5,9 @@ import multiprocessing
 import pickle
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -54,12 +56,13 @@ class _Pool:
 
     def __enter__(self) -> Self:
         context = multiprocessing.get_context("spawn")  # the tokenizer has threads, which a fork would lose
-        for _ in range(self._workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(self._job, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            self._processes[ours] = process
+        with _interrupts_kept_back():
+            for _ in range(self._workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(self._job, theirs), daemon=True)
+                process.start()
+                theirs.close()
+                self._processes[ours] = process
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -104,6 +107,17 @@ class _Pool:
             ) from error
 
 
+@contextmanager
+def _interrupts_kept_back() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal, but the run ends its own: they inherit that it is blocked."""
+    resource_tracker.ensure_running()  # it would be started on the way, and unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ready(connections: list[Connection]) -> list[Connection]:
     """Those of them that have something to tell, once one has."""
     return [found for found in wait(connections) if isinstance(found, Connection)]
@@ -112,7 +126,6 @@ def _ready(connections: list[Connection]) -> list[Connection]:
 def _work(job: Job, connection: Connection) -> None:
     """A process of the pool. It ends with the run, however that ends."""
     end_with_trainer()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the run ends its own
     with (Path(job.work) / "workers.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         try:
