@@ -120,9 +120,7 @@ class ChatEncoder:
         others = [messages.span(number) for number in trained if number not in assistants]
         if set(assistants) <= set(trained):
             return text, others + marks
-        if len(marks) == len(assistants):
-            return text, others + [mark for number, mark in zip(assistants, marks, strict=True) if number in trained]
-        # Several blocks in a message, or none in some: those that touch what a message says are its own.
+        # A message may have several blocks, or none: those that touch what it says are its own.
         own = [messages.span(number) for number in trained if number in assistants]
         return text, others + [mark for mark in marks if any(mark[0] < end and begin < mark[1] for begin, end in own)]
 

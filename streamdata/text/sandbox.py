@@ -1,10 +1,11 @@
-"""Chat templates in the sandbox of transformers, with limits: text, steps of loops, size of repeated values.
+"""Chat templates in the sandbox of transformers, with limits: text, steps of loops, size of joined and repeated values.
 
 A template comes with a tokenizer's files and is not trusted. The sandbox keeps it from the interpreter; it does not
 keep it from looping for ever or from printing without end, so every loop and macro counts its steps here, and the text
 is taken piece by piece.
 
-TODO(templates): a value that grows by concatenation inside the template is not measured before it is printed.
+TODO(templates): what one filter or method makes at once, such as by padding to a width, or by turning a list that holds
+a long text many times into text, is not measured before it is printed.
 """
 
 import functools
@@ -35,6 +36,10 @@ class _Budget:
         self.steps -= 1
         if self.steps < 0:
             raise OverflowError(f"its loops take more than {MAX_STEPS:,} steps")
+
+    def check_size(self, size: int, does: str) -> None:
+        if size > self.chars:
+            raise OverflowError(f"it {does} a value to {size:,} items (max_chars)")
 
 
 _budget: ContextVar[_Budget] = ContextVar("budget of the template that is being rendered")
@@ -96,6 +101,7 @@ def compile_template(source: str) -> SandboxedTemplate:
     for node in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
         step = nodes.ExprStmt(nodes.EnvironmentAttribute("step"), lineno=node.lineno)
         node.body.insert(0, step)
+    tree = _concatenations_through(tree)
     code = environment.compile(tree.set_environment(environment), "<chat template>", "<chat template>")
     template = environment.template_class.from_code(environment, code, environment.make_globals(None))
     marked = any(node.name == "mark" for node in tree.find_all(nodes.ExtensionAttribute))
@@ -109,11 +115,16 @@ def _limited_environment() -> Any:
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     class LimitedEnvironment(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**"})
+        intercepted_binops = frozenset({"*", "**", "+"})
 
         @property
         def step(self) -> None:
             _budget.get().step()
+
+        def concatenated(self, *parts: Any) -> str:
+            texts = list(map(str, parts))
+            _budget.get().check_size(sum(map(len, texts)), "joins")
+            return "".join(texts)
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             _check_binop(operator, left, right)
@@ -121,8 +132,10 @@ def _limited_environment() -> Any:
 
     environment: Any = _compile_jinja_template("").environment.overlay()
     environment.__class__ = LimitedEnvironment
-    # Without it the text depends on the day; see `ChatRenderer`.
-    environment.globals = {name: value for name, value in environment.globals.items() if name != "strftime_now"}
+    # Without these the text is the same at all times; for the day see `ChatRenderer`.
+    unsteady = {"strftime_now", "lipsum"}
+    environment.globals = {name: value for name, value in environment.globals.items() if name not in unsteady}
+    environment.filters = {name: value for name, value in environment.filters.items() if name != "random"}
     environment.extensions = {
         key: extension for key, extension in environment.extensions.items() if "generation" not in extension.tags
     }
@@ -135,9 +148,27 @@ def _check_binop(operator: str, left: Any, right: Any) -> None:
         if abs(left) > MAX_BASE or abs(right) > MAX_EXPONENT:
             raise OverflowError(f"it raises {left:.9g} to the power of {right:.9g}")
         return
-    for value, times in ((left, right), (right, left)):
-        if isinstance(times, int) and hasattr(value, "__len__") and len(value) * times > _budget.get().chars:
-            raise OverflowError(f"it repeats a value to {len(value) * times:,} items (max_chars)")
+    sizes = [len(value) if hasattr(value, "__len__") else 0 for value in (left, right)]
+    if operator == "+":
+        _budget.get().check_size(sum(sizes), "joins")
+        return
+    for size, times in zip(sizes, (right, left), strict=True):
+        if isinstance(times, int):
+            _budget.get().check_size(size * times, "repeats")
+
+
+def _concatenations_through(tree: Any) -> Any:
+    """The tree of a template, whose `~` is measured."""
+    from jinja2 import nodes
+    from jinja2.visitor import NodeTransformer
+
+    class Transformer(NodeTransformer):
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 (jinja's name)
+            self.generic_visit(node)
+            call = nodes.Call(nodes.EnvironmentAttribute("concatenated"), node.nodes, [], None, None)
+            return call.set_lineno(node.lineno)
+
+    return Transformer().visit(tree)
 
 
 @functools.cache

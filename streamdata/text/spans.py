@@ -22,7 +22,8 @@ from typing import Final
 from streamdata.text.templates import Conversation, Message
 from streamdata.text.turns import Span, Turn, find_turns
 
-_PROBE: Final = "\ue0f1\ue0f2\ue0f3"
+_PROBES: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0x110000))
+"""Characters for private use. A probe must begin as no content does."""
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -40,9 +41,7 @@ class MessageSpans:
         self._messages = conversation.messages
         self._text = text
         self._turn_ends = turn_ends
-        self._probe = _PROBE
-        while self._probe in text:
-            self._probe += _PROBE[-1]
+        self._probe = next(probe for probe in map(chr, _PROBES) if probe not in text)
 
     def span(self, number: int) -> Span:
         """Returns [begin, end) of what a message says, its end of turn included, its header not.

@@ -100,6 +100,12 @@ QWEN3 = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}
 {%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"""
 
+# All that the assistant says, its thoughts and calls of tools too, up to its end of turn.
+QWEN3_MARKED = QWEN3.replace("{{- '<|im_start|>assistant\\n' }}", "{{- '<|im_start|>assistant\\n' }}{% generation %}")
+QWEN3_MARKED = QWEN3_MARKED.replace(
+    "{%- endfor %}\n{{- '<|im_end|>\\n' }}", "{%- endfor %}\n{{- '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+)
+
 DEEPSEEK = """\
 {{- '<|begin|>' }}
 {%- for message in messages %}
@@ -119,6 +125,7 @@ TEMPLATES = {
     "mistral": MISTRAL,
     "gemma": GEMMA,
     "qwen3": QWEN3,
+    "qwen3_marked": QWEN3_MARKED,
     "deepseek": DEEPSEEK,
 }
 

@@ -17,6 +17,7 @@ CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 REASONED = {"role": "assistant", "content": "I look", "reasoning_content": "where", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "content": "sat"}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+LAST = "<think>\n\n</think>\n\na cat<|im_end|>"
 CALL_TEXT = '<tool_call>\n{"name": "look", "arguments": {"at": "mat"}}\n</tool_call>'
 
 
@@ -90,6 +91,18 @@ CASES = {
             [f"{CALL_TEXT}<|im_end|>", "a cat<|im_end|>"],
         ),
     ],
+    "qwen3_marked": [
+        ([SYSTEM, ASK, THOUGHT, AGAIN, SAY], {}, ["a cat<|im_end|>", "<think>\n\n</think>\n\na cat<|im_end|>"]),
+        (
+            [ASK, REASONED, RESULT, RESULT, THOUGHT],
+            {"tools": TOOLS},
+            [
+                f"<think>\nwhere\n</think>\n\nI look\n{CALL_TEXT}<|im_end|>",
+                "<think>\nthe cat\n</think>\n\na cat<|im_end|>",
+            ],
+        ),
+        ([ASK, {**THOUGHT, "train": False}, AGAIN, CALLS, RESULT, SAY], {}, [f"{CALL_TEXT}<|im_end|>", LAST]),
+    ],
     "deepseek": [
         ([SYSTEM, ASK, SAY], {}, ["a cat<|eos|>"]),
         ([ASK, THOUGHT, AGAIN, SAY], {}, ["\n\na cat<|eos|>", "a cat<|eos|>"]),
@@ -141,6 +154,19 @@ def test_a_message_may_have_several_marked_parts(tokenizer):
     assert trained_pieces(tokenizer, both) == ["a cat", "<|im_end|>", "good", "<|im_end|>"]
     one = encode_chat(tokenizer, [ASK, SAY, AGAIN, {"role": "assistant", "content": "good", "train": False}])
     assert trained_pieces(tokenizer, one) == ["a cat", "<|im_end|>"]
+
+
+def test_blocks_belong_to_the_message_they_lie_in(tokenizer):
+    """Two in one message and none in the next are not one for each."""
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'user' %}{{ m.content }}"
+        "{% elif loop.first or loop.index0 == 1 %}{% generation %}a{% endgeneration %}{{ m.content }}"
+        "{% generation %}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    first, second = {**SAY, "train": False}, {**WELL, "train": False}
+    assert trained_pieces(tokenizer, encode_chat(tokenizer, [ASK, SAY, AGAIN, second])) == ["a", "<|im_end|>"]
+    assert encode_chat(tokenizer, [ASK, first, AGAIN, WELL]).num_trained == 0
 
 
 def test_a_template_does_not_see_who_is_trained(tokenizer):

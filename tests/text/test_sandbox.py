@@ -27,6 +27,20 @@ def tokenizer(tmp_path):
         ("{{ 10**10 * [1] }}", "repeats a value to 10,000,000,000 items"),
         ("{{ 9 ** 999 }}", "raises 9 to the power of 999"),
         ("{{ 9 ** 60 ** 60 }}", "to the power of 60"),
+        (
+            "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "joins a value to",
+        ),
+        (
+            "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+            "joins a value to",
+        ),
+        (
+            "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+            "joins a value to",
+        ),
+        ("{{ messages | random }}", "No filter named 'random'"),
+        ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
@@ -40,6 +54,13 @@ def test_a_template_that_fails_or_passes_a_limit_is_an_error(tokenizer, template
     with pytest.raises(ValueError, match=rf"chat template of '.*{problem}.*\n  ") as caught:
         render_chat(tokenizer, CHAT, max_chars=5000)
     assert tokenizer.name_or_path in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", ["'a' ~ 1 ~ none ~ messages[0].role ~ true", "('<' | e) ~ '&' ~ ['x'] ~ ('a' ~ 2.5)"])
+def test_joining_gives_the_text_of_transformers(tokenizer, parts):
+    """Of whatever is joined."""
+    tokenizer.chat_template = f"{{{{ {parts} }}}}{{% set x = {parts} %}}{{{{ x + x | upper }}}}"
+    assert render_chat(tokenizer, CHAT) == tokenizer.apply_chat_template(CHAT, tokenize=False)
 
 
 def test_limits_are_each_renderings_own(tokenizer):

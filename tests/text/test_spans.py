@@ -71,14 +71,17 @@ def test_a_message_that_is_not_trained_need_not_be_found(tokenizer):
         encode_chat(tokenizer, [ASK, SAY, *chat[2:]])
 
 
-@pytest.mark.parametrize("place", [0, 1, 3])
-@pytest.mark.parametrize("text", ["\ue0f1\ue0f2\ue0f3", "\ue0f1\ue0f2\ue0f3\ue0f3 \ue0f10\ue0f2"])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("text", ["\ue000", "\ue000\ue001 \ue0f10\ue0f2", "\ue0f1\ue0f2"])
 def test_data_that_looks_like_a_probe_is_text(tokenizer, place, text):
-    """It is trained or masked as any other."""
+    """It is trained or masked as any other, at the end of a message or at its beginning."""
     tokenizer.chat_template = QWEN3
-    messages = [dict(message) for message in (ASK, SAY, AGAIN, SAY)]
-    messages[place]["content"] += text
-    expected = [messages[1]["content"] + "<|im_end|>", f"<think>\n\n</think>\n\n{messages[3]['content']}<|im_end|>"]
+    messages = [dict(message) for message in (ASK, SAY, {**AGAIN, "train": True}, SAY)]
+    messages[place]["content"] = text + messages[place]["content"] + text
+    thought = "<think>\n\n</think>\n\n"
+    expected = [
+        f"{before}{messages[number]['content']}<|im_end|>" for number, before in ((1, ""), (2, ""), (3, thought))
+    ]
     assert trained_pieces(tokenizer, encode_chat(tokenizer, messages)) == expected
 
 
