@@ -116,10 +116,6 @@ class _Builder:
             refuse(self.places.problem(path, f"{type(exc).__name__}: {exc}", target=name), exc)
 
     def _check_params(self, call: object, name: str, params: dict[Any, Any], path: Path) -> None:
-        for key in params:
-            if not isinstance(key, str):
-                message = f"expected a parameter's name, got {key!r}"
-                refuse(self.places.problem((*path, "params", key), message, key=True, target=name))
         parameters = parameters_of(call)
         for key, message in parameters.mismatches(params) if parameters else ():
             at = path if key is None else (*path, "params", key)

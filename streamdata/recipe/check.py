@@ -105,6 +105,6 @@ class _Check:
         if not isinstance(params, dict | None):
             return
         for parameters in wanted:
-            for key, message in parameters.mismatches([str(name) for name in params or {}]):
+            for key, message in parameters.mismatches([name for name in params or {} if isinstance(name, str)]):
                 at = path if key is None else (*path, "params", key)
                 self.report(document.places.problem(at, message, key=key is not None, target=node["target"]))

@@ -132,19 +132,14 @@ class _Loader:
 
 def _check_shape(node: dict[Any, Any], path: Path, places: Places, report: Report) -> None:
     """Checks a mapping that is to be built, as far as that needs no import."""
-
-    def problem(key: str, message: str) -> None:
-        report(places.problem((*path, key), message, key=True))
-
     kind = "target" if "target" in node else "include"
     value = node[kind]
     if value is not UNKNOWN and (not isinstance(value, str) or not value):
         report(places.problem((*path, kind), f"expected text after {kind!r}, got {value!r}"))
     if kind == "target" and "include" in node:
-        problem("include", "expected either 'target' or 'include', got both")
-    if kind == "target" and "params" in node and not isinstance(node["params"], dict | None | type(UNKNOWN)):
-        message = f"expected a mapping or null as params, got {node['params']!r}"
-        report(places.problem((*path, "params"), message))
+        report(places.problem((*path, "include"), "expected either 'target' or 'include', got both", key=True))
+    if kind == "target":
+        _check_params(node.get("params"), str(value), (*path, "params"), places, report)
     others = attributes(node)
     if kind == "target" and "params" not in node and others:
         names = ", ".join(map(str, others))
@@ -153,3 +148,13 @@ def _check_shape(node: dict[Any, Any], path: Path, places: Places, report: Repor
     for key in others:
         if not isinstance(key, str) or (key.startswith("__") and key.endswith("__")):
             report(places.problem((*path, key), f"expected the name of an attribute, got {key!r}", key=True))
+
+
+def _check_params(params: Any, target: str, path: Path, places: Places, report: Report) -> None:
+    if isinstance(params, dict):
+        for key in params:
+            if not isinstance(key, str):
+                message = f"expected a parameter's name, got {key!r}"
+                report(places.problem((*path, key), message, key=True, target=target))
+    elif params is not None and params is not UNKNOWN:
+        report(places.problem(path, f"expected a mapping or null as params, got {params!r}"))

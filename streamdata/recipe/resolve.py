@@ -4,12 +4,13 @@ Every node is asked for by itself, so that a problem is known by its path and th
 interpolations that point at whole nodes multiply a document just as aliases do.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
 
-from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError
+from streamdata.recipe.places import Key, Path, Places, Problem, Report, UnreadableError
 from streamdata.recipe.variables import UNKNOWN, References
 from streamdata.recipe.yaml_tree import MAX_DEPTH, MAX_REPEATED_NODES
 
@@ -63,26 +64,58 @@ def _with_valid_grammar(tree: Any, path: Path, references: References, places: P
     return tree
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What a node was resolved to. Holding the node keeps its `id` its own."""
+
+    node: Any
+    value: Any
+    size: int
+    height: int
+
+
 class _Resolution:
     def __init__(self, references: References, places: Places, report: Report, limit: int) -> None:
         self.references = references
         self.places = places
-        self.report = report
+        self._report = report
         self.left = limit
+        self.deepest = 0
+        self.reported = 0
+        self.known: dict[int, _Known] = {}
 
     def node(self, node: Any, path: Path) -> Any:
         """The value of a node that OmegaConf gave, and of what is below it."""
+        if isinstance(node, DictConfig | ListConfig):
+            known = self.known.get(id(node))
+            return self._resolved(node, path) if known is None else self._again(known, path)
         self._bound(path)
-        if isinstance(node, DictConfig):
-            # `list` first: resolving a child may touch the config that is iterated.
-            return {key: self._child(node, key, path) for key in list(node.keys())}
-        if isinstance(node, ListConfig):
-            return [self._child(node, index, path) for index in range(len(node))]
         if isinstance(node, dict):  # a plain one comes from a resolver
             return {key: self.node(child, (*path, key)) for key, child in node.items()}
         if isinstance(node, list):
             return [self.node(child, (*path, index)) for index, child in enumerate(node)]
         return self._text(node, path) if isinstance(node, str) else node
+
+    def _resolved(self, config: DictConfig | ListConfig, path: Path) -> Any:
+        """A mapping or list, remembered: several interpolations may point to it."""
+        left, deepest, reported = self.left, self.deepest, self.reported
+        self.deepest = 0
+        self._bound(path)
+        value: Any
+        if isinstance(config, DictConfig):
+            # `list` first: resolving a child may touch the config that is iterated.
+            value = {key: self._child(config, key, path) for key in list(config.keys())}
+        else:
+            value = [self._child(config, index, path) for index in range(len(config))]
+        if self.reported == reported:  # else the problem is to be told in each of its places
+            self.known[id(config)] = _Known(config, value, left - self.left, self.deepest - len(path))
+        self.deepest = max(self.deepest, deepest)
+        return value
+
+    def _again(self, known: _Known, path: Path) -> Any:
+        """The same once more: it counts as often as it is named, but is not gone through again."""
+        self._bound(path, known.size, known.height)
+        return known.value
 
     def _child(self, config: Any, key: Any, path: Path) -> Any:
         below: tuple[Key, ...] = (*path, key)
@@ -107,11 +140,18 @@ class _Resolution:
             self.report(self.places.problem(path, str(exc)), exc)
             return UNKNOWN
 
-    def _bound(self, path: Path) -> None:
-        self.left -= 1
+    def report(self, problem: Problem, cause: BaseException) -> None:
+        """Passes a problem on."""
+        self.reported += 1
+        self._report(problem, cause)
+
+    def _bound(self, path: Path, size: int = 1, height: int = 0) -> None:
+        """Counts so many nodes at and below a path."""
+        self.left -= size
+        self.deepest = max(self.deepest, len(path) + height)
         if self.left < 0:
             message = f"interpolations add more than {MAX_REPEATED_NODES} nodes to what is written"
             raise UnreadableError(self.places.problem(path, message))
-        if len(path) > MAX_DEPTH:
+        if len(path) + height > MAX_DEPTH:
             message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"
             raise UnreadableError(self.places.problem(path, message))

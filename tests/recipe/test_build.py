@@ -46,6 +46,8 @@ def test_everything_nests(write: Write) -> None:
     zoo = sys.modules["zoo"]
     assert built[0].datasets[0].given == {"inner": {"k": [zoo.double]}}
     assert built[0].single_process_fn.given == {"size": 2}
+    ((first,), [], *rest) = instantiate_from_yaml(write("- [{target: zoo.Any, params: {}}]\n- []\n- [[{}, null]]\n"))
+    assert (type(first), rest) == (zoo.Any, [[[{}, None]]])
 
 
 def test_arguments_called_target_and_include_are_arguments(write: Write) -> None:

@@ -29,6 +29,7 @@ def test_all_errors_are_reported_at_once(write: Write) -> None:
         g: {target: zoo.Any, name: x}
         h: 1
         h: 2
+        i: {target: zoo.Any, params: {3: 1}}
         """)
     bare = "a target without params is the imported thing itself, and takes no attributes"
     assert errors(check_recipe(recipe, {"img_size": 1, "seq": 2})) == [
@@ -37,6 +38,7 @@ def test_all_errors_are_reported_at_once(write: Write) -> None:
         "recipe.yaml:2:4: b: Interpolation key 'nowhere' not found",
         "recipe.yaml:3:14: c.include: the included file 'gone.yaml' was not found",
         f"recipe.yaml:7:4: g (zoo.Any): {bare}, got name",
+        "recipe.yaml:10:31: i.params[3] (zoo.Any): expected a parameter's name, got 3",
         "recipe.yaml:4:13: d.target: 'os.system' is refused: of the standard library only these are targets: "
         + ", ".join(PERMITTED),
         "recipe.yaml:5:13: e.target: module 'zoo' has no 'Sorce', did you mean 'Source'?",

@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -6,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from streamdata.errors import RecipeError
-from streamdata.recipe import instantiate_from_yaml
+from streamdata.recipe import check_recipe, instantiate_from_yaml
 
 Write = Callable[..., str]
 
@@ -110,5 +111,20 @@ def test_interpolation_bombs_are_errors(write: Write) -> None:
     """Nodes that name nodes eight times over are stopped."""
     lines = ["a0: [1]"] + [f"a{n}: [{', '.join([f'${{a{n - 1}}}'] * 8)}]" for n in range(1, 9)]
     lines = [line.replace("${", "'${").replace("}", "}'") for line in lines]
+    started = time.process_time()
     with pytest.raises(RecipeError, match="interpolations add more than"):
         instantiate_from_yaml(write("\n".join(lines)))
+    assert time.process_time() - started < 3  # each node is gone through once, however often it is named
+
+
+def test_interpolations_that_nest_without_bound_are_errors(write: Write) -> None:
+    """Each node names the one before, so that the last is 200 levels deep though none looks deep."""
+    lines = ["a0: [1]"] + [f"a{n}: ['${{a{n - 1}}}']" for n in range(1, 200)]
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:\d+:\d+: a\d+\[0\]: interpolations nest deeper than 100"):
+        instantiate_from_yaml(write("\n".join(lines)))
+
+
+def test_a_problem_is_told_wherever_its_node_is_named(write: Write) -> None:
+    """First where another node names it, then in its own place."""
+    problems = check_recipe(write("b: ${a}\na: {x: '${nope}', y: [1]}\nc: ${a.y}\n"))
+    assert [problem.place for problem in problems] == ["recipe.yaml:1:4", "recipe.yaml:2:8"]
