@@ -1,9 +1,12 @@
 """Any map-style dataset as a source: its blocks are single records, unless some belong together."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain, islice, repeat
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from streamdata.errors import SourceError
 from streamdata.progress import Position
@@ -14,8 +17,10 @@ from streamdata.sources.source import ReadTask, Record
 logger = logging.getLogger("streamdata")
 
 _FIRST_CHUNK, _CHUNK = 64, 1024
+_LISTED = 64
 _LOOK_AHEAD = 32
 
+Indices = npt.NDArray[np.int64]
 Place = tuple[int, Position]
 """A record's index, and the position after it."""
 
@@ -63,26 +68,26 @@ class MapStyleSource:
         taken = position[2]
         for epoch, number, blocks in _chunks(task, position):
             seed = task.order.seed(epoch)
-            places = self._places(epoch, number, blocks)[taken:]
+            places = islice(self._places(epoch, number, blocks), taken, None)
             taken = 0
             if ahead is None:
                 yield from self._singly(task, seed, places)
             else:
                 yield from self._ahead(ahead, task, seed, places)
 
-    def _places(self, epoch: int, number: int, blocks: list[int]) -> list[Place]:
-        """The records of the lane's blocks from number `number` on."""
-        size = self._block_size
+    def _places(self, epoch: int, number: int, blocks: Indices) -> Iterator[Place]:
+        """The records of the lane's blocks from number `number` on, none made before it is due: sources are many."""
+        size, numbers = self._block_size, _listed(blocks)
         if size == 1:
             afters = zip(repeat(epoch), range(number + 1, number + 1 + len(blocks)), repeat(0), repeat(0))
-            return list(zip(blocks, afters, strict=True))
-        return [
+            return zip(numbers, afters, strict=True)
+        return (
             (block * size + offset, (epoch, before, offset + 1, 0) if offset + 1 < size else (epoch, before + 1, 0, 0))
-            for before, block in enumerate(blocks, number)
+            for before, block in enumerate(numbers, number)
             for offset in range(size)
-        ]
+        )
 
-    def _singly(self, task: ReadTask, seed: int, places: list[Place]) -> Iterator[tuple[Record, Position]]:
+    def _singly(self, task: ReadTask, seed: int, places: Iterable[Place]) -> Iterator[tuple[Record, Position]]:
         name, dp_rank, worker = task.fields.values()
         get = self._dataset.__getitem__
         for index, after in places:
@@ -102,11 +107,9 @@ class MapStyleSource:
         get: Callable[[list[int]], Sequence[Any]],
         task: ReadTask,
         seed: int,
-        places: list[Place],
+        places: Iterator[Place],
     ) -> Iterator[tuple[Record, Position]]:
-        start = 0
-        while start < len(places):
-            some = places[start : start + task.grow(_LOOK_AHEAD)]
+        while some := list(islice(places, task.grow(_LOOK_AHEAD))):
             indices = [index for index, _ in some]
             try:
                 items = get(indices)
@@ -114,28 +117,34 @@ class MapStyleSource:
                 logger.warning("source %r: __getitems__ of %s raised %r; reading one by one", task.name, indices, error)
                 yield from self._singly(task, seed, some)
             else:
-                _check_length(items, indices, task.name)
+                _check_items(items, indices, task.name)
                 for (index, after), item in zip(some, items, strict=True):
                     fields = item if isinstance(item, dict) else {"data": item}
                     yield {**fields, **task.fields, SEED: seed, INDEX: index}, after
-            start += len(some)
 
 
-def _check_length(items: Sequence[Any], indices: list[int], name: str) -> None:
-    if len(items) != len(indices):
+def _check_items(items: object, indices: list[int], name: str) -> None:
+    size = len(items) if isinstance(items, Sized) and not isinstance(items, Mapping) else None
+    if size != len(indices):
+        got = f"a {type(items).__name__}" if size is None else f"{size} items"
         raise SourceError(
-            f"source {name!r}: __getitems__ gave {len(items)} items for the {len(indices)} indices {indices}\n"
-            "  It must give an item for each index, in their order; drop items in single_process_fn."
+            f"source {name!r}: __getitems__ gave {got} for the {len(indices)} indices {indices}\n"
+            "  It must give a list with an item for each index, in their order; drop items in single_process_fn."
         )
 
 
-def _chunks(task: ReadTask, position: Position) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield (epoch, number of the first, indices): the permutation is computed for many at once, few at the start."""
+def _listed(blocks: Indices) -> Iterator[int]:
+    """The blocks as Python's integers, few of them at a time."""
+    return chain.from_iterable(blocks[first : first + _LISTED].tolist() for first in range(0, len(blocks), _LISTED))
+
+
+def _chunks(task: ReadTask, position: Position) -> Iterator[tuple[int, int, Indices]]:
+    """Yield (epoch, number of the first, blocks): the permutation is computed for many at once, few at the start."""
     order = task.order
     epoch: int | None = position[0]
     first, size = position[1], _FIRST_CHUNK
     while epoch is not None:
         while len(blocks := order.blocks(epoch, first, first + size)):
-            yield epoch, first, blocks.tolist()
+            yield epoch, first, blocks
             first, size = first + len(blocks), min(4 * size, _CHUNK)
         epoch, first = task.next_epoch(epoch), 0

@@ -3,6 +3,7 @@ import os
 import pickle
 import re
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,17 @@ def test_broken_lines_are_errors_with_line_and_column(write_jsonl, line, column,
     """Lines from 1, columns in characters from 1, behind a blank line and between good ones."""
     url = write_jsonl([{"ok": 1}, b"", line, b"", {"ok": 2}])
     both_fail(url, rf"00000\.jsonl:3:{column}: .*{message}")
+
+
+@pytest.mark.parametrize("broken", [0, 1, 15, 16, 21, 39])
+def test_the_rows_before_a_broken_line_are_given(write_jsonl, broken):
+    """Though many are parsed at once."""
+    url = write_jsonl([b'{"n": ' if number == broken else {"n": number} for number in range(40)])
+    shards = JsonlShards([url])
+    records = shards.window(*(np.array([one]) for one in (0, 0, 40))).take(range(40))
+    assert [record["n"] for record in islice(records, broken)] == list(range(broken))
+    with pytest.raises(ShardError, match=rf"00000\.jsonl:{broken + 1}:7: "):
+        next(records)
 
 
 @pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 2**63, 10**19, 9999999999999999999, -(10**18), 0])

@@ -2,9 +2,62 @@ from collections import Counter
 from itertools import islice
 
 import pytest
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
 
-from streamdata import MergedDataset, StateError, to_state
+from streamdata import MergedDataset, SourceError, StateError, to_state
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume, delivered, identity, loaded, resumed
+
+
+class Squares(Dataset):
+    """As torch's documentation writes them."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return {"square": index**2}
+
+
+def test_datasets_of_torch_are_sources():
+    """Its own class, and a subset of tensors, which reads many at once; what is no dict comes under `data`."""
+    squares, subset = Squares(), Subset(TensorDataset(torch.arange(9) * 10), [4, 2, 0])
+    for name, dataset in (("squares", squares), ("subset", subset)):
+        dataset.name, dataset.percent = name, 1
+    samples = list(MergedDataset([squares, subset], cyclic=False, stop="all_exhausted"))
+    assert sorted(sample["square"] for sample in samples if "square" in sample) == [0, 1, 4, 9, 16, 25]
+    assert sorted(int(sample["data"][0]) for sample in samples if "data" in sample) == [0, 20, 40]
+
+
+def test_reading_ahead_keeps_the_order_of_the_lane():
+    """The same records, one by one or many at once."""
+    singly, ahead = (list(islice(MergedDataset([kind("a", 90)], seed=5), 200)) for kind in (Numbers, NumbersAhead))
+    assert [sample["value"] for sample in ahead] == [sample["value"] for sample in singly]
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda items: None, iter, lambda items: dict(enumerate(items)), lambda items: items[1:]]
+)
+def test_what_is_no_list_of_an_item_for_each_index_is_an_error(answer):
+    """Nothing, an iterator, a mapping, too few: the error names the source, what came and for which indices."""
+
+    class Odd(NumbersAhead):
+        def __getitems__(self, indices):
+            return answer(super().__getitems__(indices))
+
+    with pytest.raises(SourceError, match=r"source 'a': __getitems__ gave (a|0) \w+ for the 1 indices \[\d\]"):
+        next(iter(MergedDataset([Odd("a", 9)])))
+
+
+def test_a_huge_dataset_starts_at_once():
+    """Also in its midst: nothing is listed, nothing is counted up to there."""
+
+    def make():
+        return MergedDataset([NumbersAhead("a", 2**40)])
+
+    states = to_state(next(iter(make())))
+    states["cursor/0/0/0/0/a"]["window"] = 2**39
+    assert 0 <= next(iter(resumed(make, states)))["value"] < 2**40
 
 
 def blocks(kind=Numbers, size=24, *, cyclic=False, **settings):
