@@ -1,5 +1,6 @@
 """A source as a child of a mixture."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from streamdata.mixing.mixture import Pairs, Run
@@ -47,6 +48,9 @@ class LeafChild:
             self._dataset, self._source, self._run.lane, self._order(round_), self._tally, cursor, self._run.from_window
         )
         return iter(leaf)
+
+    def epoch_paths(self) -> Iterator[str]:
+        yield self.path
 
     def _order(self, round_: int) -> BlockOrder:
         only_epoch = None if self.endless else round_

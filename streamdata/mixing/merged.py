@@ -35,7 +35,7 @@ class MergedDataset(IterableDataset[Sample]):
     Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it,
     `set_dataloader_states(states)` goes on there. A source is a map-style dataset, one of streamdata's own, or
     another MergedDataset, with the attributes `name` and `percent`; of a map-style one also `single_process_fn`,
-    `process_fn` and `max_bad` apply.
+    `process_fn` and `max_bad` apply. The `max_bad` of a mixture is for its `customized_yield_fn`.
 
     Args:
         datasets: The sources.
@@ -261,6 +261,15 @@ class MergedDataset(IterableDataset[Sample]):
         streaming = isinstance(dataset, ShardDataset)
         return self.shuffle_streaming_subsets if streaming else self.shuffle_unstreaming_subsets
 
+    def _max_bad(self, path: str) -> int:
+        most = int(getattr(self, "max_bad", 0))
+        if most and self.customized_yield_fn is None:
+            raise ValueError(
+                f"source {path or 'the top'!r}: max_bad={most} of a mixture is for its customized_yield_fn, got none\n"
+                "  Give max_bad to the sources that it is meant for."
+            )
+        return most
+
     def _mixture(self, run: Run, path: str, seeds: tuple[object, ...], parent_endless: bool) -> Mixture:
         endless = self.cyclic
         blend = Blend(
@@ -270,6 +279,7 @@ class MergedDataset(IterableDataset[Sample]):
             cyclic=self.cyclic,
             stop_at_first=self.stop == "first_exhausted",
             yield_fn=self.customized_yield_fn,
+            max_bad=self._max_bad(path),
             cost=self.cost,
         )
         children: list[Child] = []

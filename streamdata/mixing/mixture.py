@@ -8,6 +8,7 @@ from typing import NoReturn, Protocol
 
 from streamdata.errors import SourceError
 from streamdata.mixing.clock import start_clocks
+from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, Entry, NodeKey, Progress, whole
 from streamdata.progress.fields import CURSOR, STATES
 from streamdata.run import Lane
@@ -16,6 +17,10 @@ from streamdata.sources.source import Sample
 from streamdata.sources.tally import Tally
 
 Pairs = Iterator[tuple[Sample, Cursor]]
+MergedFeed = Feed[dict[str, Entry]]
+
+_MOST_JOINED = 1000
+"""Samples that a yield function may join to one, over however many epochs of small sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,9 @@ class Child(Protocol):
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
         """Its samples with the cursor after each, from where it stood, or from the beginning of the round."""
 
+    def epoch_paths(self) -> Iterator[str]:
+        """The nodes, it or some below it, whose cursors begin with how often they have begun anew."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Blend:
@@ -61,6 +69,8 @@ class Blend:
     cyclic: bool
     stop_at_first: bool
     yield_fn: StreamFn | None
+    max_bad: int
+    """How many failures of the yield function are forgiven."""
     cost: Callable[[Sample], float] | None
 
 
@@ -88,9 +98,19 @@ class Mixture:
         self._standings = [run.progress.find(run.lane, run.epoch_pass, child.path) for child in children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
         self._streams: dict[int, Pairs] = {}
+        standing = run.progress.find(run.lane, run.epoch_pass, path)
+        *_, dropped, bad = whole(standing.cursor) if standing is not None else (0, 0)
+        self._tally = Tally(path or "the top", blend.max_bad, dropped, bad)
 
     def has_records(self, round_: int) -> bool:
         return self.endless or any(child.has_records(round_) for child in self._children)
+
+    def epoch_paths(self) -> Iterator[str]:
+        if all(child.endless for child in self._children):  # then so is a round
+            for child in self._children:
+                yield from child.epoch_paths()
+        else:
+            yield self.path
 
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
         if self._blend.cyclic or not self.endless:
@@ -107,7 +127,10 @@ class Mixture:
                 empty = 0
                 yield pair
             round_, cursor = round_ + 1, None
-        raise SourceError(f"source {self.path!r}: {empty} rounds in a row gave no sample\n  Give its sources records.")
+        raise SourceError(
+            f"source {self.path!r}: {empty} rounds in a row gave no sample: {self._tally.summary()}\n"
+            "  Give its sources records, or mend its customized_yield_fn."
+        )
 
     def _round(self, round_: int, cursor: Cursor | None) -> Pairs:
         if self._blend.yield_fn is not None:
@@ -190,15 +213,39 @@ class Mixture:
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else whole(cursor)[4:6]
-        samples = ((sample, _entries(sample)) for sample in self.draw(round_))
-        tally = Tally(self.path or "the top", 0)
-        feed: Feed[dict[str, Entry]] = Feed(samples, {}, _joined, given, tally, "customized_yield_fn")
-        for sample in Bursts(function, feed, state, tally, "customized_yield_fn"):
+        tally, what = self._tally, "customized_yield_fn"
+        feed: MergedFeed = Feed(self._pulled(round_, lambda: feed), {}, _joined, given, tally, what)
+        for sample in Bursts(function, feed, state, tally, what):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
             feed.start = {}
-            yield sample, (round_, 0, 0, 0, feed.given, feed.state, 0, 0)
+            yield sample, (round_, 0, 0, 0, feed.given, feed.state, tally.dropped, tally.bad)
+        if not self.endless and cursor is None and feed.last and not feed.outputs:
+            self._refuse_silence("the stream of this lane's share", feed)
+
+    def _pulled(self, round_: int, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, Entry]]]:
+        """The merged stream for the yield function, which must not pass over all of it for ever."""
+        epochs = WholeEpochs(path for child in self._children for path in child.epoch_paths())
+        outputs = pulled = 0
+        for sample in self.draw(round_):
+            entries, feed = _entries(sample), feed_of()
+            if feed.outputs != outputs:
+                outputs, pulled = feed.outputs, 0
+            pulled += 1
+            if pulled == _MOST_JOINED:  # not sooner: most functions give something long before
+                epochs.begin()
+            elif pulled > _MOST_JOINED and epochs.are_over(entries):
+                if not feed.holds_records():
+                    self._refuse_silence("a whole epoch of each source in this lane", feed)
+                pulled = 0
+            yield sample, entries
+
+    def _refuse_silence(self, what: str, feed: MergedFeed) -> NoReturn:
+        raise SourceError(
+            f"source {self._tally.name!r}: {what} gave no sample: {self._tally.summary()}; {feed.passed_over()}\n"
+            "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
+        )
 
     def key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""

@@ -116,7 +116,7 @@ class Feed(Generic[Mark]):
         """The function, if its state is to be asked for when a burst begins."""
         self._records, self._fold = records, fold
         self._held: deque[Mark] = deque()
-        self._pulled = 0
+        self._pulled = 0  # since the burst began
         self._replayed, self._tally, self._what = replayed, tally, what
         tally.replaying = replayed > 0
 
@@ -142,6 +142,14 @@ class Feed(Generic[Mark]):
         else:
             self._held.append(mark)
         return self.last
+
+    def holds_records(self) -> bool:
+        """Whether the function says that it holds records; on resume it may not have been given them yet."""
+        return self.stateful is not None and (self._tally.replaying or self.stateful.state_dict().get("rewind", 0) > 0)
+
+    def passed_over(self) -> str:
+        """Say how much of the present burst gave nothing, for an error message."""
+        return f"{self._what} passed over {self._pulled} records, the last: {place_of(self.last)}"
 
     def count_output(self) -> bool:
         """Count an output; return whether it is a new one, not one of a replay."""

@@ -89,7 +89,7 @@ class Leaf:
     def _end_epoch(self, epoch: int) -> None:
         """Raise when a whole epoch led to no sample; what a finite stream gives at its very end is waited for."""
         if self._is_endless:
-            if not self._holds_records():
+            if self._feed is None or not self._feed.holds_records():
                 self._check_epoch(f"a whole epoch (number {epoch})")
             self._whole_epoch, self._outputs_before = True, self._all_outputs()
 
@@ -97,15 +97,12 @@ class Leaf:
         """Samples given so far; a stream function's own count, since on resume the first of them are not passed on."""
         return self._outputs if self._feed is None else self._feed.outputs
 
-    def _holds_records(self) -> bool:
-        stateful = self._feed.stateful if self._feed is not None else None
-        # On resume it may not have been given yet what it held.
-        return stateful is not None and (self._tally.replaying or stateful.state_dict().get("rewind", 0) > 0)
-
     def _check_epoch(self, what: str) -> None:
         if self._whole_epoch and self._all_outputs() == self._outputs_before:
+            passed_over = "" if self._feed is None else f"; {self._feed.passed_over()}"
             raise SourceError(
-                f"source {self._tally.name!r}: {what} of this lane's share gave no sample: {self._tally.summary()}\n"
+                f"source {self._tally.name!r}: {what} of this lane's share gave no sample: "
+                f"{self._tally.summary()}{passed_over}\n"
                 "  Mend the data or the process function, or give the lane more records (fewer ranks or workers)."
             )
 

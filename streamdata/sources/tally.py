@@ -17,13 +17,13 @@ class Tally:
 
     def __init__(self, name: str, max_bad: int, dropped: int = 0, bad: int = 0) -> None:
         self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
-        self.last_reason = "nothing was dropped"
+        self._last = ""
         self.replaying = False
         """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
 
     def drop(self, place: str, reason: str) -> None:
         """Count a record that a process function did not want."""
-        self.last_reason = f"{place}: {reason}"
+        self._last = f"{place}: {reason}"
         if not self.replaying:
             self.dropped += 1
 
@@ -33,18 +33,19 @@ class Tally:
         Raises:
             Exception: `error` itself, with its place added as a note.
         """
-        self.last_reason = f"{place}: {what} raised {type(error).__name__}: {error}"
+        self._last = f"{place}: {what} raised {type(error).__name__}: {error}"
         if self.replaying:
             return
         if self.bad >= self.max_bad:
             error.add_note(f"source {self.name!r}: {what} failed at {place}\n{self._remedy()}")
             raise error
         self.bad += 1
-        logger.warning("source %r: skipped (%d of max_bad=%d) %s", self.name, self.bad, self.max_bad, self.last_reason)
+        logger.warning("source %r: skipped (%d of max_bad=%d) %s", self.name, self.bad, self.max_bad, self._last)
 
     def summary(self) -> str:
         """Say what was dropped so far, for an error message."""
-        return f"{self.dropped} records dropped, {self.bad} failures skipped; the last: {self.last_reason}"
+        counts = f"{self.dropped} records dropped, {self.bad} failures skipped"
+        return f"{counts}; the last: {self._last}" if self._last else counts
 
     def _remedy(self) -> str:
         if self.bad:

@@ -54,12 +54,13 @@ def _dataset(directory: Path, scale: Scale) -> MergedDataset:
     tars, lines = tar_shards(directory, scale.tar_records), jsonl_rows(directory, scale.jsonl_rows)
     images: Any = MetaDistributedWebDataset(str(tars), single_process_fn=_twice)
     packed: Any = JsonlIterableDataset(str(lines), packer)
+    images.max_bad = packed.max_bad = 1000
     inner: Any = MergedDataset([_named(images, "images"), _named(packed, "packed")])
     return MergedDataset([_named(inner, "inner"), Ints("ints", 10**9)])
 
 
 def _named(source: Any, name: str) -> Any:
-    source.name, source.percent, source.max_bad = name, 0.3, 1000
+    source.name, source.percent = name, 0.3
     return source
 
 

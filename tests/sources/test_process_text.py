@@ -2,6 +2,7 @@ import copy
 import json
 import pickle
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.errors import StateError
 from streamdata.sources.process_text import TextJsonlProcessFnBuilder
 from streamdata.text import tokenize
@@ -185,3 +187,26 @@ def test_packer_refuses_rows_of_no_length() -> None:
     """At construction."""
     with pytest.raises(ValueError, match="max_sequence_length is 0, expected at least 1"):
         TextJsonlProcessFnBuilder(0, "any")
+
+
+def test_packer_loses_no_token_between_shards_and_epochs_and_over_resumes(tokenizer: str, tmp_path: Path) -> None:
+    """The rows, side by side, are the endless stream of documents; labels are that stream shifted, beyond rows too."""
+    texts = ["the cat", "sat on", "the mat the cat", "o", "on the mat"]
+    for shard, part in enumerate((texts[:2], texts[2:])):
+        (tmp_path / f"{shard}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
+
+    def make() -> MergedDataset:
+        source: Any = JsonlIterableDataset(str(tmp_path), TextJsonlProcessFnBuilder(7, tokenizer))
+        source.name, source.percent = "s", 1
+        return MergedDataset([source], shuffle_streaming_subsets=False)
+
+    epoch = [t for x in texts for t in [*tokenize(tokenizer, x, with_special_tokens=False).tolist(), 0]]
+    rows, states = [], {}
+    while len(rows) * 7 < 3 * len(epoch):
+        for row in islice(make().__iter_from__(states), 2):  # stopped and resumed after every two rows
+            rows.append(row)
+            states = json.loads(json.dumps({**states, **to_state(row)}))
+    length, stream = len(rows) * 7, epoch * 9
+    assert [token for row in rows for token in row["tokens"].tolist()] == stream[:length]
+    assert [label for row in rows for label in row["labels"].tolist()] == stream[1 : length + 1]
+    assert all(row["loss_mask"].all() for row in rows)
