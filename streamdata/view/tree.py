@@ -39,7 +39,7 @@ def _row(node: Node, drawn: str) -> list[str]:
     options = _mixture_options(node.dataset) if mixture else _source_options(node)
     functions = [f"{attribute} {name}" for attribute, name in node.functions().items()]
     weights = ["", "", ""] if node.parent is None else [f"{node.dataset.percent:g}", *_shares(node)]
-    kind = ", ".join([type(node.dataset).__name__, *options, *functions])
+    kind = ", ".join([type(node.dataset).__name__, *options, *_counts(node.dataset), *functions])
     return [drawn, *weights, records, blocks, kind]
 
 
@@ -82,9 +82,14 @@ def _source_options(node: Node) -> list[str]:
     elif shards is not None:
         options.append(_counted(len(shards.urls), "shard"))
     shuffled = parent.shuffle_unstreaming_subsets if source is None else parent.shuffle_streaming_subsets
-    options.append("shuffled" if shuffled else "not shuffled")
-    max_bad = getattr(node.dataset, "max_bad", 0)
-    return [*options, f"max_bad {max_bad}"] if max_bad else options
+    return [*options, "shuffled" if shuffled else "not shuffled"]
+
+
+def _counts(dataset: Any) -> list[str]:
+    """How many failures are forgiven, and what in the shards is no record, or less than one."""
+    shards = getattr(getattr(dataset, "source", None), "shards", None)
+    counts = {"max_bad": getattr(dataset, "max_bad", 0), **(shards.anomalies() if shards is not None else {})}
+    return [f"{what} {count:,}" for what, count in counts.items() if count]
 
 
 def _counted(number: int, noun: str) -> str:

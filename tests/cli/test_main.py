@@ -13,6 +13,7 @@ from streamdata.errors import ShardError
 
 Streamdata = Callable[..., Result]
 HEAVY = ("torch", "transformers", "numpy", "h5py", "pyarrow", "PIL", "webdataset")
+COMMANDS = ([], ["run"], ["check"], ["prepare"], ["prepare", "merge"], ["inspect"], ["verify"])
 
 
 def words(text: str) -> str:
@@ -26,7 +27,7 @@ def python(code: str, *arguments: object, **options: object) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [*([*command, "--help"] for command in COMMANDS), ["--version"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     """So that it is there at once."""
     code = (

@@ -2,11 +2,13 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import streamdata
-from streamdata import JsonlIterableDataset, MergedDataset, describe
+from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, describe
+from tests.shard_files import write_tars
 from tests.streams import Numbers
 from tests.view.functions import pairs, same
 
@@ -47,8 +49,9 @@ def test_options_and_functions_are_shown(tmp_path: Path) -> None:
     source = jsonl(tmp_path, "text", 1, process_fn=same)
     source.max_bad = 4
     dataset = MergedDataset([source], cyclic=False, seed=9, stop="all_exhausted", customized_yield_fn=pairs)
+    dataset.max_bad = 7
     text = describe(dataset)
-    assert "MergedDataset, seed 9, ends when all exhausted, customized_yield_fn pairs" in text
+    assert "MergedDataset, seed 9, ends when all exhausted, max_bad 7, customized_yield_fn pairs" in text
     assert "JsonlIterableDataset, 2 shards, shuffled, max_bad 4, process_fn same" in text
 
 
@@ -67,6 +70,20 @@ def test_shards_stand_for_records_that_were_not_counted(tmp_path: Path) -> None:
     source.name, source.percent = "x", 1
     text = describe(MergedDataset([source]))
     assert line_of(text, "x").startswith("└─ x 1 100 % 100 % 1 shard 1 JsonlIterableDataset, read from the start")
+
+
+def test_what_is_no_record_or_less_than_one_is_shown(tmp_path: Path) -> None:
+    """Blank lines, and records of a tar that have no line in its sidecar."""
+    (tmp_path / "x.jsonl").write_text('{"value": 1}\n\n  \r\n{"value": 2}\n')
+    lines: Any = JsonlIterableDataset(str(tmp_path / "x.jsonl"))
+    write_tars(tmp_path / "tars", [3])
+    (tmp_path / "tars" / "00000.meta.jsonl").write_text('{"key": "r00001", "score": 1}\n')
+    tars: Any = MetaDistributedWebDataset(str(tmp_path / "tars"), meta_names=["score"])
+    for name, source in (("lines", lines), ("tars", tars)):
+        source.name, source.percent = name, 1
+    text = describe(MergedDataset([lines, tars]))
+    assert line_of(text, "lines").endswith("1 shard, shuffled, blank lines 2")
+    assert line_of(text, "tars").endswith("1 shard, shuffled, records without a sidecar line 2")
 
 
 def test_describing_reads_no_data(tmp_path: Path) -> None:
