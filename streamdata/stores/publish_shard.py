@@ -6,6 +6,7 @@ datasets `data_0`, `records`, `items`, `documents`, and the meta as attribute. m
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from streamdata.stores.meta import Purpose, encode
 from streamdata.stores.spool import OFFSET_DTYPE, Spool, SpooledBounds, file_name
 
 _CHUNK = 1 << 22
+_H5_OVERHEAD = 1 << 16
+"""More than the groups and datasets of all keys take beside their values."""
 
 
 def publish_bin(spool: Spool, directory: Path, number: int, purpose: Purpose) -> Path:
@@ -35,8 +38,10 @@ def publish_h5(spool: Spool, directory: Path, number: int, purpose: Purpose) -> 
     import h5py
 
     temporary = spool.directory / "data.h5"
+    meta = json.dumps(encode(spool, purpose, _dataset_name))
+    _ask_for_room(temporary, sum(file.stat().st_size for file in spool.directory.iterdir()) + len(meta) + _H5_OVERHEAD)
     with h5py.File(temporary, "w", libver=("v110", "v110"), locking=False) as file:
-        file.attrs["streamdata"] = json.dumps(encode(spool, purpose, _dataset_name))
+        file.attrs["streamdata"] = meta
         for key, written in spool.keys.items():
             _copy(file, spool, (key, "data"), written.dtype, written.count)
         for bounds in _stored_bounds(spool):
@@ -44,6 +49,12 @@ def publish_h5(spool: Spool, directory: Path, number: int, purpose: Purpose) -> 
     path = directory / f"data_{number:04d}.h5"
     publish_written(temporary, path)
     return path
+
+
+def _ask_for_room(path: Path, size_bytes: int) -> None:
+    """Raise OSError where a file of this size does not fit. HDF5 that finds a disk full ends the process."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
 
 
 def publish_megatron(spool: Spool, directory: Path, number: int, _: Purpose) -> Path:

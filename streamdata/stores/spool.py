@@ -11,7 +11,6 @@ Everything passes through in the order given, so that the bytes depend on the re
 import hashlib
 import shutil
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ import numpy as np
 from streamdata.stores.dtypes import Int64s, Values
 
 OFFSET_DTYPE: Final = np.dtype("<i8")
-_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 16
 
 
 def checksum() -> Any:
@@ -63,23 +62,29 @@ class SpooledKey:
 
 
 class _FlatFile:
+    """Is open only while it is written to: a store may have many keys, and a run many stores."""
+
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self.path, self.dtype, self.count = path, dtype, 0
-        self._file, self._hash = path.open("wb", buffering=_BUFFER_BYTES), checksum()
+        self._waiting, self._hash = bytearray(), checksum()
+        path.touch(exist_ok=False)
 
     def add(self, values: Values) -> None:
         data = np.ascontiguousarray(values, self.dtype).data.cast("B") if len(values) else b""
-        self._file.write(data)
+        self._waiting += data
         self._hash.update(data)
         self.count += len(values)
+        if len(self._waiting) >= _BUFFER_BYTES:
+            self._write()
 
     def close(self) -> str:
-        self._file.close()
+        self._write()
         return str(self._hash.hexdigest())
 
-    def discard(self) -> None:
-        with suppress(OSError):  # a full disk has no room for what is buffered, and it is not wanted any more
-            self._file.close()
+    def _write(self) -> None:
+        with self.path.open("ab") as file:
+            file.write(self._waiting)
+        self._waiting = bytearray()
 
 
 class _BoundsFile:
@@ -103,9 +108,6 @@ class _BoundsFile:
         digest, count = self._file.close(), self._file.count - 1
         even = self._shortest == self._longest
         return SpooledBounds(count, max(self._shortest, 0) if even else None, self._part, digest)
-
-    def discard(self) -> None:
-        self._file.discard()
 
 
 class Spool:
@@ -170,12 +172,4 @@ class Spool:
 
     def discard(self) -> None:
         """Remove what is left of the temporary directory."""
-        for file in self._data.values():
-            file.discard()
-        for bounds in self._bounds():
-            bounds.discard()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _bounds(self) -> list[_BoundsFile]:
-        documents = [self._documents] if self._documents is not None else []
-        return [*self._records.values(), *self._items.values(), *documents]

@@ -164,10 +164,10 @@ BAD_RECORDS = [
 
 
 @contextmanager
-def full_disk():
-    """No file grows beyond 4 KiB."""
+def full_disk(size_bytes=1 << 12):
+    """No file grows beyond so much."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limit[1]))
     try:
         yield
     finally:
@@ -187,6 +187,20 @@ def test_a_full_disk_closes_the_writer_and_leaves_nothing(tmp_path, storage_type
     with pytest.raises(OSError, match="File too large"), full_disk():
         last.close()
     assert list(tmp_path.glob("*/*")) == []
+
+
+@pytest.mark.parametrize("missing", [1, 400, 800, 2000])
+def test_a_disk_that_is_full_with_the_last_bytes_of_an_h5_file_is_an_error(tmp_path, missing):
+    """HDF5 itself would end the process there."""
+    for name in ("whole", "cut"):
+        writer = StoreWriter("h5", tmp_path / name, KEYS["seq"])
+        writer.append({"sequence": range(10_000)})
+        if name == "whole":
+            writer.close()
+    size_bytes = (tmp_path / "whole" / "data_0000.h5").stat().st_size
+    with pytest.raises(OSError, match="File too large"), full_disk(size_bytes - missing):
+        writer.close()
+    assert list((tmp_path / "cut").iterdir()) == []
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD_RECORDS)
