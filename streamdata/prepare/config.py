@@ -107,6 +107,10 @@ class PrepareConfig(_Strict):
         """The sections of each source, as the train type names it."""
         return self.sources if self.sources is not None else {"sequence": self.sections or []}
 
+    def has_chats(self) -> bool:
+        """Whether a chat template is needed."""
+        return any(section.action == "$role" for found in self.sources_by_name().values() for section in found)
+
     def stored_positions(self) -> Literal["none", "doc_reset", "continuous"]:
         """Which position ids are stored."""
         return self.position_ids or ("doc_reset" if self.train_type == "sft" else "none")

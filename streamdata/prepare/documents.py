@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
-from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder
+from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.sections import Chat, Extract, Extractor, Part, Record, Text
 from streamdata.text.masks import ChatEncoder
@@ -57,7 +57,7 @@ class DocumentMaker:
         self._config, self._tokenizer, self._backend = config, tokenizer, backend
         self._extract = Extractor(config, special_finder(tokenizer))
         self._end = np.array([tokenizer.eos_token_id], np.uint32) if config.end_of_document else None
-        self._vocabulary = len(tokenizer)
+        self._vocabulary = vocabulary_size(tokenizer)
         self._keys = SOURCES[config.train_type]
         sections = [section for found in config.sources_by_name().values() for section in found]
         self._chats = {

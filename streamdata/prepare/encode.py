@@ -1,8 +1,10 @@
 """Texts to token ids: `texts → the tokenizer's own batch encoder, or gigatoken → uint32 arrays`."""
 
+import functools
 import json
 import os
 import re
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +44,17 @@ def fast_tokenizer(tokenizer: Any) -> Any:
     return backend
 
 
+@functools.lru_cache(maxsize=1)
+def vocabulary_size(tokenizer: Any) -> int:
+    """One more than the largest id: a vocabulary may have gaps, so that it has fewer tokens than that.
+
+    Raises:
+        PrepareError: The tokenizer is not fast.
+    """
+    ids: list[int] = list(fast_tokenizer(tokenizer).get_vocab(with_added_tokens=True).values())
+    return max(ids) + 1
+
+
 class TextTokenizer:
     """What texts need of a tokenizer, and no more: it loads in a moment, without transformers.
 
@@ -49,24 +62,19 @@ class TextTokenizer:
         backend: The compiled tokenizer, as JSON.
         eos_token_id: The end of sequence, if there is one.
         pad_token_id: The padding, if there is one.
-        size: Of the vocabulary.
     """
 
-    def __init__(self, backend: str, eos_token_id: int | None, pad_token_id: int | None, size: int) -> None:
+    def __init__(self, backend: str, eos_token_id: int | None, pad_token_id: int | None) -> None:
         from tokenizers import Tokenizer
 
         self.backend_tokenizer = Tokenizer.from_str(backend)
-        self.eos_token_id, self.pad_token_id, self._size = eos_token_id, pad_token_id, size
-
-    def __len__(self) -> int:
-        return self._size
+        self.eos_token_id, self.pad_token_id = eos_token_id, pad_token_id
 
     @staticmethod
     def save(tokenizer: Any, path: Path) -> None:
         """Write what `load` reads of one of transformers' tokenizers."""
         ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-        parts = {"backend": fast_tokenizer(tokenizer).to_str(), **ids, "size": len(tokenizer)}
-        publish(path, [json.dumps(parts).encode()])
+        publish(path, [json.dumps({"backend": fast_tokenizer(tokenizer).to_str(), **ids}).encode()])
 
     @classmethod
     def load(cls, path: Path) -> "TextTokenizer":
@@ -105,7 +113,8 @@ class TokenizersBackend:
         self._tokenizer.encode_special_tokens = is_data
         with one_thread():
             found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-        return [np.array(encoding.ids, np.uint32) for encoding in found]
+        # An array of Python's own takes a list of integers three times as fast as one of NumPy's.
+        return [np.frombuffer(array("I", encoding.ids), np.uint32) for encoding in found]
 
 
 class GigatokenBackend:

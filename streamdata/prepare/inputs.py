@@ -21,9 +21,12 @@ from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
 _SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 _SCAN = 1 << 16
 _COUNT_STEP = 1 << 22
-MOST_LINE_BYTES = 1 << 28
-"""A longer line is refused: it would have to be in memory as a whole."""
-PARQUET_ROWS = 256
+MOST_LINE_BYTES = 1 << 26
+"""A longer record is refused: it has to be in memory as a whole, and tokenizers take 0.1 to 0.2 KB per character."""
+_PARQUET_ROWS = 256  # decoded at once, or fewer
+_BATCH_BYTES = 1 << 20
+_READ_BUFFER = 1 << 20
+_PARQUET_BYTES = 1 << 24  # decoded at once
 
 
 class Task(NamedTuple):
@@ -88,7 +91,7 @@ class TaskInput:
         """All records, about a megabyte at a time.
 
         Raises:
-            PrepareError: A line is too long.
+            PrepareError: A record is too long.
             ShardError: The file is damaged, or was changed.
         """
         if self._task.url.endswith(".parquet"):
@@ -156,10 +159,13 @@ class TaskInput:
             return
         num_rows = sum(groups.values())
         with _parquet_file(task.url) as file:
-            for table in file.iter_batches(PARQUET_ROWS, row_groups=list(groups), use_threads=False):
-                rows = table.to_pylist()
-                yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
-                number += len(rows)
+            for table in file.iter_batches(_rows_at_once(file), row_groups=list(groups), use_threads=False):
+                for portion in _portions(_plain(table)):
+                    if portion.nbytes > MOST_LINE_BYTES:
+                        raise _too_large(self.place(number))
+                    rows = portion.to_pylist()
+                    yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
+                    number += len(rows)
         check_stamp(task.url, task.stamp)
 
 
@@ -179,13 +185,37 @@ def _parquet_file(url: str) -> Iterator[Any]:
             f"input '{url}': reading parquet needs the package pyarrow\n  pip install torch-streamdata[parquet]"
         ) from error
     try:
-        with fsspec.open(url, "rb") as raw, ParquetFile(raw) as file:
+        # A row group may be all of the file, so that it must not be read at once.
+        with fsspec.open(url, "rb") as raw, ParquetFile(raw, buffer_size=_READ_BUFFER, pre_buffer=False) as file:
             yield file
     except ArrowException as error:
         raise ShardError(
             f"shard '{url}': expected a parquet file, got what pyarrow cannot read: {error}\n"
             "  The file is damaged or incomplete: copy or write it again."
         ) from error
+
+
+def _rows_at_once(file: Any) -> int:
+    """How many rows to decode at once: of long ones, few."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    longest = int(max(group.total_byte_size // max(group.num_rows, 1) for group in groups))
+    return min(_PARQUET_ROWS, max(1, _PARQUET_BYTES // max(longest, 1)))
+
+
+def _plain(rows: Any) -> Any:
+    """Rows without dictionaries, all of which would count as bytes of each row."""
+    columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in rows.columns]
+    return type(rows).from_arrays(columns, names=rows.schema.names)
+
+
+def _portions(rows: Any) -> Iterator[Any]:
+    """Rows about a megabyte at a time: those of one batch may be of any lengths."""
+    if rows.num_rows <= 1 or rows.nbytes <= _BATCH_BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _portions(rows.slice(0, half))
+    yield from _portions(rows.slice(half))
 
 
 def _row_groups(url: str) -> list[tuple[int, int]]:
@@ -215,10 +245,14 @@ def _line_start(source: ByteSource, offset: int, url: str) -> int:
 
 def _check_line(length: int, url: str, offset: int) -> None:
     if length > MOST_LINE_BYTES:
-        raise PrepareError(
-            f"input '{url}': the line at offset {offset}: expected at most {MOST_LINE_BYTES} bytes, got more\n"
-            "  Is this JSON Lines, with one record per line? Split the record."
-        )
+        raise _too_large(f"input '{url}': the line at offset {offset}")
+
+
+def _too_large(place: str) -> PrepareError:
+    return PrepareError(
+        f"{place}: expected a record of at most {MOST_LINE_BYTES} bytes, got more\n"
+        "  Is this JSON Lines, with one record per line? Split the record."
+    )
 
 
 class _Window:

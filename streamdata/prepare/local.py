@@ -1,6 +1,5 @@
 """Tasks on this machine: one after another, or by a pool of processes; what comes out is the same."""
 
-import fcntl
 import multiprocessing
 import pickle
 import signal
@@ -16,7 +15,7 @@ from typing import Any, Self
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.worker import Job, Marker, Report, Worker
+from streamdata.prepare.worker import Job, Marker, Report, Worker, at_work
 from streamdata.run.trainer import end_with_trainer
 
 Done = Callable[[Marker], None]
@@ -126,8 +125,7 @@ def _ready(connections: list[Connection]) -> list[Connection]:
 def _work(job: Job, connection: Connection) -> None:
     """A process of the pool. It ends with the run, however that ends."""
     end_with_trainer()
-    with (Path(job.work) / "workers.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with at_work(Path(job.work)):
         try:
             worker = Worker(job)
             while True:

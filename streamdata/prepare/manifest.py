@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streamdata.prepare.config import PrepareConfig
+from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.inputs import Task, input_digest
 from streamdata.text.tokenizer import tokenizer_digest
 
@@ -30,11 +31,12 @@ def make_plan(
     """
     digested = json.dumps(config.model_dump(exclude=_NOT_IN_DIGEST), sort_keys=True)
     stamps = {task.url: task.stamp for task in tasks}
+    size = vocabulary_size(tokenizer)
     return {
         "made_by": f"streamdata prepare {VERSION}",
         "config": config.model_dump(exclude_defaults=True),
         "config_digest": hashlib.blake2b(digested.encode(), digest_size=16).hexdigest(),
-        "tokenizer": {"name": name, "digest": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer)},
+        "tokenizer": {"name": name, "digest": tokenizer_digest(tokenizer), "vocabulary": size},
         "inputs": [{"url": url, "size": stamp.size, "mtime_ns": stamp.version} for url, stamp in stamps.items()],
         "num_tasks": len(tasks),
         "shard": None if shard is None else list(shard),

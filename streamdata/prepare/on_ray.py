@@ -4,13 +4,15 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.worker import Job, Marker, Worker
+from streamdata.prepare.worker import Job, Marker, Worker, at_work
 
 _MOST_RETRIES = 10  # of a task whose machine went away
+_CANCEL_TIMEOUT_S = 30
 
 
 def run_on_ray(job: Job, tasks: Sequence[Task], done: Callable[[Marker], None]) -> None:
@@ -47,10 +49,17 @@ def run_on_ray(job: Job, tasks: Sequence[Task], done: Callable[[Marker], None]) 
             for reference in ready:
                 done(_result(ray, reference))
     finally:
-        for reference in pending:
-            ray.cancel(reference, force=True)
+        _cancel(ray, list(pending))
         if is_ours:
             ray.shutdown()
+
+
+def _cancel(ray: Any, pending: list[Any]) -> None:
+    """End tasks. One that lives on for longer still holds the workers' lock, so that the next run waits for it."""
+    for reference in pending:
+        ray.cancel(reference, force=True)
+    if pending:
+        ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_TIMEOUT_S, fetch_local=False)
 
 
 def _most_pending(ray: Any) -> int:
@@ -78,6 +87,7 @@ def _do_task(job: Job, task: Task) -> Marker | Exception:
     """A task in a process of Ray. Errors are returned: raised, Ray would wrap them, and retry."""
     try:
         os.chdir(job.directory)
-        return _worker(job).do(task, lambda _: None)
+        with at_work(Path(job.work)):
+            return _worker(job).do(task, lambda _: None)
     except Exception as error:
         return error

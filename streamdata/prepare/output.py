@@ -1,11 +1,12 @@
 """What a task writes: `blocks of each domain → shards in a directory of its own → all of it renamed into place`."""
 
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,8 +15,9 @@ import numpy as np
 
 from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig
 from streamdata.prepare.documents import Document
+from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
-from streamdata.prepare.pack import Packer
+from streamdata.prepare.pack import Block, Packer
 from streamdata.shards.publish import publish_written
 from streamdata.stores.dtypes import token_dtype
 from streamdata.stores.writer import StoreWriter
@@ -36,7 +38,7 @@ class Staging:
 
     def __init__(self, config: PrepareConfig, tokenizer: Any, directory: Path, name: str, counts: Counter[str]) -> None:
         self._config, self._counts = config, counts
-        self._keys = store_keys(config, len(tokenizer))
+        self._keys = store_keys(config, vocabulary_size(tokenizer))
         self._padding = padding_id(tokenizer) if config.packing != "none" else 0
         self._root = directory / f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
         self._name = name
@@ -44,7 +46,8 @@ class Staging:
         self._writers: dict[str, StoreWriter] = {}
 
     def __enter__(self) -> Self:
-        self._root.mkdir(parents=True)
+        self._root.parent.mkdir(exist_ok=True)  # and no more: a run that has ended is not begun again
+        self._root.mkdir()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -65,29 +68,39 @@ class Staging:
             if domain not in self._packers:
                 self._packers[domain] = Packer(self._config, self._padding, self._counts)
             sequences = [tokens for document in found for tokens in document.sequences["sequence"]]
-            for block in self._packers[domain].add(sequences):
-                self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
+            self._write(domain, self._packers[domain].add(sequences))
+        self._relieve()
 
     def publish(self, data: Path) -> dict[str, list[int | str]]:
         """Finish all shards, and rename them into `data`, below their domains.
+
+        What lies there already stays: on a cluster, two processes may be at one task, each taking the other for dead.
 
         Returns:
             Size and SHA-256 of each file, by its path below `data`.
         """
         for domain, packer in self._packers.items():
-            for block in packer.finish():
-                self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
+            self._write(domain, packer.finish())
         files: dict[str, list[int | str]] = {}
+        data.mkdir(exist_ok=True)
         for domain, writer in sorted(self._writers.items()):
             writer.close()
             place = data / domain / self._name
-            written = self._root / domain / self._name
-            for path in sorted(path for path in written.rglob("*") if path.is_file()):
-                files[str((place / path.relative_to(written)).relative_to(data))] = [path.stat().st_size, sha256(path)]
-            place.parent.mkdir(parents=True, exist_ok=True)
-            remove(place)  # what an earlier run left there without a marker
-            publish_written(written, place)
+            place.parent.mkdir(exist_ok=True)
+            _publish_once(self._root / domain / self._name, place)
+            for path in sorted(path for path in place.rglob("*") if path.is_file()):
+                files[str(path.relative_to(data))] = [path.stat().st_size, sha256(path)]
         return files
+
+    def _write(self, domain: str, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
+
+    def _relieve(self) -> None:
+        """All domains together hold no more than one may: those that hold the most are packed as far as they are."""
+        while sum(packer.load for packer in self._packers.values()) >= 1:
+            domain = max(self._packers, key=lambda name: self._packers[name].load)
+            self._write(domain, self._packers[domain].finish())
 
     def _append(self, document: Document) -> None:
         record: dict[str, Any] = {}
@@ -148,13 +161,16 @@ def padding_id(tokenizer: Any) -> int:
     raise PrepareError("tokenizer: expected a padding or end-of-sequence token to fill up rows, got neither")
 
 
+def _publish_once(written: Path, place: Path) -> None:
+    """Rename a directory into place, unless it is there: whoever did the same task wrote the same, and all of it."""
+    try:
+        publish_written(written, place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def remove(path: Path) -> None:
-    """Remove a directory, if it is there."""
-    if path.exists():
-        shutil.rmtree(path)

@@ -51,6 +51,11 @@ class Packer:
         self._held: list[Tokens] = []
         self._num_held = 0
 
+    @property
+    def load(self) -> float:
+        """What it holds, as a share of the most that it may hold."""
+        return max(self._num_held / MOST_HELD, len(self._held) / _MOST_HELD_DOCUMENTS)
+
     def add(self, sequences: Sequence[Tokens]) -> Iterator[Block]:
         """Take some sequences, and give what is complete."""
         num_tokens = sum(len(tokens.ids) for tokens in sequences)
@@ -58,7 +63,7 @@ class Packer:
         self._counts.update(sequences=len(sequences), tokens=num_tokens, trained=trained)
         self._held += sequences
         self._num_held += num_tokens
-        if self._packing == "none" or self._num_held >= MOST_HELD or len(self._held) >= _MOST_HELD_DOCUMENTS:
+        if self._packing == "none" or self.load >= 1:
             yield from self.finish()
 
     def finish(self) -> Iterator[Block]:

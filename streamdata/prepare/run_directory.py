@@ -18,8 +18,7 @@ from pathlib import Path
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.manifest import Json, differences, make_manifest
-from streamdata.prepare.output import remove
-from streamdata.prepare.worker import json_bytes, marker_path, quarantine_path
+from streamdata.prepare.worker import json_bytes, marker_path, quarantine_path, workers_lock
 from streamdata.shards.publish import publish
 
 
@@ -150,9 +149,15 @@ class RunDirectory:
                 raise PrepareError(
                     f"output '{self.path}': expected no other run, got one that is at it now\n  Wait for its end."
                 ) from error
-            with (self.work / "workers.lock").open("a") as workers:
+            with workers_lock(self.work).open("a") as workers:
                 fcntl.flock(workers, fcntl.LOCK_EX)
             yield
+
+
+def remove(path: Path) -> None:
+    """Remove a directory, if it is there."""
+    if path.exists():
+        shutil.rmtree(path)
 
 
 def read_json(path: Path) -> Json:

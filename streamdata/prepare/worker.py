@@ -1,14 +1,17 @@
 """One task from its input to its marker: what a worker does, in whatever process it runs."""
 
+import fcntl
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from streamdata.errors import ShardError
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import Document, DocumentMaker
 from streamdata.prepare.encode import Backend, GigatokenBackend, TextTokenizer, TokenizersBackend
@@ -17,12 +20,14 @@ from streamdata.prepare.inputs import RawBatch, Task, TaskInput, num_records
 from streamdata.prepare.load_config import load_config
 from streamdata.prepare.output import Staging
 from streamdata.prepare.sections import Record
-from streamdata.shards.json_rows import explain
+from streamdata.shards.json_rows import check_integers, explain
 from streamdata.shards.publish import publish
 from streamdata.text.tokenizer import load_tokenizer
 
 Marker = dict[str, Any]
 Report = Callable[[Counter[str]], None]
+MOST_QUARANTINED_BYTES = 1 << 26
+"""They are in memory until the task is done, and a compressed file is one task, of any size."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,23 @@ def quarantine_path(tasks: Path, index: int) -> Path:
     return tasks / f"{index:05d}.quarantine.jsonl"
 
 
+def workers_lock(work: Path) -> Path:
+    """Shared by all who do tasks; a run that takes the directory over waits until it is free."""
+    return work / "workers.lock"
+
+
+@contextmanager
+def at_work(work: Path) -> Iterator[None]:
+    """Hold the workers' lock.
+
+    Raises:
+        FileNotFoundError: The run has ended.
+    """
+    with workers_lock(work).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
 class TaskRun:
     """The records of one task on their way to documents, with what is counted.
 
@@ -74,10 +96,12 @@ class TaskRun:
 
     def __init__(self, config: PrepareConfig, maker: DocumentMaker, task: Task) -> None:
         self._forgiving = config.most_bad(1) > 0
+        self._has_chats = config.has_chats()
         self._maker, self._task = maker, task
         self.input = TaskInput(task)
         self.counts: Counter[str] = Counter()
         self._quarantined: list[tuple[int, bytes]] = []
+        self._quarantined_bytes = 0
         self._bad: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
@@ -99,7 +123,8 @@ class TaskRun:
         for number, raw in enumerate(batch.records, batch.first):
             try:
                 if raw is not None:
-                    records.append((number, raw if isinstance(raw, dict) else parse(raw)))
+                    # Chats tell numbers as text, such as arguments of tools: none may be changed on the way.
+                    records.append((number, raw if isinstance(raw, dict) else parse(raw, exact=self._has_chats)))
             except BadRecordError as error:
                 failed(number, error)
         return [document for _, document in self._maker.make(records, failed)]
@@ -136,30 +161,46 @@ class TaskRun:
         self.counts["bad"] += 1
         record = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
         told = {"place": place, "reason": error.reason, "field": error.field, "message": error.message}
-        line = orjson.dumps({**told, "record": record}, option=_QUARANTINED, default=repr)
+        line = orjson.dumps({**told, "record": record}, option=_JSON, default=repr)
         self._quarantined.append((number, line))
+        self._quarantined_bytes += len(line)
+        if self._quarantined_bytes > MOST_QUARANTINED_BYTES:
+            raise PrepareError(
+                f"{place}: expected bad records of at most {MOST_QUARANTINED_BYTES} bytes in one task, got more; "
+                f"this one: {error.reason}: {error.message}\n"
+                "  Is the config one for this input? Else correct the records, or split the file."
+            )
 
 
-_QUARANTINED = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+_JSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
 
-def parse(line: bytes) -> Record:
+def parse(line: bytes, *, exact: bool = False) -> Record:
     """The record of a line.
 
+    Args:
+        line: As it is in the file.
+        exact: Whether to refuse an integer beyond 64 bits, which would become a float.
+
     Raises:
-        BadRecordError: It is no JSON object.
+        BadRecordError: It is no JSON object, or has such an integer.
     """
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise _broken(line) from error
+        raise _broken(explain(line, "", 0)) from error
     if type(record) is not dict:
-        raise _broken(line)
+        raise _broken(explain(line, "", 0))
+    if exact:
+        try:
+            check_integers(line, "", 0)
+        except ShardError as error:
+            raise _broken(error) from error
     return record
 
 
-def _broken(line: bytes) -> BadRecordError:
-    column, _, message = str(explain(line, "", 0)).partition("\n")[0].removeprefix(":0:").partition(": ")
+def _broken(error: ShardError) -> BadRecordError:
+    column, _, message = str(error).partition("\n")[0].removeprefix(":0:").partition(": ")
     return BadRecordError("broken line", "", f"column {column}: {message}")
 
 
@@ -172,11 +213,8 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self._config = load_config(json.loads(job.config))
-        has_chats = any(
-            section.action == "$role" for found in self._config.sources_by_name().values() for section in found
-        )
         saved = saved_tokenizer(Path(job.work))
-        self._tokenizer = load_tokenizer(job.tokenizer) if has_chats else TextTokenizer.load(saved)
+        self._tokenizer = load_tokenizer(job.tokenizer) if self._config.has_chats() else TextTokenizer.load(saved)
         self._maker = DocumentMaker(self._config, self._tokenizer, make_backend(self._config, self._tokenizer))
         self._work, self._tasks = Path(job.work), Path(job.tasks)
 

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 from typer.testing import Result
 
 from streamdata import StreamdataError
-from tests.cli.test_main import HEAVY, python, words
+from tests.cli.test_main import words
+from tests.prepare.conftest import without_waiting_for_the_disk  # noqa: F401 (a fixture)
 from tests.prepare.runs import PRETRAIN, documents, tree, write
 from tests.text.chat_templates import chat_tokenizer
 
@@ -60,6 +62,32 @@ def test_parts_and_their_merge(streamdata: Streamdata, options: Callable, tmp_pa
     assert any(name.endswith(".h5") for name in tree(tmp_path / "whole"))
 
 
+def test_what_another_run_left_is_overwritten_where_that_is_asked_for(
+    streamdata: Streamdata, options: Callable, tmp_path: Path
+) -> None:
+    """By a run, and by a merge."""
+    given = [write(tmp_path / "a.jsonl", documents(9)), "-o", tmp_path / "out", "--workers", 1]
+    assert streamdata("prepare", *given, *options(PRETRAIN)).exit_code == 0
+    part = [*given[:2], tmp_path / "part", *options(PRETRAIN | {"packing": "simple", "max_packed_len": 64})]
+    assert streamdata("prepare", *part, "--shard", "0/1").exit_code == 0
+    merge = ["prepare", "merge", tmp_path / "part", "-o", tmp_path / "out"]
+    for again in (merge, ["prepare", *given, *options(PRETRAIN)]):
+        refused = streamdata(*again)
+        assert (refused.exit_code, "--overwrite" in refused.stderr) == (1, True)
+        assert streamdata(*again, "--overwrite").exit_code == 0
+
+
+def test_the_engine_is_the_one_that_is_named(
+    streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here ray's, which is not there."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    path = write(tmp_path / "a.jsonl", documents(1))
+    done = streamdata("prepare", path, "-o", tmp_path / "out", *options(PRETRAIN), "--engine", "ray")
+    assert done.exit_code == 1
+    assert "pip install torch-streamdata[ray]" in done.stderr
+
+
 def test_progress_is_plain_lines_where_it_is_no_terminal(
     streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +113,18 @@ def test_a_dry_run_shows_what_is_trained_and_where_rows_end(
     assert "q0 «yes»│" in done.stdout
     assert done.stdout.rstrip().endswith("┃")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.jsonl", "config.json"]
+
+
+def test_what_is_trained_is_green_in_a_terminal(
+    streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the rest is dim."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    path = write(tmp_path / "a.jsonl", [{"q": "ask ", "a": "yes"}])
+    shown = streamdata("prepare", path, *options(SFT), "--dry-run", 1).stdout
+    assert "\x1b[2mask \x1b[0m\x1b[32myes\x1b[0m" in shown
+    assert "\u00ab" not in shown
 
 
 def test_inspect_and_verify_a_finished_store(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
@@ -166,17 +206,3 @@ def test_impossible_options_are_usage_errors(
     done = streamdata("prepare", path, "-o", tmp_path / "out", *options(PRETRAIN), *more)
     assert done.exit_code == 2
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments", [["prepare", "--help"], ["prepare", "merge", "--help"], ["inspect", "--help"], ["verify", "--help"]]
-)
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    """So that it is there at once."""
-    code = (
-        "import sys; from streamdata.cli.main import app\n"
-        "try: app(sys.argv[1:])\n"
-        f"finally: assert not set({HEAVY!r}) & set(sys.modules), set({HEAVY!r}) & set(sys.modules)"
-    )
-    done = python(code, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -1,9 +1,18 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.prepare.runs import documents, write
 from tests.text.chat_templates import chat_tokenizer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_waiting_for_the_disk() -> Iterator[None]:
+    """Nine tenths of a small run are that: `tests/shards` shows that what is published is on the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session")

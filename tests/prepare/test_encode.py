@@ -1,15 +1,24 @@
+import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streamdata.prepare import PrepareError
-from streamdata.prepare.encode import GigatokenBackend, TokenizersBackend, encode_texts, special_finder
+from streamdata.prepare.encode import (
+    GigatokenBackend,
+    TextTokenizer,
+    TokenizersBackend,
+    encode_texts,
+    special_finder,
+    vocabulary_size,
+)
 from streamdata.prepare.sections import Text
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import functions
-from tests.text.tiny_tokenizer import save_tiny_tokenizer
+from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer
 
 CODE = [function["code"] for function in functions()]
 STRANGE = ["", " ", "a<|im_end|>b", "na\u00efve \U0001f98a\r\n\t", "<think>x</think>", "<|end|>" * 3]
@@ -29,6 +38,30 @@ def test_ids_are_those_of_the_tokenizer(tokenizer: str) -> None:
             text.text, add_special_tokens=text.add_special_tokens, split_special_tokens=text.is_data
         )
         assert (ids.dtype, ids.tolist()) == (np.uint32, expected)
+
+
+def test_special_tokens_of_the_tokenizers_format_are_added_where_they_are_asked_for(tmp_path: Path) -> None:
+    """A start and an end, here; by gigatoken's backend too."""
+    loaded = load_tokenizer(save_tiny_tokenizer(tmp_path, starts=True))
+    start, end = loaded.convert_tokens_to_ids([START, END])
+    for backend in (TokenizersBackend(loaded), GigatokenBackend(loaded)):
+        bare, whole = (backend(["the cat"], is_data=True, add_special_tokens=special)[0] for special in (False, True))
+        assert whole.tolist() == [start, *bare.tolist(), end]
+        assert not {start, end} & set(bare.tolist())
+
+
+def test_a_vocabulary_with_gaps_has_all_its_ids(tmp_path: Path) -> None:
+    """It has fewer tokens than its largest id says; what workers load says the same."""
+    path = Path(save_tiny_tokenizer(tmp_path)) / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    saved["model"]["vocab"]["A"] = 70_000
+    path.write_text(json.dumps(saved))
+    loaded = load_tokenizer(str(tmp_path))
+    assert len(loaded) < 400
+    TextTokenizer.save(loaded, tmp_path / "texts.json")
+    for found in (loaded, TextTokenizer.load(tmp_path / "texts.json")):
+        assert vocabulary_size(found) == 70_001
+        assert TokenizersBackend(found)(["A"], is_data=True, add_special_tokens=False)[0].tolist() == [70_000]
 
 
 def test_what_other_callers_asked_of_the_tokenizer_does_not_matter(tokenizer: str) -> None:

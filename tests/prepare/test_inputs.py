@@ -116,8 +116,31 @@ def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 100)
     path = write(tmp_path / "a.jsonl", [json.dumps("x" * (1 << 21))])
     for task in plan_tasks([path], 1 << 20)[:2]:
-        with pytest.raises(PrepareError, match="expected at most 100 bytes, got more"):
+        with pytest.raises(PrepareError, match=r"the line at offset \d+: expected a record of at most 100 bytes"):
             read(task)
+
+
+def test_a_row_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a line is; by its number."""
+    monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 100)
+    monkeypatch.setattr("streamdata.prepare.inputs._BATCH_BYTES", 10)
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"] * 8 + ["x" * 200, "x"]}), path, row_group_size=3)
+    tasks = plan_tasks([str(path)], 40)
+    with pytest.raises(PrepareError, match=r"a.parquet:9: expected a record of at most 100 bytes, got more"):
+        [read(task) for task in tasks]
+
+
+def test_long_rows_come_few_at_a_time(tmp_path: Path) -> None:
+    """However the rows of a file differ: about a megabyte, so that memory stays bounded."""
+    path = tmp_path / "a.parquet"
+    sizes = [10, 10, 600_000, 700_000, 10, 10, 2_000_000] + [10] * 500
+    pyarrow.parquet.write_table(pyarrow.table({"text": [f"{size:d}" * (size // 2) for size in sizes]}), path)
+    batches = list(TaskInput(plan_tasks([str(path)], 1 << 30)[0]).batches())
+    assert max(len(row["text"]) for batch in batches for row in batch.records) > 2_000_000
+    assert all(len(batch.records) == 1 or sum(len(row["text"]) for row in batch.records) < 1 << 20 for batch in batches)
+    assert sum(len(batch.records) for batch in batches) == len(sizes)
+    assert len(batches) < 20
 
 
 def test_digests_tell_contents_apart(tmp_path: Path) -> None:
@@ -129,6 +152,19 @@ def test_digests_tell_contents_apart(tmp_path: Path) -> None:
     assert digests[0] != digests[1] == digests[2]
     files = [input_digest(found) for found in digests]
     assert [one == other for one, other in pairwise(files)] == [False, True]
+
+
+def test_the_categories_of_a_column_are_no_part_of_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be larger than any record, and do not make batches small."""
+    monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 1000)
+    kinds = [f"{number:0100d}" for number in range(90)]
+    table = pyarrow.table({"text": ["x"] * 90, "kind": pyarrow.array(kinds).dictionary_encode()})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    monkeypatch.setattr("streamdata.prepare.inputs._BATCH_BYTES", 900)
+    (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
+    batches = [batch.records for batch in TaskInput(task).batches()]
+    assert [row for batch in batches for row in batch] == table.to_pylist()
+    assert max(map(len, batches)) > 3
 
 
 @pytest.mark.parametrize("keep", [0, -30])

@@ -1,5 +1,6 @@
 """A real cluster of two nodes on this machine; one of them is killed in the midst of a run."""
 
+import fcntl
 import sys
 import warnings
 from collections.abc import Iterator
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.prepare import PrepareError
+from streamdata.prepare import PrepareError, on_ray
+from streamdata.prepare.inputs import Task
+from streamdata.prepare.worker import Job, workers_lock
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000, "packing": "bfd_split", "max_packed_len": 128}
@@ -63,6 +66,24 @@ def test_a_bad_record_ends_the_run_on_ray_too(
     run(CONFIG | {"max_bad": 1}, tokenizer, path, tmp_path / "ray", engine="ray")
     run(CONFIG | {"max_bad": 1}, tokenizer, path, tmp_path / "local")
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
+
+
+def test_a_task_on_ray_holds_the_workers_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that takes the directory over waits for tasks that were not cancelled in time."""
+    held: list[bool] = []
+
+    class Looking:
+        def do(self, *_: object) -> None:
+            with workers_lock(tmp_path).open() as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(True)
+
+    monkeypatch.setattr(on_ray, "_worker", lambda _: Looking())
+    monkeypatch.chdir(tmp_path)
+    assert on_ray._do_task(Job("{}", "", str(tmp_path), "", str(tmp_path)), Task(0, "", None, 0, 0)) is None
+    assert held
+    ended = Job("{}", "", str(tmp_path / "gone"), "", str(tmp_path))
+    assert isinstance(on_ray._do_task(ended, Task(0, "", None, 0, 0)), FileNotFoundError)
 
 
 def test_ray_that_is_not_there_is_named_with_its_extra(

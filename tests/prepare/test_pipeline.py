@@ -3,12 +3,14 @@ import errno
 import itertools
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamdata.prepare import Pipeline, PrepareError, merge, run_directory
+from streamdata.prepare.worker import at_work
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
@@ -229,87 +231,17 @@ def test_two_runs_at_once_are_refused(tokenizer: str, texts: str, tmp_path: Path
         run(SMALL, tokenizer, texts, tmp_path / "out", progress=again)
 
 
-def broken(count: int, *places: int) -> list:
-    """Documents, some of them broken lines."""
-    return [f'{{"text": {number}, ' if number in places else record for number, record in enumerate(documents(count))]
-
-
-def test_a_bad_record_is_an_error_with_file_line_and_field(tokenizer: str, tmp_path: Path) -> None:
-    """In whatever task it is; with workers too."""
-    path = write(tmp_path / "a.jsonl", [*documents(30), {"txt": "x"}, *documents(9)])
-    for workers in (1, 2):
-        with pytest.raises(PrepareError, match="expected it, got the fields txt") as caught:
-            run(SMALL, tokenizer, path, tmp_path / "out", workers=workers)
-        assert str(caught.value).startswith(f"{path}:31: text: missing field: ")
-    write(tmp_path / "a.jsonl", broken(30, 20))
-    with pytest.raises(PrepareError, match=r"a.jsonl:21: broken line: column \d+: expected a JSON object"):
-        run(SMALL, tokenizer, path, tmp_path / "other")
-
-
-def test_some_bad_records_are_put_aside(tokenizer: str, tmp_path: Path) -> None:
-    """Each with its place and reason; the others are what they would be without them."""
-    path = write(tmp_path / "a.jsonl", [*broken(40, 3, 33), {"text": 5}, {"text": ""}])
-    manifest = run(SMALL | {"max_bad": 3}, tokenizer, path, tmp_path / "out")
-    assert manifest["bad"] == {"broken line": 2, "wrong type": 1}
-    assert manifest["dropped"] == {"no tokens": 1}
-    assert manifest["counts"]["records"] == 42
-    lines = [json.loads(line) for line in (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()]
-    assert [(line["place"], line["reason"], line["field"]) for line in lines] == [
-        (f"{path}:4", "broken line", ""),
-        (f"{path}:34", "broken line", ""),
-        (f"{path}:41", "wrong type", "text"),
-    ]
-    assert [line["record"] for line in lines] == ['{"text": 3, ', '{"text": 33, ', '{"text": 5}']
-
-
-@pytest.mark.parametrize(("most", "passes"), [(2, False), (3, True), ("7%", False), ("7.5%", True)])
-def test_too_many_bad_records_are_an_error(tokenizer: str, tmp_path: Path, most: object, passes: bool) -> None:
-    """As a number or as a share of all; a raised limit lets the same run go on."""
-    path = write(tmp_path / "a.jsonl", broken(40, 5, 20, 38))
-    if passes:
-        assert run(SMALL | {"max_bad": most}, tokenizer, path, tmp_path / "out")["bad"] == {"broken line": 3}
-        return
-    with pytest.raises(PrepareError, match=r"quarantine.jsonl; correct them, or raise max_bad"):
-        run(SMALL | {"max_bad": most}, tokenizer, path, tmp_path / "out")
-    assert not (tmp_path / "out" / "data").exists()
-    run(SMALL | {"max_bad": 3}, tokenizer, path, tmp_path / "out")
-    fresh = run(SMALL | {"max_bad": 3}, tokenizer, path, tmp_path / "fresh")
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
-    assert fresh["bad"] == {"broken line": 3}
-
-
-def test_quarantined_records_keep_the_order_of_the_input(tokenizer: str, tmp_path: Path) -> None:
-    """Whatever is wrong with them, and whenever that is found."""
-    path = write(tmp_path / "a.jsonl", [{"text": 1}, "{", {"text": "x"}, {"txt": 1}, "{"])
-    run(SMALL | {"max_bad": 4}, tokenizer, path, tmp_path / "out")
-    lines = (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()
-    assert [json.loads(line)["place"].rpartition(":")[2] for line in lines] == ["1", "2", "4", "5"]
-
-
-@pytest.mark.parametrize("none", [0, "0%", "0.0%"])
-def test_no_bad_record_at_all_is_the_default(tokenizer: str, tmp_path: Path, none: object) -> None:
-    """However nought is written, the first one ends the run with its place."""
-    path = write(tmp_path / "a.jsonl", broken(9, 5))
-    with pytest.raises(PrepareError, match=r"a.jsonl:6: broken line"):
-        run(SMALL | {"max_bad": none}, tokenizer, path, tmp_path / "out")
-
-
-def test_an_input_that_is_all_bad_ends_soon(tokenizer: str, tmp_path: Path) -> None:
-    """Not after hours."""
-    path = write(tmp_path / "a.jsonl", ["{"] * 10000)
-    with pytest.raises(PrepareError, match="bad records in about 10,"):
-        run(SMALL | {"max_bad": "1%"}, tokenizer, path, tmp_path / "out")
-    assert len(list((tmp_path / "out" / "tasks").glob("*[0-9].json"))) == 1
-
-
-def test_an_input_of_which_nothing_is_left_is_an_error(tokenizer: str, tmp_path: Path) -> None:
-    """It says why."""
-    path = write(tmp_path / "a.jsonl", [{"text": "x"}] * 5)
-    with pytest.raises(PrepareError, match="expected tokens, got none of 5 records: 5 fewer than min_chars"):
-        run(SMALL | {"min_chars": 2}, tokenizer, path, tmp_path / "out")
-    write(tmp_path / "a.jsonl", [{"text": 1}] * 5)
-    with pytest.raises(PrepareError, match="got none of 5 records: 5 wrong type"):
-        run(SMALL | {"max_bad": "100%"}, tokenizer, path, tmp_path / "bad")
+def test_a_run_waits_for_those_who_are_still_at_a_task(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """Of a run that was killed: what they leave half done would be in its way."""
+    interrupt(SMALL, tokenizer, texts, tmp_path / "out")
+    following = threading.Thread(target=run, args=(SMALL, tokenizer, texts, tmp_path / "out"))
+    with at_work(tmp_path / "out" / ".work"):
+        following.start()
+        following.join(0.3)
+        assert following.is_alive()
+        assert not (tmp_path / "out" / "data").exists()
+    following.join(30)
+    assert (tmp_path / "out" / "data").exists()
 
 
 def test_the_manifest_says_what_went_in_and_came_out(tokenizer: str, texts: str, tmp_path: Path) -> None:
@@ -339,6 +271,19 @@ def test_gigatoken_is_checked_on_the_input_before_anything_is_written(
     run(SMALL | {"backend": "gigatoken"}, tokenizer, texts, tmp_path / "out")
     assert len(seen) > 3
     assert seen[-1] == f"{texts}:60"
+
+
+def test_a_merge_takes_the_place_of_another_run_only_where_it_is_told_to(
+    tokenizer: str, texts: str, tmp_path: Path
+) -> None:
+    """As a run does."""
+    whole = run(SMALL, tokenizer, texts, tmp_path / "whole")
+    run(SMALL, tokenizer, texts, tmp_path / "0", shard=(0, 1))
+    run(PACKED, tokenizer, texts, tmp_path / "out")
+    with pytest.raises(PrepareError, match="expected a run of the same inputs"):
+        merge([tmp_path / "0"], tmp_path / "out")
+    assert merge([tmp_path / "0"], tmp_path / "out", overwrite=True) == whole
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("parts", [[], [0], [0, 0], [0, 2]], ids=str)
