@@ -170,6 +170,22 @@ def test_reload_from_url_level_goes_back_to_the_window(make_source, monkeypatch)
     assert rest == [plain(sample) for sample in samples[12 - again :]]
 
 
+def test_reload_from_url_level_begins_with_the_window_of_what_a_packer_holds(tmp_path, monkeypatch):
+    """After every row: at the start of a window, nothing undelivered left out, a window too early at most."""
+    monkeypatch.setattr("streamdata.sources.shard_source._FINEST", 1)
+    source = JsonlIterableDataset(write_jsonl(tmp_path, [7, 13, 5]), Packer(), block_size=5, shuffle_buffer=5)
+    source.name, source.percent = "s", 1
+    dataset = MergedDataset([source], cyclic=False, shuffle_streaming_subsets=False)
+    samples = list(dataset)
+    stream = [number for sample in samples for number in sample["row"]]
+    starts = [stream.index(first) for first in (0, 5, 7, 12, 17, 20)]  # of windows, which are blocks of a shard
+    for step in range(1, len(samples)):
+        rest = [number for s in dataset.__iter_from__(to_state(samples[:step]), True) for number in s["row"]]
+        begin = len(stream) - len(rest)
+        assert rest == stream[begin:]
+        assert begin in [start for start in starts if start <= 4 * step][-2:]
+
+
 def test_reload_from_url_level_accepts_another_sequence_length(make_source):
     """The function's state is not loaded, so that a run may go on with rows of another length."""
 

@@ -7,7 +7,9 @@ import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.models.llava.configuration_llava import LlavaConfig
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava.modeling_llava import LlavaModel
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -113,6 +115,20 @@ def tiny_llava():
         vision_feature_select_strategy="full",
         chat_template=CHATML.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>"),
     )
+
+
+def tiny_llava_model(processor):
+    """A model of these processors, with a few thousand random weights."""
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlavaConfig(
+        vision_config={"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 8, **small},
+        text_config={"model_type": "llama", "vocab_size": len(processor.tokenizer), "pad_token_id": 0, **small},
+        image_token_index=processor.image_token_id,
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+    )
+    torch.manual_seed(0)
+    return LlavaModel(config).eval()
 
 
 def picture(width, height, shade=0):

@@ -3,7 +3,7 @@
 1. parquet → `Rows` → rows, mapped from an Arrow file in the cache
 2. row → messages, with what is trained
 3. messages → `ChatEncoder` → token ids and loss mask, as prepared offline
-4. ids → `ChatShape` → tensors of one length, or unpadded (`SFTChatDataset`, `PreferenceDataset`)
+4. ids, mask → tensors of one length, or unpadded (`SFTChatDataset`, `PreferenceDataset`)
 """
 
 from streamdata.sources.chats.preference import PreferenceConfig, PreferenceDataset

@@ -1,15 +1,15 @@
 """Pairs of answers, one preferred: `parquet → two conversations → token ids and loss masks → tensors`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 import torch
 
-from streamdata.sources.chats.config import ChatConfig, read_config
-from streamdata.sources.chats.encoding import ChatRows, Message
-from streamdata.sources.prompts.rows import Row, Rows
+from streamdata.sources.chats.config import ChatConfig
+from streamdata.sources.chats.dataset import ChatDataset
+from streamdata.sources.prompts.messages import Message
+from streamdata.sources.prompts.rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class PreferenceConfig(ChatConfig):
     rejected_key: str = "rejected"
 
 
-class PreferenceDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class PreferenceDataset(ChatDataset):
     """A map-style dataset of pairs of conversations in parquet files.
 
     An item has `chosen_` and `rejected_` each of `input_ids`, `attention_mask`, `position_ids` and `loss_mask`, as
@@ -48,36 +48,27 @@ class PreferenceDataset(torch.utils.data.Dataset[dict[str, Any]]):
         ImportError: pyarrow is missing.
     """
 
-    name: str
-    percent: float
+    config: PreferenceConfig
+    settings = PreferenceConfig
 
-    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
-        self.config = read_config(PreferenceConfig, config, type(self).__name__)
-        rows = Rows(data_files, self.config.cache_dir, self.config.use_shm)
-        self._chats = ChatRows(type(self).__name__, rows, tokenizer, self.config)
+    def _make(self, row: Row) -> dict[str, Any]:
+        chosen, rejected = (self._conversation(row, key) for key in (self.config.chosen_key, self.config.rejected_key))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
+        pair = {"chosen": chosen, "rejected": rejected}
+        return {
+            f"{side}_{key}": tensor
+            for side, messages in pair.items()
+            for key, tensor in self._side(row, side, messages, shared).items()
+        }
 
-    def __len__(self) -> int:
-        return len(self._chats.rows)
-
-    def __getitem__(self, item: int) -> dict[str, Any]:
-        with self._chats.row(item) as row:
-            chosen, rejected = (self._messages(row, key) for key in (self.config.chosen_key, self.config.rejected_key))
-            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
-            pair = {"chosen": chosen, "rejected": rejected}
-            return {
-                f"{side}_{key}": tensor
-                for side, messages in pair.items()
-                for key, tensor in self._side(row, side, messages, shared).items()
-            }
-
-    def _messages(self, row: Row, key: str) -> list[Message]:
-        prompt = self._chats.messages(row, self.config.prompt_key) if self.config.prompt_key else []
-        return prompt + self._chats.messages(row, key)
+    def _conversation(self, row: Row, key: str) -> list[Message]:
+        prompt = self._messages(row, self.config.prompt_key) if self.config.prompt_key else []
+        return prompt + self._messages(row, key)
 
     def _side(self, row: Row, side: str, messages: list[Message], shared: int) -> dict[str, torch.Tensor]:
         prompt = [{**message, "train": False} for message in messages[:shared]]
         try:
-            return self._chats.tensors(row, prompt + messages[shared:])
+            return self._tensors(row, prompt + messages[shared:])
         except ValueError as error:
             error.add_note(f"  in what was {side}")
             raise

@@ -1,14 +1,11 @@
 """Conversations for supervised training: `parquet → messages → token ids and loss mask → tensors`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from streamdata.sources.chats.config import ChatConfig, read_config
-from streamdata.sources.chats.encoding import ChatRows
-from streamdata.sources.prompts.rows import Rows
+from streamdata.sources.chats.config import ChatConfig
+from streamdata.sources.chats.dataset import ChatDataset
+from streamdata.sources.prompts.rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +19,7 @@ class SFTChatConfig(ChatConfig):
     messages_key: str = "messages"
 
 
-class SFTChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class SFTChatDataset(ChatDataset):
     """A map-style dataset of conversations in parquet files, each of any number of turns.
 
     An item has tensors of shape (max_length,), or (n,) without padding:
@@ -47,17 +44,8 @@ class SFTChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
         ImportError: pyarrow is missing.
     """
 
-    name: str
-    percent: float
+    config: SFTChatConfig
+    settings = SFTChatConfig
 
-    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
-        self.config = read_config(SFTChatConfig, config, type(self).__name__)
-        rows = Rows(data_files, self.config.cache_dir, self.config.use_shm)
-        self._chats = ChatRows(type(self).__name__, rows, tokenizer, self.config)
-
-    def __len__(self) -> int:
-        return len(self._chats.rows)
-
-    def __getitem__(self, item: int) -> dict[str, Any]:
-        with self._chats.row(item) as row:
-            return self._chats.tensors(row, self._chats.messages(row, self.config.messages_key))
+    def _make(self, row: Row) -> dict[str, Any]:
+        return self._tensors(row, self._messages(row, self.config.messages_key))

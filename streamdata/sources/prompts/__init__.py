@@ -6,11 +6,26 @@
 4. lengths → `choose_rows` → the rows that stay
 5. ids → `fit`, `RopeRule.positions` → tensors of one length (`RLHFDataset`)
 6. items → `collate_fn` → batches
+
+What needs torch is imported when it is first used: processes that only measure begin in half the time without it.
 """
 
-from streamdata.sources.prompts.collate import collate_fn
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from streamdata.sources.prompts.config import PromptConfig
-from streamdata.sources.prompts.dataset import RLHFDataset
 from streamdata.sources.prompts.rows import Rows
 
+if TYPE_CHECKING:
+    from streamdata.sources.prompts.collate import collate_fn
+    from streamdata.sources.prompts.dataset import RLHFDataset
+
+_MODULES = {"RLHFDataset": "dataset", "collate_fn": "collate"}
+
 __all__ = ["PromptConfig", "RLHFDataset", "Rows", "collate_fn"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -2,10 +2,17 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streamdata.recipe.places import did_you_mean, listing
+from streamdata.sources.prompts.settings import (
+    check_at_least,
+    check_choice,
+    check_kinds,
+    check_template_kwargs,
+    read_settings,
+    refused,
+)
 from streamdata.text.truncation import check_truncation
 
 WHO: Final = "RLHFDataset"
@@ -13,16 +20,6 @@ MODES: Final = ("tensors", "raw")
 TRUNCATIONS_OF_MEDIA: Final = ("error", "drop_sample", "drop_media")
 _ELSEWHERE: Final = {
     "custom_cls": "a class of your own is the recipe's `target`: write it there instead of streamdata.RLHFDataset",
-}
-
-_NOT_OF_THE_TEMPLATE: Final = {
-    "tokenize",
-    "return_dict",
-    "return_tensors",
-    "padding",
-    "truncation",
-    "max_length",
-    "tools",
 }
 
 
@@ -82,19 +79,24 @@ class PromptConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        check_kinds(self, WHO)
         check_truncation(self.truncation, WHO)
-        _check_choice("truncation_media", self.truncation_media, TRUNCATIONS_OF_MEDIA)
-        _check_choice("mode", self.mode, MODES)
+        check_choice(WHO, "truncation_media", self.truncation_media, TRUNCATIONS_OF_MEDIA)
+        check_choice(WHO, "mode", self.mode, MODES)
         for name in ("max_prompt_length", "filter_overlong_prompts_workers", "repeat"):
-            _check_at_least(name, getattr(self, name), 1)
-        _check_at_least("max_samples", self.max_samples, -1)
+            check_at_least(WHO, name, getattr(self, name), 1)
+        check_at_least(WHO, "max_samples", self.max_samples, -1)
         if self.max_samples == 0:
-            raise _refused("max_samples", "-1 for all rows, or a positive number", 0)
+            raise refused(WHO, "max_samples", "-1 for all rows, or a positive number", 0)
         if self.seed is not None:
-            _check_at_least("seed", self.seed, 0)
-        _check_template_kwargs(self.apply_chat_template_kwargs)
-        for setting in fields(self):
-            _check_plain_type(setting.name, setting.type, getattr(self, setting.name))
+            check_at_least(WHO, "seed", self.seed, 0)
+        function = self.chat_template_func
+        if function is not None and not callable(function):
+            raise refused(WHO, "chat_template_func", "a function (in a recipe `target: module.function`)", function)
+        check_template_kwargs(self.apply_chat_template_kwargs, WHO)
+        add = self.apply_chat_template_kwargs.get("add_generation_prompt", True)
+        if type(add) is not bool:
+            raise refused(WHO, "apply_chat_template_kwargs.add_generation_prompt", "true or false", add)
 
 
 def read_config(config: Any) -> PromptConfig:
@@ -103,58 +105,4 @@ def read_config(config: Any) -> PromptConfig:
     Raises:
         ValueError: A key is unknown, or a value is not allowed.
     """
-    if isinstance(config, PromptConfig):
-        return config
-    given = _as_dict(config)
-    known = [setting.name for setting in fields(PromptConfig)]
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        hints = "; ".join(f"{key!r}{_hint(key, known)}" for key in unknown)
-        raise ValueError(f"{WHO}: expected keys that it knows, got {hints}\n  It knows {listing(known)}.")
-    # A null in YAML means the default, as for a key that is not there.
-    return PromptConfig(**{key: value for key, value in given.items() if value is not None})
-
-
-def _as_dict(config: Any) -> dict[str, Any]:
-    if config is None:
-        return {}
-    if type(config).__module__.startswith("omegaconf"):
-        from omegaconf import OmegaConf
-
-        config = OmegaConf.to_container(config, resolve=True)
-    if not isinstance(config, Mapping):
-        raise ValueError(f"{WHO}: expected a mapping as config, got {config!r}\n  Write its keys below `config:`.")
-    return dict(config)
-
-
-def _hint(key: str, known: list[str]) -> str:
-    return f" ({_ELSEWHERE[key]})" if key in _ELSEWHERE else did_you_mean(str(key), known)
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise _refused(name, f"one of {', '.join(choices)}", value, did_you_mean(str(value), choices))
-
-
-def _check_at_least(name: str, value: Any, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise _refused(name, f"a whole number of at least {least}", value)
-
-
-def _check_plain_type(name: str, annotation: Any, value: Any) -> None:
-    """Flags must be flags and names names: YAML's "no" or a number is easily written for one."""
-    if annotation in (bool, str) and type(value) is not annotation:
-        raise _refused(name, "true or false" if annotation is bool else "a text", value)
-    if name == "chat_template_func" and not (value is None or callable(value)):
-        raise _refused(name, "a function (in a recipe `target: module.function`)", value)
-
-
-def _check_template_kwargs(kwargs: Any) -> None:
-    if not isinstance(kwargs, Mapping):
-        raise _refused("apply_chat_template_kwargs", "a mapping", kwargs)
-    if ours := sorted(kwargs.keys() & _NOT_OF_THE_TEMPLATE):
-        raise _refused("apply_chat_template_kwargs", "what the template takes", ours)
-
-
-def _refused(name: str, expected: str, got: Any, hint: str = "") -> ValueError:
-    return ValueError(f"{WHO}: expected {expected} as {name}, got {got!r}{hint}\n  Mend {name} in the config.")
+    return read_settings(PromptConfig, config, WHO, _ELSEWHERE)

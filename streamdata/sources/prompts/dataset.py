@@ -168,8 +168,8 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return place if self._numbers is None else int(self._numbers[place])
 
     def _make(self, number: int) -> dict[str, Any]:
-        row = self._reader.rows[number]
         try:
+            row = self._reader.rows[number]
             if self.config.mode == "raw":
                 made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
             else:

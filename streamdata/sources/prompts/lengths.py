@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import zlib
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +18,7 @@ from streamdata.sources.prompts.cache import Cache
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.measuring import NOT_MEASURED, Int32s, measure_rows
 from streamdata.sources.prompts.reader import EMPTY, MEDIA_CUT, PromptReader
-from streamdata.sources.prompts.rows import Rows
+from streamdata.sources.prompts.rows import GONE, Rows
 
 logger = logging.getLogger("streamdata")
 Int64s = npt.NDArray[np.int64]
@@ -32,8 +33,16 @@ class Kept(NamedTuple):
     dropped: dict[str, int]
 
     def numbers(self) -> Int64s | None:
-        """The mapped numbers, shape (size,); None where all rows stay, in their order."""
-        return None if self.path is None else np.memmap(self.path, np.int64, "r")
+        """The mapped numbers, shape (size,); None where all rows stay, in their order.
+
+        Raises:
+            FileNotFoundError: The cache was deleted since.
+        """
+        try:
+            return None if self.path is None else np.memmap(self.path, "<i8", "r")
+        except FileNotFoundError as error:
+            error.add_note(GONE)
+            raise
 
 
 def choose_rows(reader: PromptReader) -> Kept:
@@ -72,13 +81,14 @@ def choose_rows(reader: PromptReader) -> Kept:
 
 
 def _stored_numbers(cache: Cache, name: str, stay: Int64s) -> Path:
-    """The file of the numbers; one that is damaged is made again."""
+    """The file of the numbers; one that holds others is damaged, and made again."""
 
     def write(path: Path) -> None:
         stay.astype("<i8").tofile(path)
 
     path = cache.get(name, write)
-    return path if path.stat().st_size == stay.nbytes else cache.publish(name, write)
+    is_whole = path.stat().st_size == stay.nbytes and np.array_equal(np.memmap(path, "<i8", "r"), stay)
+    return path if is_whole else cache.publish(name, write)
 
 
 def _wanted(total: int, config: PromptConfig) -> Int64s | None:
@@ -145,9 +155,12 @@ def _part(rows: Rows, file: int, numbers: Int64s) -> _Part:
 
 
 def _stored(cache: Cache, name: str, size: int) -> Int32s:
+    """The lengths of a file's rows, and after them their checksum; none was measured where they do not agree."""
     path = cache.directory / name
-    if size and path.exists() and path.stat().st_size == 4 * size:
-        return np.memmap(path, "<i4", "r", shape=(size,))
+    if size and path.exists() and path.stat().st_size == 4 * (size + 1):
+        whole = np.memmap(path, "<i4", "r")
+        if zlib.crc32(whole[:-1].data) == whole[-1:].view("<u4")[0]:
+            return whole[:-1]
     return np.full(size, NOT_MEASURED, dtype=np.int32)
 
 
@@ -170,4 +183,5 @@ def _measure_missing(
 
 
 def _write(lengths: Int32s, path: Path) -> None:
-    lengths.astype("<i4").tofile(path)
+    content = lengths.astype("<i4").tobytes()
+    path.write_bytes(content + zlib.crc32(content).to_bytes(4, "little"))

@@ -1,8 +1,9 @@
 """Measuring many rows: `row numbers → this process and others, a chunk each at a time → lengths`.
 
-With `main` alone to run, a process is one of the others: it gets the reader and its chunks
-through a socket, and ends when that is closed, so that it cannot outlive whoever started it. Processes of
-multiprocessing would not do: scripts without a `__main__` guard would run again, and daemonic workers may have none.
+With `main` alone to run, a process is one of the others: it gets the reader in a file without a name, since a large one
+would fill a socket until the other has begun, and its chunks through a socket. It ends when that is closed, so that it
+cannot outlive whoever started it. Processes of multiprocessing would not do: scripts without a `__main__` guard would
+run again, and daemonic workers may have none.
 """
 
 import logging
@@ -15,9 +16,11 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Final, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +30,10 @@ from streamdata.errors import SourceError
 logger = logging.getLogger("streamdata")
 
 NOT_MEASURED: Final = -1
-_WORTH_A_PROCESS = 2000
-"""Rows: fewer are measured before another process has begun."""
+_WORTH_A_PROCESS = 500
+"""Rows: fewer are soon measured; of text that many are, too, but of images they take longer than a process to begin."""
 _CHUNK = 16
-_AHEAD = 2  # chunks that a process has at most, so that it need not wait for the next
+_AHEAD = 4  # chunks that a process has at most: with two, it often waited while this one measured a chunk
 
 Int32s = npt.NDArray[np.int32]
 
@@ -125,13 +128,13 @@ def processes(reader: Measures, count: int) -> Iterator[list["Connection[Any, An
     started: list[subprocess.Popen[bytes]] = []
     team: list[Connection[Any, Any]] = []
     try:
-        payload = _pickled(reader) if count > 0 else b""
-        for _ in range(count):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                started.append(_start(theirs.fileno()))
-            team.append(Connection(ours.detach()))
-            team[-1].send_bytes(payload)
+        if count > 0:
+            with _pickled(reader) as file:
+                for _ in range(count):
+                    ours, theirs = socket.socketpair()
+                    team.append(Connection(ours.detach()))
+                    with theirs:
+                        started.append(_start(theirs.fileno(), file.fileno()))
         yield team
     finally:
         for member in team:
@@ -141,19 +144,25 @@ def processes(reader: Measures, count: int) -> Iterator[list["Connection[Any, An
             process.wait()
 
 
-def _pickled(reader: Measures) -> bytes:
-    try:
-        return pickle.dumps(reader)
-    except Exception as error:
-        raise _cannot(f"{type(error).__name__}: {error}") from error
+@contextmanager
+def _pickled(reader: Measures) -> Iterator[IO[bytes]]:
+    with TemporaryFile() as file:
+        try:
+            pickle.dump(reader, file)
+        except Exception as error:
+            raise _cannot(f"{type(error).__name__}: {error}") from error
+        file.flush()
+        yield file
 
 
-def _start(fd: int) -> "subprocess.Popen[bytes]":
+def _start(chunks: int, reader: int) -> "subprocess.Popen[bytes]":
+    """Start a process with these descriptors of a socket and a file."""
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     # One thread each: there are as many processes as were asked for.
     environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(fd)]
-    return subprocess.Popen(command, env=environment, pass_fds=[fd], stdin=subprocess.DEVNULL)  # noqa: S603  # our own
+    command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(chunks), str(reader)]
+    fds = [chunks, reader]
+    return subprocess.Popen(command, env=environment, pass_fds=fds, stdin=subprocess.DEVNULL)  # noqa: S603  # our own
 
 
 def _lengths(reader: Measures, indices: Sequence[int]) -> list[int]:
@@ -175,7 +184,8 @@ def main() -> None:
         reader: Measures | None = None
         trouble = None
         try:
-            reader = pickle.loads(parent.recv_bytes())  # noqa: S301  # our own parent's, through a socket of its own
+            with open(int(sys.argv[2]), "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+                reader = pickle.loads(content)  # noqa: S301  # our own parent's, in a file that nobody else can open
         except (AttributeError, ImportError) as error:
             trouble = f"{type(error).__name__}: {error}"
         while True:

@@ -40,21 +40,42 @@ def read_chat(row: Row, prompt_key: str, media_keys: Mapping[str, str], *, typed
     Raises:
         ValueError: There are no messages, or places and media differ in number.
     """
-    messages = _messages(row, prompt_key)
+    messages = messages_of(row, prompt_key, "prompt")
     if not typed:
-        if given := [key for key in media_keys.values() if row.get(key)]:
+        if given := [key for key in media_keys.values() if row.get(key)] + _typed_media(messages):
             raise ValueError(
-                f"prompt: expected text alone, got a row with media in {given}\n  Give the dataset a processor."
+                f"prompt: expected text alone, got a row with media: {given}\n  Give the dataset a processor."
             )
-        return Chat([without_nulls(message) for message in messages], [])
+        return Chat(messages, [])
     waiting = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
     counts = {kind: len(values) for kind, values in waiting.items()}
     media: list[Medium] = []
-    found = [_typed(without_nulls(message), waiting, counts, media) for message in messages]
+    found = [_typed(message, waiting, counts, media) for message in messages]
     for kind, values in waiting.items():
         if values:
             raise _wrong_count(kind, counts[kind] - len(values), counts[kind])
     return Chat(found, media)
+
+
+def messages_of(row: Row, key: str, who: str) -> list[Message]:
+    """Copies of the messages in a column, without Arrow's padding.
+
+    Args:
+        row: The row.
+        key: The column.
+        who: Who asks, for the error.
+
+    Raises:
+        ValueError: There are none.
+    """
+    messages = row.get(key)
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        have = "" if key in row else f"; the row has {sorted(row)}"
+        raise ValueError(
+            f"{who}: expected a list of messages in {key!r}, got {messages!r}{have}\n"
+            "  A message is a dict with role and content; the config names their column."
+        )
+    return [without_nulls(message) for message in messages]
 
 
 def is_empty(row: Row, prompt_key: str) -> bool:
@@ -107,17 +128,6 @@ def _arrows(tool: Any, column: Any) -> Any:
     return tool if isinstance(column, str) else without_nulls(tool)
 
 
-def _messages(row: Row, prompt_key: str) -> list[Message]:
-    messages = row.get(prompt_key)
-    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
-        have = "" if prompt_key in row else f"; the row has {sorted(row)}"
-        raise ValueError(
-            f"prompt: expected a list of messages in {prompt_key!r}, got {messages!r}{have}\n"
-            "  A message is a dict with role and content; prompt_key names their column."
-        )
-    return messages
-
-
 def _listed(value: Any, key: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return list(value or ())
@@ -129,6 +139,13 @@ def _says_something(message: Any) -> bool:
     return bool(content.strip() if isinstance(content, str) else content) or bool(
         isinstance(message, dict) and message.get("tool_calls")
     )
+
+
+def _typed_media(messages: list[Message]) -> list[str]:
+    """The types of parts that stand for media."""
+    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
+    types = [part.get("type") for content in contents for part in content if isinstance(part, dict)]
+    return [kind for kind in types if kind in _OWN_KEYS]
 
 
 def _typed(message: Message, waiting: dict[str, list[Any]], counts: Mapping[str, int], media: list[Medium]) -> Message:

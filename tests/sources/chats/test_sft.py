@@ -6,7 +6,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, instantiate_from_yaml
+from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
 from streamdata.sources.chats import SFTChatDataset
 from streamdata.text import OverlongError, encode_chat
 from tests.sources.chats.chat_files import assistant, chats, user, write
@@ -129,6 +129,8 @@ def test_what_cannot_be_trained_is_an_error_with_its_place(tmp_path, tokenizer):
         ({"max_length": 0}, "at least 1 as max_length, got 0"),
         ({"truncation": "rihgt"}, "'rihgt', did you mean 'right'"),
         ({"pad_mode": "left"}, "right, no_padding as pad_mode, got 'left'"),
+        ({"cache_dir": 3}, "a text as cache_dir, got 3"),
+        ({"apply_chat_template_kwargs": {"tokenize": False}}, "what the template takes"),
         ({"use_shm": "no"}, "true or false as use_shm, got 'no'"),
         ({"messages_key": 3}, "a text as messages_key, got 3"),
         ({"actions": ["assistant"]}, "a mapping as actions"),
@@ -180,6 +182,23 @@ def test_a_mixture_resumes_exactly(tmp_path, tokenizer_path):
         return MergedDataset([one, two])
 
     assert_exact_resume(make)
+
+
+def test_changed_files_are_not_resumed(tmp_path, tokenizer_path):
+    """Of as many rows; the same content elsewhere is."""
+
+    def make(path):
+        dataset = SFTChatDataset(path, tokenizer_path)
+        dataset.name, dataset.percent = "chats", 1.0
+        return MergedDataset([dataset])
+
+    states = to_state(next(iter(make(chats(tmp_path / "a.parquet", 5)))))
+    moved = make(chats(tmp_path / "moved.parquet", 5))
+    moved.set_dataloader_states(states)
+    assert next(iter(moved))["input_ids"].shape == (1024,)
+    changed = make(write(tmp_path / "b.parquet", [{"messages": TURNS}] * 5))
+    with pytest.raises(StateError, match="source 'chats' has another order"):
+        changed.set_dataloader_states(states)
 
 
 def test_a_recipe_names_it_by_target(tmp_path, tokenizer_path):

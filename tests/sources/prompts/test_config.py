@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -14,13 +16,21 @@ def test_defaults_are_those_that_users_know():
     assert (config.repeat, config.max_samples, config.shuffle, config.need_tools_kwargs) == (1, -1, False, False)
     assert config.chat_template_func is None
     assert dict(config.apply_chat_template_kwargs) == {}
-    assert config.filter_overlong_prompts_workers >= 1
+    assert config.filter_overlong_prompts_workers == max(1, os.cpu_count() // 4)
+    assert (config.tool_config_path, config.cache_dir, config.use_shm, config.seed) == (None, None, False, None)
 
 
 def test_a_dictconfig_is_a_mapping():
     """Its interpolations are resolved, and a null means the default."""
     config = OmegaConf.create({"limit": 7, "rlhf": {"max_prompt_length": "${limit}", "seed": None}})
     assert read_config(config.rlhf) == PromptConfig(max_prompt_length=7)
+
+
+def test_a_path_is_as_good_as_its_text(tmp_path):
+    """A recipe's variables may be paths."""
+    given = {"cache_dir": tmp_path, "tool_config_path": tmp_path / "tools.yaml"}
+    config = read_config(OmegaConf.create(given))
+    assert (config.cache_dir, config.tool_config_path) == (str(tmp_path), str(tmp_path / "tools.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +53,12 @@ def test_a_dictconfig_is_a_mapping():
         ({"chat_template_func": "module.function"}, "target: module.function"),
         ({"apply_chat_template_kwargs": ["x"]}, "a mapping"),
         ({"apply_chat_template_kwargs": {"tokenize": True}}, "tokenize"),
+        ({"apply_chat_template_kwargs": {"continue_final_message": True}}, "continue_final_message"),
+        ({"apply_chat_template_kwargs": {3: 1}}, "what the template takes"),
+        ({"apply_chat_template_kwargs": {"add_generation_prompt": "no"}}, "true or false"),
+        ({"tool_config_path": 3}, "a text as tool_config_path, got 3"),
+        ({"cache_dir": True}, "a text as cache_dir, got True"),
+        ({"use_shm": 1}, "true or false as use_shm"),
         ([("prompt_key", "x")], "expected a mapping"),
     ],
 )

@@ -1,18 +1,20 @@
 import json
+import os
 import pickle
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from streamdata.errors import StateError
-from streamdata.sources.prompts import RLHFDataset, collate_fn
+from streamdata.sources.prompts import RLHFDataset, collate_fn, rows
 from streamdata.text.truncation import compute_position_id_with_mask, postprocess_data
 from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
-from tests.sources.tiny_processors import tiny_llava, tiny_qwen2_vl_model, tiny_tokenizer
+from tests.sources.tiny_processors import tiny_llava, tiny_llava_model, tiny_qwen2_vl_model, tiny_tokenizer
 from tests.streams import plain
 
 CONFIG = {"max_prompt_length": 64}
@@ -81,6 +83,47 @@ def test_image_items_have_media_and_their_tensors(qwen, tmp_path):
     assert [set(made) for made in inputs[:3]] == [set(), *[{"pixel_values", "image_grid_thw"}] * 2]
     assert type(inputs[1]) is dict
     assert "multi_modal_inputs" not in build(str(tmp_path / "a.parquet"), qwen, return_multi_modal_inputs=False)[1]
+
+
+def test_media_may_be_in_other_columns(qwen, tmp_path):
+    """The config names them, and they do not stay in the item."""
+    path, renamed = mixed(tmp_path / "a.parquet"), str(tmp_path / "renamed.parquet")
+    pq.write_table(pq.read_table(path).rename_columns({"images": "pictures", "videos": "films"}), renamed)
+    found = build(renamed, qwen, image_key="pictures", video_key="films")[3]
+    expected = build(path, qwen)[3]
+    assert {**plain(found), "uid": expected["uid"]} == plain(expected)
+
+
+def test_encoding_leaves_the_row_as_it_is(qwen, tmp_path):
+    """The same rows are measured and emitted."""
+    reader = build(mixed(tmp_path / "a.parquet"), qwen)._reader
+    for number in range(4):
+        row = reader.rows[number]
+        reader.encode(row, number)
+        assert row == reader.rows[number]
+
+
+def test_rows_and_lengths_are_kept_where_the_config_says(tokenizer, tmp_path, monkeypatch):
+    """In `cache_dir`; with `use_shm` the rows are read from shared memory."""
+    monkeypatch.setattr(rows, "SHARED_MEMORY", str(tmp_path))
+    path = sums(tmp_path / "a.parquet")
+    dataset = build(path, tokenizer=tokenizer, cache_dir=str(tmp_path / "mine"), use_shm=True)
+    assert {folder.name for folder in (tmp_path / "mine").iterdir()} == {"digests", "rows", "lengths"}
+    assert not (tmp_path / "cache").exists()
+    assert dataset._reader.rows.files[0].arrow.parent.name == f"streamdata-{os.getuid()}"
+    assert dataset[3]["index"] == 103
+
+
+def test_a_model_like_llava_takes_the_batch(llava, tmp_path):
+    """A row of text beside rows of images."""
+    rows = [{"prompt": user("<image>" * number + "What?"), "images": [image(1)] * number} for number in range(3)]
+    dataset = build(write(tmp_path / "a.parquet", rows, images=IMAGES), llava)
+    batch = collate_fn([dataset[number] for number in range(3)])
+    pixels = torch.cat([one["pixel_values"] for one in batch["multi_modal_inputs"] if one])
+    names = ("input_ids", "attention_mask", "position_ids")
+    with torch.no_grad():
+        output = tiny_llava_model(llava)(pixel_values=pixels, **{name: batch[name] for name in names})
+    assert output.last_hidden_state.isfinite().all()
 
 
 def test_raw_ids_have_one_placeholder_for_an_image(qwen, tmp_path):
@@ -283,6 +326,7 @@ def test_mode_raw_gives_messages_for_later(qwen, tokenizer, tmp_path):
     assert texts_and_image[1]["image"].size == (16, 16)
     text = build(sums(tmp_path / "b.parquet"), tokenizer=tokenizer, mode="raw")[1]
     assert text["raw_prompt"] == user("What is the sum of 1 and 1?")
+    assert set(text) - set(item) == {"data_source", "reward_model"}
 
 
 def test_copies_of_a_prompt_follow_each_other(tokenizer, tmp_path):
@@ -363,6 +407,9 @@ def test_a_resumed_dataset_reads_its_files_again(tokenizer, tmp_path, monkeypatc
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "other"))
     (tmp_path / "cache").rename(tmp_path / "gone")
     again = pickle.loads(data)
+    with pytest.raises(FileNotFoundError) as caught:
+        _ = again[0]
+    assert any("resume_dataset_state()" in note for note in caught.value.__notes__)
     again.resume_dataset_state()
     assert plain([again[number] for number in range(len(again))]) == expected
     sums(tmp_path / "a.parquet", 13, words=2)

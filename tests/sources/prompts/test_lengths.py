@@ -7,7 +7,7 @@ from streamdata.errors import SourceError
 from streamdata.sources.prompts import RLHFDataset, lengths, measuring
 from streamdata.sources.prompts.reader import PromptReader
 from tests.sources.prompts.prompt_files import mixed, sums, user, write
-from tests.sources.tiny_processors import CHATML, tiny_tokenizer
+from tests.sources.tiny_processors import CHATML, tiny_qwen2_vl, tiny_tokenizer
 
 
 def forbid_measuring(monkeypatch):
@@ -146,6 +146,35 @@ def fails_at_image(messages, **_):
     return "x"
 
 
+def test_a_changed_processor_is_noticed(tmp_path, monkeypatch):
+    """An image may have more tokens for it."""
+    path, other = mixed(tmp_path / "a.parquet"), tiny_qwen2_vl()
+    RLHFDataset(path, other.tokenizer, {}, other)
+    other.image_processor.merge_size = 1
+    monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
+    with pytest.raises(pytest.fail.Exception, match="measured"):
+        RLHFDataset(path, other.tokenizer, {}, other)
+
+
+def test_tools_of_a_file_are_noticed(tokenizer, tmp_path):
+    """Another file under the same name, too."""
+    path, tools = sums(tmp_path / "a.parquet", 3), tmp_path / "tools.yaml"
+    config = {"max_prompt_length": 80, "tool_config_path": str(tools)}
+    tools.write_text("[{type: function, function: {name: f}}]")
+    assert RLHFDataset(path, tokenizer, config).dropped == {}
+    tools.write_text(f"[{{type: function, function: {{name: f, description: {'long ' * 30}}}}}]")
+    with pytest.raises(SourceError, match="3 overlong"):
+        RLHFDataset(path, tokenizer, config)
+
+
+def test_as_many_processes_measure_as_the_config_says(tokenizer, tmp_path, monkeypatch):
+    """The number reaches who starts them."""
+    asked = []
+    monkeypatch.setattr(lengths, "measure_rows", lambda _, __, values, workers: (asked.append(workers), values.fill(1)))
+    RLHFDataset(sums(tmp_path / "a.parquet", 3), tokenizer, {"filter_overlong_prompts_workers": 7})
+    assert asked == [7]
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_max_samples_takes_a_part(shuffle, tokenizer, tmp_path):
     """The first rows, or a choice that the seed decides; in the file's order."""
@@ -181,6 +210,8 @@ def test_samples_whose_media_would_be_cut_are_dropped(qwen, tmp_path):
     assert dataset.dropped["media cut"] >= 1
     assert len(dataset) + dataset.dropped["media cut"] == 4
     assert all(dataset[number]["input_ids"].shape == (20,) for number in range(len(dataset)))
+    config = {**config, "max_prompt_length": 60, "truncation_media": "drop_sample"}
+    assert len(RLHFDataset(path, qwen.tokenizer, config, qwen)) == 4
 
 
 def test_no_rows_at_all_is_an_error(tokenizer, tmp_path):
@@ -195,13 +226,28 @@ def test_no_rows_at_all_is_an_error(tokenizer, tmp_path):
     assert len(RLHFDataset([path, empty], tokenizer, {})) == 1
 
 
-def test_damaged_numbers_of_kept_rows_are_written_again(tokenizer, tmp_path):
-    """A file cut short would end the dataset in the middle."""
+@pytest.mark.parametrize("damage", [lambda data: data[:-8], lambda data: b"\xff" * len(data), lambda _: b""])
+def test_damaged_numbers_of_kept_rows_are_written_again(damage, tokenizer, tmp_path):
+    """A file cut short would end the dataset in the middle, others would give other rows."""
     path = sums(tmp_path / "a.parquet", 12, words=2)
     expected = prompts_of(RLHFDataset(path, tokenizer, {"max_prompt_length": 45}))
     (numbers,) = (tmp_path / "cache").rglob("*.i64")
-    numbers.write_bytes(numbers.read_bytes()[:-8])
+    numbers.write_bytes(damage(numbers.read_bytes()))
     assert prompts_of(RLHFDataset(path, tokenizer, {"max_prompt_length": 45})) == expected
+
+
+@pytest.mark.parametrize("length", [-9, -1, 0, 1, 10**9, None])
+def test_damaged_lengths_are_measured_again(length, tokenizer, tmp_path):
+    """Whatever they say now: rows would be dropped, or kept, in silence."""
+    path = sums(tmp_path / "a.parquet", 12, words=2)
+    config = {"max_prompt_length": 45}
+    expected = prompts_of(RLHFDataset(path, tokenizer, config))
+    (stored,) = (tmp_path / "cache").rglob("*.i32")
+    values = np.fromfile(stored, np.int32)
+    values[2] = 0 if length is None else length
+    (values[:-1] if length is None else values).tofile(stored)
+    dataset = RLHFDataset(path, tokenizer, config)
+    assert (prompts_of(dataset), dataset.dropped) == (expected, {"overlong": 9})
 
 
 def test_the_numbers_of_kept_rows_are_mapped(tokenizer, tmp_path):

@@ -51,6 +51,25 @@ def test_the_others_measure_too(tmp_path, monkeypatch):
     assert [int(path.name) != os.getpid() for path in tmp_path.iterdir()] == [True]
 
 
+def test_the_others_need_no_torch():
+    """To import it would take most of the time in which they begin."""
+    code = "import sys, streamdata.sources.prompts.reader; from {} import main; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code.format(measuring.__name__)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_terminal_shows_how_far_it_is(monkeypatch, capsys):
+    """Rows of all rows; where there is no terminal, nothing."""
+    measured(Squares(), 40, 1)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    measured(Squares(), 40, 1)
+    shown = capsys.readouterr().err
+    assert "measuring prompts" in shown
+    assert "40/40" in shown
+
+
 def test_few_rows_start_no_process(tmp_path, monkeypatch):
     """They are measured before it would have begun."""
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -90,6 +109,17 @@ def test_what_others_cannot_import_says_so(tmp_path):
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment)
     assert found.stdout == "kept 12\n"
     assert "filter_overlong_prompts_workers: 1" in found.stderr
+
+
+def test_a_large_reader_holds_nobody_up(monkeypatch):
+    """A tokenizer has megabytes; who gives it does not wait until the other processes take it."""
+
+    def start_what_never_reads(*_):
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    monkeypatch.setattr(measuring, "_start", start_what_never_reads)
+    with measuring.processes(Squares(folder=b"x" * 10_000_000), 2) as team:
+        assert len(team) == 2
 
 
 def test_a_process_that_dies_is_noticed(monkeypatch):

@@ -76,6 +76,14 @@ def test_without_a_processor_text_is_text():
         read({"prompt": user("<image>"), "images": ["1"]}, typed=False)
 
 
+def test_without_a_processor_typed_media_are_refused():
+    """The template would write their places, and the model would see nothing there; typed text is text."""
+    content = [TEXT, {"type": "image", "image": "1"}]
+    with pytest.raises(ValueError, match=r"a row with media: \['image'\]"):
+        read({"prompt": [{"role": "user", "content": content}]}, typed=False)
+    assert read({"prompt": [{"role": "user", "content": [TEXT]}]}, typed=False).messages[0]["content"] == [TEXT]
+
+
 @given(st.lists(st.sampled_from(["a", "<image>", "<video>", " b "])), st.booleans())
 def test_the_row_stays_as_it_is(pieces, typed):
     """Whatever is read from it."""

@@ -42,6 +42,14 @@ NESTED = [
     pa.array([[("k", 1)], [], [("l", 2)]], pa.map_(pa.string(), pa.int64())),
     pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
     pa.array([["a"], ["b", "c"], []], pa.large_list(pa.string())),
+    pa.array(["a", "", "\u00e9\U0001f98a"]),
+    pa.array(["", "", ""]),
+    pa.array([1, -(2**63), 2**63 - 1]),
+    pa.array([1, 2, 3], pa.uint64()),
+    pa.array([0.1, 2.0, -3.5]),
+    pa.array([True, False, True]),
+    pa.array([b"a", b"", b"c"]),
+    pa.array([None, None, None]),
 ]
 
 
@@ -51,7 +59,9 @@ def test_values_are_those_of_pyarrow(array, begin):
     """Nested, with nulls and without, of arrays that are a part of others too."""
     array = array.slice(begin)
     read = module.read_value(array)
-    assert [read(place) for place in range(len(array))] == array.to_pylist()
+    found = [read(place) for place in range(len(array))]
+    assert found == array.to_pylist()
+    assert [type(value) for value in found] == [type(value) for value in array.to_pylist()]
 
 
 def test_a_row_belongs_to_whoever_asked(tmp_path):
@@ -94,12 +104,31 @@ def test_batches_are_bounded_in_bytes(tmp_path, monkeypatch):
     assert [rows[number]["x"] for number in range(50)] == ["y" * 100] * 50
 
 
+def test_values_are_read_where_they_lie(tmp_path):
+    """In the map, uncompressed: Arrow takes no memory for them, however many are read."""
+    table = pa.table({"x": ["y" * 1000] * 500, "z": [None, *range(499)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    rows = Rows(str(tmp_path / "a.parquet"))
+    before = pa.total_allocated_bytes()
+    assert all(rows[number]["x"] == "y" * 1000 for number in range(500))
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
 def test_columns_of_categories_become_values(tmp_path):
     """Each row group may have its own dictionary, of which an IPC file has but one."""
     column = pa.array(["a", "b", "a", None]).dictionary_encode()
     pq.write_table(pa.table({"kind": column}), tmp_path / "a.parquet", row_group_size=2)
     rows = Rows(str(tmp_path / "a.parquet"))
     assert [rows[number]["kind"] for number in range(4)] == ["a", "b", "a", None]
+
+
+def test_lists_of_nulls_in_structs_are_read(tmp_path):
+    """Pyarrow's cast of them to what they are already fails."""
+    kind = pa.struct([("l", pa.list_(pa.null())), ("n", pa.int64())])
+    column = pa.array([{"l": [None] * 3, "n": number} for number in range(50)], kind)
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet", row_group_size=7)
+    rows = Rows(str(tmp_path / "a.parquet"))
+    assert [rows[number]["x"] for number in range(50)] == column.to_pylist()
 
 
 def test_rows_pickle_as_paths(tmp_path):
@@ -138,19 +167,65 @@ def test_a_damaged_file_of_rows_says_what_to_do(size, tmp_path):
 
 def test_use_shm_reads_from_shared_memory(tmp_path, monkeypatch):
     """The copy is found again by the next start."""
-    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path / "shm"))
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
     path = sums(tmp_path / "a.parquet")
     rows = Rows(path, use_shm=True)
-    assert rows.files[0].arrow.is_relative_to(tmp_path / "shm")
+    assert rows.files[0].arrow.parent == tmp_path / f"streamdata-{os.getuid()}"
     assert rows[4] == Rows(path)[4]
     before = rows.files[0].arrow.stat().st_ino
     assert Rows(path, use_shm=True).files[0].arrow.stat().st_ino == before
+
+
+def open_to_all(place):
+    """A directory into which everybody may write."""
+    place.mkdir()
+    place.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    "squat", [open_to_all, lambda place: place.symlink_to(place.parent), lambda place: place.touch()]
+)
+def test_shared_memory_of_others_is_refused(squat, tmp_path, monkeypatch):
+    """Anybody may make a directory of our name there, and rows in it."""
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
+    squat(tmp_path / f"streamdata-{os.getuid()}")
+    with pytest.raises(SourceError, match="alone can write"):
+        Rows(sums(tmp_path / "a.parquet"), use_shm=True)
+
+
+def test_shared_memory_of_another_owner_is_refused(tmp_path, monkeypatch):
+    """Though nobody else can write there."""
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
+    path, owner = sums(tmp_path / "a.parquet"), os.getuid() + 1
+    monkeypatch.setattr(module.os, "getuid", lambda: owner)
+    with pytest.raises(SourceError, match=f"its owner, user {owner}, alone can write, got drwx------ of user"):
+        Rows(path, use_shm=True)
+
+
+def test_no_room_in_shared_memory_says_so(tmp_path, monkeypatch):
+    """And leaves nothing there."""
+
+    def full(_, target):
+        target.touch()
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path / "none"))
+    with pytest.raises(SourceError, match="Leave use_shm out"):
+        Rows(sums(tmp_path / "a.parquet"), use_shm=True)
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(module.shutil, "copyfile", full)
+    with pytest.raises(SourceError, match="expected room for"):
+        Rows(str(tmp_path / "a.parquet"), use_shm=True)
+    assert [path.suffix for path in tmp_path.glob("streamdata-*/*")] == [".lock"]
 
 
 @pytest.mark.parametrize(
     ("data_files", "error", "message"),
     [
         ("none.parquet", FileNotFoundError, "expected a file or directory"),
+        ("none*.parquet", FileNotFoundError, "got nothing"),
+        ([], ValueError, "expected a path, got none"),
+        (None, ValueError, "a path or a list of them, got None"),
         ("s3://bucket/a.parquet", ValueError, "expected files of this machine"),
         ("broken.parquet", SourceError, "expected a parquet file"),
     ],

@@ -1,36 +1,67 @@
-"""Rows of messages → tensors with a loss mask."""
+"""What datasets of chats share: `parquet → rows of messages → token ids and loss mask → tensors`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
 
 from streamdata.sources.chats.config import ChatConfig
-from streamdata.sources.prompts.messages import read_tools, without_nulls
+from streamdata.sources.prompts.messages import Message, messages_of, read_tools
 from streamdata.sources.prompts.rows import Row, Rows
+from streamdata.sources.prompts.settings import read_settings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
 
 LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
 
-Message = dict[str, Any]
 
+class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset of conversations: what its classes have in common. It pickles as paths and settings.
 
-class ChatRows:
-    """Rows of parquet, and what encodes their conversations. It pickles as paths and settings.
-
-    Args:
-        who: the dataset's class, for errors.
-        rows: the rows.
-        tokenizer: a fast one of transformers, or a name or directory for its `AutoTokenizer`.
-        config: the settings.
+    Attributes:
+        settings: the class's dataclass of settings.
     """
 
-    def __init__(self, who: str, rows: Rows, tokenizer: Any, config: ChatConfig) -> None:
-        self._who, self.rows, self._tokenizer, self._config = who, rows, tokenizer, config
+    name: str
+    percent: float
+    config: ChatConfig
+    settings: ClassVar[type[ChatConfig]] = ChatConfig
+
+    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
+        self._who = type(self).__name__
+        self.config = read_settings(self.settings, config, self._who)
+        self._rows = Rows(data_files, self.config.cache_dir, self.config.use_shm)
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        """Makes item `item`, in [-len, len).
+
+        Raises:
+            IndexError: there is no such item.
+            ValueError: the row cannot be encoded; its place is in a note.
+        """
+        if not -len(self) <= item < len(self):
+            raise IndexError(f"{self._who}: item {item} of {len(self)}")
+        number = item % len(self)
+        try:
+            return self._make(self._rows[number])
+        except ValueError as error:
+            error.add_note(f"  at {self._rows.place(number)}")
+            raise
+
+    @property
+    def source_identity(self) -> str:
+        """What determines the items' content, beside settings: that of the files; a resume compares it."""
+        return f"chats {self._rows.digest}"
+
+    def _make(self, row: Row) -> dict[str, Any]:
+        """The item of a row."""
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("_encoder", "_pad_token_id")}
@@ -38,8 +69,8 @@ class ChatRows:
     @cached_property
     def _encoder(self) -> ChatEncoder:
         """Made in each process when it is first used."""
-        kwargs = self._config.apply_chat_template_kwargs
-        return ChatEncoder(as_tokenizer(self._tokenizer), actions=self._config.actions, template_kwargs=kwargs)
+        kwargs = self.config.apply_chat_template_kwargs
+        return ChatEncoder(as_tokenizer(self._tokenizer), actions=self.config.actions, template_kwargs=kwargs)
 
     @cached_property
     def _pad_token_id(self) -> int:
@@ -51,36 +82,9 @@ class ChatRows:
             )
         return token
 
-    @contextmanager
-    def row(self, item: int) -> Iterator[Row]:
-        """Gives a row; an error below gains its place.
-
-        Raises:
-            IndexError: there is no such row.
-        """
-        if not -len(self.rows) <= item < len(self.rows):
-            raise IndexError(f"{self._who}: item {item} of {len(self.rows)}")
-        number = item % len(self.rows)
-        try:
-            yield self.rows[number]
-        except ValueError as error:
-            error.add_note(f"  at {self.rows.place(number)}")
-            raise
-
-    def messages(self, row: Row, key: str) -> list[Message]:
-        """Returns a column's messages, `loss_mask` turned into what `ChatEncoder` knows.
-
-        Raises:
-            ValueError: they are none.
-        """
-        messages = row.get(key)
-        if not isinstance(messages, list) or not messages or not all(isinstance(found, dict) for found in messages):
-            have = "" if key in row else f"; the row has {sorted(row)}"
-            raise ValueError(
-                f"{self._who}: expected a list of messages in {key!r}, got {messages!r}{have}\n"
-                "  A message is a dict with role and content; the config names their column."
-            )
-        return [self._message(number, without_nulls(message)) for number, message in enumerate(messages)]
+    def _messages(self, row: Row, key: str) -> list[Message]:
+        """A column's messages, `loss_mask` turned into what `ChatEncoder` knows."""
+        return [self._message(number, message) for number, message in enumerate(messages_of(row, key, self._who))]
 
     def _message(self, number: int, message: Message) -> Message:
         if LOSS_MASK not in message:
@@ -93,13 +97,13 @@ class ChatRows:
             )
         return {**message, "train": bool(mask)}
 
-    def tensors(self, row: Row, messages: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Encodes a conversation, cuts it and pads it; see the datasets for what comes out.
+    def _tensors(self, row: Row, messages: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Encodes a conversation, cuts it and pads it.
 
         Raises:
             ValueError: it cannot be encoded, is too long, or nothing of it is trained.
         """
-        config = self._config
+        config = self.config
         encoded = self._encoder.encode(messages, tools=read_tools(row.get(config.tools_key)))
         kept = cut(len(encoded.input_ids), config.max_length, config.truncation).kept
         train = encoded.train[kept]
@@ -114,8 +118,8 @@ class ChatRows:
     def _padded(self, ids: Any, train: Any) -> dict[str, torch.Tensor]:
         input_ids, loss_mask = torch.from_numpy(ids), torch.from_numpy(train)
         attention_mask = torch.from_numpy(np.ones_like(ids))
-        if self._config.pad_mode == "right":
-            limit = self._config.max_length
+        if self.config.pad_mode == "right":
+            limit = self.config.max_length
             input_ids = pad_sequence_to_length(input_ids, limit, self._pad_token_id)
             attention_mask = pad_sequence_to_length(attention_mask, limit, 0)
             loss_mask = pad_sequence_to_length(loss_mask, limit, 0)

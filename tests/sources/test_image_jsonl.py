@@ -1,0 +1,45 @@
+"""Images that lines name: where they lie, and what their number costs."""
+
+import json
+import tracemalloc
+
+import pytest
+
+from streamdata import ImageJsonlDataset
+from tests.shard_files import jpeg
+
+
+def test_an_absolute_path_is_taken_as_it_is(tmp_path):
+    """The image lies elsewhere than the JSONL file."""
+    for name in ("lines", "images"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "images" / "0.jpg").write_bytes(jpeg(0, size=9))
+    line = {"imagepath": str(tmp_path / "images" / "0.jpg"), "label": "x"}
+    (tmp_path / "lines" / "all.jsonl").write_text(json.dumps(line))
+    record = ImageJsonlDataset(str(tmp_path / "lines" / "all.jsonl"))[0]
+    assert (record["image"].size, record["label"]) == ((9, 9), "x")
+
+
+def test_a_missing_image_is_named(tmp_path):
+    """By the path that was tried."""
+    (tmp_path / "all.jsonl").write_text('{"imagepath": "gone.jpg"}\n')
+    with pytest.raises(FileNotFoundError, match=r"gone\.jpg"):
+        ImageJsonlDataset(str(tmp_path / "all.jsonl"))[0]
+
+
+def test_lines_are_not_held_in_memory(tmp_path):
+    """A hundred times as many cost the same: their index is on disk."""
+
+    def heap_of(name, size):
+        path = tmp_path / name
+        path.write_text('{"imagepath": "0.jpg"}\n' * size)
+        ImageJsonlDataset(str(path))  # builds the index
+        tracemalloc.start()
+        dataset = ImageJsonlDataset(str(path))
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert len(dataset) == size
+        return used
+
+    heap_of("warm.jsonl", 10)
+    assert heap_of("large.jsonl", 20_000) < heap_of("small.jsonl", 200) + 4096
