@@ -72,5 +72,7 @@ def test_the_demo_runs(workplace, capsys, monkeypatch):
     monkeypatch.setitem(demo["main"].__globals__, "STOP_AFTER", 5)
     demo["main"](str(workplace / "demo_data"))
     output = capsys.readouterr().out
+    assert re.search(r"├─ tiles +0.4 +40 % +40 % +[\d,]+ +[\d,]+  MetaDistributedWebDataset, \d+ shards", output)
+    assert re.search(r"12 batches, [\d,]+ samples/s, two workers", output)
     assert "resumed: 7 of 7 remaining batches equal" in output
     assert re.search(r"docs +30 % +(29|30|31)(\.\d)? %", output)
