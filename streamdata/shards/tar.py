@@ -19,7 +19,7 @@ from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_plain import plain_record
 from streamdata.shards.tar_records import SkippedMembers, every_field, records
 
-_MAX_LOOK_AHEAD = 64
+_MAX_LOOK_AHEAD = 128
 _LOOK_AHEAD_BYTES = 8 << 20
 _MAX_KEPT_BYTES = 128 << 20  # of the remote part of a window; a larger one is fetched take by take
 
