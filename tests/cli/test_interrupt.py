@@ -15,12 +15,12 @@ def press_ctrl_c() -> None:
 
 def test_ctrl_c_becomes_a_request_that_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not later either, once it was met."""
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
     with Interrupt() as interrupt:
         assert not interrupt.requested()
         press_ctrl_c()
         assert interrupt.requested()
-        time.sleep(0.1)
+        time.sleep(0.6)
 
 
 def test_patience_ends_when_no_batch_comes(monkeypatch: pytest.MonkeyPatch) -> None:
