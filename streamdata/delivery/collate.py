@@ -170,8 +170,7 @@ class _Packer(pickle.Pickler):
                 "mixed_collate: a tensor was computed under autograd, expected a leaf: no graph crosses processes\n"
                 "  Call .detach() on it, or compute it under torch.no_grad()."
             )
-        row_major = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        offset = self._add(row_major.reshape(-1).view(torch.uint8).numpy())
+        offset = self._add(memory_of(tensor).numpy())
         return _tensor, (self._area, offset, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
 
     def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
@@ -190,6 +189,13 @@ class _Packer(pickle.Pickler):
 
 class _Area:
     """Stands in the stream for the memory of all tensors."""
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); its own memory where that is such."""
+    row_major = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Not `reshape(-1)`: one with a single element, or none, counts as contiguous with any stride, and keeps it.
+    return row_major.as_strided((row_major.numel(),), (1,)).view(torch.uint8)
 
 
 def _same(area: memoryview) -> memoryview:

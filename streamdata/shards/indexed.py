@@ -28,8 +28,8 @@ class IndexedFiles:
     def __init__(self, urls: list[str], job_of: Callable[[str], Job]) -> None:
         self.urls = urls
         different = {url: place for place, url in enumerate(dict.fromkeys(urls))}
-        close_unused(different)
         jobs = [job_of(url) for url in different]
+        close_unused([*different, *(job.sidecar for job in jobs if job.sidecar)])
         stamps = list(zip(stamps_of(list(different)), _sidecar_stamps(jobs), strict=True))
         headers = headers_of(jobs, stamps)
         for job, header in zip(jobs, headers, strict=True):

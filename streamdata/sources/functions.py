@@ -22,7 +22,11 @@ Mark = TypeVar("Mark")
 
 
 def call_per_record(
-    function: PerRecordFn, records: Iterable[tuple[Record, Position]], start: Position, tally: Tally
+    function: PerRecordFn,
+    records: Iterable[tuple[Record, Position]],
+    start: Position,
+    tally: Tally,
+    start_of: Callable[[Position], Position],
 ) -> Iterator[tuple[Sample, Position]]:
     """Yield what `function` makes of each record, none, one or several samples, each with the position after it.
 
@@ -31,6 +35,7 @@ def call_per_record(
         records: Records with the position after each, beginning at `start`.
         start: Its `part` is how many outputs of the first record were delivered before.
         tally: Counts the records that gave nothing, and failures.
+        start_of: The position before a record, by the one after it.
     """
     skip, what = start[3], f"source {tally.name!r}: single_process_fn"
     for record, after in records:
@@ -46,20 +51,13 @@ def call_per_record(
         last = len(outputs)
         for part, sample in enumerate(outputs, 1):
             if part > skip:
-                yield complete(sample, record, what), after if part == last else (*_record_at(after), part)
+                yield complete(sample, record, what), after if part == last else (*start_of(after)[:3], part)
         if skip > last:
             raise StateError(
                 f"{what} gave {last} samples for {place_of(record)} where it had given at least {skip}\n"
                 "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
             )
         skip = 0
-
-
-def _record_at(after: Position) -> tuple[int, int, int]:
-    """Epoch, window and taken of the record that ends at `after` (a map-style record is a window of its own)."""
-    if after[2]:
-        return after[0], after[1], after[2] - 1
-    return after[0], after[1] - 1, 0
 
 
 def complete(sample: object, record: Record, what: str) -> Sample:
@@ -184,7 +182,7 @@ class Feed(Generic[Mark]):
         self.check_replay()
         rewind = 0
         if self.stateful is not None:
-            self.state = self.stateful.state_dict()
+            self.state = copy.deepcopy(self.stateful.state_dict())  # it may be what the function goes on to change
             rewind = _checked_rewind(self.state, len(self._held))
         self._advance(rewind)
         self.given, self._pulled = 0, rewind
@@ -258,7 +256,7 @@ class Bursts(Generic[Mark]):
             # A copy for each lane and each start: two lanes in one process must not share what they hold.
             function = self.feed.stateful = copy.copy(function)
             if self._state is not None:
-                function.load_state_dict(self._state)
+                function.load_state_dict(copy.deepcopy(self._state))  # it may keep and change what it is given
                 self.feed.state = self._state
         self._state = None
         return iter(function(self.feed))

@@ -67,7 +67,7 @@ class Leaf:
     def _counted(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
         self._task.on_epoch_end = self._end_epoch
         if self._single is not None:
-            records = call_per_record(self._single, records, self._start, self._tally)
+            records = call_per_record(self._single, records, self._start, self._tally, self._source.start_of)
         outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records)
         for output in outputs:
             self._outputs += 1

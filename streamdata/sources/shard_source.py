@@ -30,6 +30,12 @@ def _content(shards: IndexedShards | SequentialShards) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+def _start_within_window(after: Position) -> Position:
+    """The position before the record that `after` is the position after; each is counted within its window."""
+    epoch, window, taken, _ = after
+    return epoch, window, taken - 1, 0
+
+
 def _check_sizes(block_size: int, shuffle_buffer: int) -> None:
     if block_size < 1 or shuffle_buffer < 0:
         raise ValueError(
@@ -71,13 +77,16 @@ class BlockSource:
             f"blocks of {self._block_size}, shuffle {shuffle}, windows of {window}"
         )
 
+    def start_of(self, after: Position) -> Position:
+        return _start_within_window(after)
+
     def num_windows(self, order: BlockOrder, epoch: int) -> int:
         return -(-order.share(epoch) // self._window)
 
     def window_start(self, task: ReadTask, position: Position) -> Position:
         epoch, window, taken, _ = position
         blocks = task.order.blocks(epoch, window * self._window, (window + 1) * self._window)
-        done = taken >= int(self._runs(blocks)[2].sum())
+        done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())  # at the end of an epoch there is no next
         return (epoch, window + done, 0, 0)
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
@@ -174,6 +183,9 @@ class SequentialSource:
         group = self._group if shuffle else 0
         shards = f"{self.num_blocks} shards {_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
+
+    def start_of(self, after: Position) -> Position:
+        return _start_within_window(after)
 
     def num_windows(self, order: BlockOrder, epoch: int) -> int:
         return order.share(epoch)

@@ -30,6 +30,9 @@ class Source(Protocol):
         source.
         """
 
+    def start_of(self, after: Position) -> Position:
+        """The position before the record that `after` is the position after."""
+
     def num_windows(self, order: BlockOrder, epoch: int) -> int:
         """How many windows the lane has in the epoch."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from streamdata.delivery.collate import memory_of
 from streamdata.progress.fields import CURSOR, STATES
 
 
@@ -42,9 +43,8 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, set | frozenset):
         yield from sorted(map(_digest, value))
     elif isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized:
-        flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         yield repr((value.dtype, tuple(value.shape))).encode()
-        yield flat.view(torch.uint8).numpy().tobytes()
+        yield memory_of(value.cpu()).numpy().tobytes()
     elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         yield repr((value.dtype.str, value.shape)).encode()
         yield value.tobytes()

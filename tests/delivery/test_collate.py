@@ -205,6 +205,13 @@ def test_views_arrive_with_their_own_values_alone() -> None:
     assert len(collate.pack([{"view": big[:10]}])._buffer) < 1000
 
 
+@pytest.mark.parametrize("view", [torch.ones(1, 4)[:, 0], torch.arange(3)[::4], torch.ones(0, 4)[:, 0]], ids=str)
+def test_one_value_or_none_arrives_whatever_its_stride(view: torch.Tensor) -> None:
+    """Such a view counts as contiguous: the boxes' first column, of an image with one box."""
+    assert view.stride() != (1,)
+    assert torch.equal(cross(view), view)
+
+
 def test_what_arrives_is_writable() -> None:
     """Also what was read-only; writing to one tensor changes no other."""
     frozen = np.frombuffer(b"1234", np.uint8)

@@ -253,6 +253,40 @@ def test_a_record_that_is_not_what_it_was_is_refused():
         next(make(2).__iter_from__(states))
 
 
+class Counting:
+    """A stateful stream whose state is the very dict that it counts in, given and taken."""
+
+    def __init__(self):
+        self.counts = {"rewind": 0, "seen": {}}
+
+    def state_dict(self):
+        return self.counts
+
+    def load_state_dict(self, state):
+        self.counts = state
+
+    def __call__(self, records):
+        self.counts["seen"] = self.counts["seen"] or {"records": 0}
+        for record in records:
+            self.counts["seen"]["records"] += 1
+            yield {"value": record["value"], "seen": self.counts["seen"]["records"]}
+
+
+def test_a_function_may_give_and_keep_the_dict_that_it_works_in():
+    """The checkpoint is a copy: what the function counts on does not change it."""
+
+    def make():
+        return MergedDataset([Numbers("a", 7, process_fn=Counting())])
+
+    assert_exact_resume(make)
+    states = {}
+    for sample in islice(make(), 5):
+        states.update(to_state(sample))
+    dataset = make()
+    dataset.set_dataloader_states(states)
+    assert [sample["seen"] for sample in islice(dataset, 3)] == [sample["seen"] for sample in islice(dataset, 3)]
+
+
 def test_what_a_stream_function_passes_over_is_not_kept():
     """A filter that gives almost nothing costs no memory for what it passes over."""
 

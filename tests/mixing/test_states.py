@@ -159,10 +159,7 @@ def test_a_source_that_joins_starts_at_the_lowest_clock():
         states.update(to_state(sample))
     assert 22 <= names.count("new") <= 28
     whole = [plain(s) for s in islice(iter(resumed(grown, states)), 50)]
-    assert (
-        whole == [plain(s) for s in islice(iter(dataset), 0)]
-        or 10 <= sum(s["__datasetname__"] == "new" for s in whole) <= 15
-    )
+    assert 10 <= sum(s["__datasetname__"] == "new" for s in whole) <= 15
 
 
 def test_a_source_that_joined_but_was_not_drawn_yet_still_starts_at_the_lowest_clock():

@@ -114,6 +114,16 @@ def test_a_sidecar_that_changes_is_indexed_again_or_an_error(write_tar, write_js
     assert both_ways(url, ["score"])[0]["score"] == 7
 
 
+def test_a_sidecar_that_another_is_renamed_over_is_read_by_the_next_reader(write_tar, write_jsonl):
+    """What an earlier reader of this process left open is not it any more."""
+    url, sidecar = write_tar(MEMBERS), Path(write_jsonl(LINES, "00000.meta.jsonl"))
+    for score in range(4):
+        other = sidecar.with_name("other")
+        other.write_bytes(sidecar.read_bytes().replace(b'"score": %d' % max(0, score - 1), b'"score": %d' % score))
+        other.rename(sidecar)
+        assert both_ways(url, ["score"])[0]["score"] == score
+
+
 def test_lines_are_found_in_any_order(write_tar, write_jsonl):
     """Sidecars need not have the order of the archive."""
     keys = [f"k{number}" for number in range(50)]

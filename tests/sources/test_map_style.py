@@ -121,6 +121,18 @@ def test_going_back_to_the_window_begins_with_the_block():
     assert identity(first)[1] % 4 == 0
 
 
+def test_several_samples_of_a_record_resume_in_blocks():
+    """Also within the last record of a block, which the position after it does not show."""
+
+    def parts(record):
+        return [{"value": record["value"], "part": part} for part in range(3)]
+
+    def make():
+        return MergedDataset([Numbers("groups", 12, records_per_block=4, single_process_fn=parts)])
+
+    assert_exact_resume(make, steps=40, beyond=10)
+
+
 def test_a_context_length_is_no_block():
     """Many datasets call theirs block_size, which says nothing about records."""
     plain, named = (MergedDataset([Numbers("a", 23, **own)], cyclic=False) for own in ({}, {"block_size": 4}))

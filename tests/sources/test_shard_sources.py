@@ -170,6 +170,29 @@ def test_reload_from_url_level_goes_back_to_the_window(make_source, monkeypatch)
     assert rest == [plain(sample) for sample in samples[12 - again :]]
 
 
+def test_reload_from_url_level_at_the_end_of_an_epoch_may_be_repeated(tmp_path):
+    """What was not delivered yet of its last burst is there again each time."""
+    write_jsonl(tmp_path, [6])
+
+    def thrice(records):
+        for record in records:
+            yield from [dict(record) for _ in range(3)]
+
+    def make():
+        source = JsonlIterableDataset(str(tmp_path), process_fn=thrice, shuffle_buffer=2)
+        source.name, source.percent = "s", 1
+        return MergedDataset([source])
+
+    states = {}
+    for sample in islice(make(), 19):
+        states.update(to_state(sample))
+        again = dict(states)
+        for _ in range(3):
+            dataset = make()
+            again.update(to_state(next(iter(dataset.__iter_from__(again, reload_from_url_level=True)))))
+        assert len(list(islice(make().__iter_from__(again), 5))) == 5
+
+
 def test_reload_from_url_level_begins_with_the_window_of_what_a_packer_holds(tmp_path, monkeypatch):
     """After every row: at the start of a window, nothing undelivered left out, a window too early at most."""
     monkeypatch.setattr("streamdata.sources.shard_source._FINEST", 1)

@@ -61,6 +61,7 @@ def test_order_of_keys_and_strides_are_no_content() -> None:
     turned = torch.arange(6).reshape(2, 3).T
     left, right = {"a": 1, "b": turned}, {"b": turned.contiguous(), "a": 1}
     assert fingerprint({"x": left}) == fingerprint({"x": right})
+    assert fingerprint({"x": torch.ones(1, 4)[:, 0]}) == fingerprint({"x": torch.ones(1)})
 
 
 def test_private_fields_are_left_out_and_the_others_kept() -> None:
