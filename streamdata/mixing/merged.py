@@ -15,7 +15,7 @@ from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
 from streamdata.mixing.leaf_child import LeafChild
 from streamdata.mixing.mixture import Blend, Child, Mixture, Run, path_below
-from streamdata.progress import Progress, header
+from streamdata.progress import Progress, Tree, header
 from streamdata.progress.fields import CURSOR
 from streamdata.run import DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
@@ -142,8 +142,8 @@ class MergedDataset(IterableDataset[Sample]):
             ValueError: WORLD_SIZE is set without a usable RANK.
         """
         self._check_version(self._version)
-        progress, nodes = Progress(self._states), self._describe()
-        progress.check_nodes(nodes)
+        progress, tree = Progress(self._states), Tree(self._describe(), self._weights())
+        progress.check_nodes(tree.nodes)
         explicit = self._control.epoch_pass
         epoch_pass = progress.newest_pass if explicit is None else explicit
         lane = self._lane(progress, epoch_pass)
@@ -152,9 +152,10 @@ class MergedDataset(IterableDataset[Sample]):
         run = Run(
             lane=lane,
             progress=progress,
-            generation=progress.generation(nodes),
+            generation=progress.generation(tree),
             epoch_pass=epoch_pass,
-            header=header(nodes, lane),
+            tree=tree,
+            header=header(tree, lane),
             from_window=self._from_window,
             watched=self._control.watch_version(),
             version=self._version if knows_rank else _NO_VERSION,
@@ -248,6 +249,16 @@ class MergedDataset(IterableDataset[Sample]):
             else:
                 nodes[below] = self._source(dataset, below).describe(self._shuffles(dataset))
         return nodes
+
+    def _weights(self, path: str = "") -> dict[str, float]:
+        """The weight of each node below the top in its parent, by path."""
+        weights = {}
+        for dataset in self.datasets:
+            below = path_below(path, dataset.name)
+            weights[below] = float(dataset.percent)
+            if isinstance(dataset, MergedDataset):
+                weights.update(dataset._weights(below))  # noqa: SLF001 (the same class)
+        return weights
 
     def _source(self, dataset: Any, path: str) -> Source:
         source: Source = dataset.source if isinstance(dataset, ShardDataset) else MapStyleSource(dataset)

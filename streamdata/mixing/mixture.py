@@ -1,5 +1,6 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from typing import NoReturn, Protocol
 from streamdata.errors import SourceError
 from streamdata.mixing.clock import start_clocks
 from streamdata.mixing.whole_epochs import WholeEpochs
-from streamdata.progress import Cursor, Entry, NodeKey, Progress, whole
+from streamdata.progress import Cursor, Entry, NodeKey, Progress, Tree, whole
 from streamdata.progress.fields import CURSOR, STATES
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, StreamFn
 from streamdata.sources.source import Sample
 from streamdata.sources.tally import Tally
+
+logger = logging.getLogger("streamdata")
 
 Pairs = Iterator[tuple[Sample, Cursor]]
 MergedFeed = Feed[dict[str, Entry]]
@@ -31,6 +34,7 @@ class Run:
     progress: Progress
     generation: int
     epoch_pass: int
+    tree: Tree
     header: str
     from_window: bool
     watched: memoryview
@@ -196,10 +200,16 @@ class Mixture:
             standing = self._standings[i]
             if standing is None or standing.generation < since[i]:
                 clocks[i] = max(stood[i] or 0.0, self._lowest_before(since[i], since, starts, round_))
-        if self._blend.cyclic and self._blend.cost is None:
-            # Clocks lie within a step of the lowest, always; one that was rarer before would wait for its old step.
-            lowest = min(clocks)
-            clocks = [min(clock, lowest + step) for clock, step in zip(clocks, self._steps, strict=True)]
+        blended = self._run.progress.blended_since(self.path, self._run.tree, self._run.generation)
+        if self._blend.cyclic and self._blend.cost is None and blended > 0:
+            never = [math.inf] * len(clocks)
+            lowest = self._lowest_before(blended, since, never, round_)
+            for i, standing in enumerate(self._standings):
+                if since[i] < blended and lowest < math.inf and (standing is None or standing.generation < blended):
+                    # As if it had always had its weight: one that was rarer would wait for its old step, one that was
+                    # not drawn yet could be far behind. Reckoned from before the change, so that each resume agrees.
+                    clock = clocks[i] if clocks[i] >= lowest else lowest + starts[i]
+                    clocks[i] = min(clock, lowest + self._steps[i])
         return clocks
 
     def _lowest_before(self, generation: int, since: Sequence[int], starts: Sequence[float], round_: int) -> float:
@@ -213,6 +223,8 @@ class Mixture:
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else whole(cursor)[4:6]
+        if given and not self._draws_alike():
+            given, state = 0, None
         tally, what = self._tally, "customized_yield_fn"
         feed: MergedFeed = Feed(self._pulled(round_, lambda: feed), {}, _joined, given, tally, what)
         for sample in Bursts(function, feed, state, tally, what):
@@ -223,6 +235,19 @@ class Mixture:
             yield sample, (round_, 0, 0, 0, feed.given, feed.state, tally.dropped, tally.bad)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             self._refuse_silence("the stream of this lane's share", feed)
+
+    def _draws_alike(self) -> bool:
+        """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
+        progress, tree = self._run.progress, self._run.tree
+        standing = progress.find(self._run.lane, self._run.epoch_pass, self.path)
+        is_alike = standing is None or progress.draws_alike(self.path, tree, standing.generation)
+        if not is_alike:
+            logger.warning(
+                "source %r: its sources or weights are others than when the states were written, so that what its "
+                "customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
+                self._tally.name,
+            )
+        return is_alike
 
     def _pulled(self, round_: int, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, Entry]]]:
         """The merged stream for the yield function, which must not pass over all of it for ever."""

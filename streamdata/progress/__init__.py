@@ -7,7 +7,7 @@
 
 from streamdata.progress.cursor import Cursor, Entry, FunctionState, NodeKey, Position, whole
 from streamdata.progress.merge import merge_states
-from streamdata.progress.progress import Progress, Standing, header
+from streamdata.progress.progress import Progress, Standing, Tree, header
 from streamdata.progress.to_state import States, to_state
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Progress",
     "Standing",
     "States",
+    "Tree",
     "header",
     "merge_states",
     "to_state",

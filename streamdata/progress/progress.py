@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
 from streamdata.progress.cursor import Cursor
@@ -12,11 +12,29 @@ FORMAT = 1
 _COUNTS = ("draws", "epoch", "window", "taken", "part", "given", "dropped", "bad", "round")
 
 
-def header(nodes: Mapping[str, str], lane: Lane) -> str:
-    """Write a generation's header: its topology, and for each node (by its path) what determines its order."""
-    return json.dumps(
-        {"format": FORMAT, "dp_size": lane.dp_size, "num_workers": lane.num_workers, "nodes": dict(nodes)}
-    )
+class Tree(NamedTuple):
+    """What determines the order of a stream, by the paths of the nodes."""
+
+    nodes: Mapping[str, str]
+    """For each node, what determines its own order."""
+    weights: Mapping[str, float]
+    """For each node but the top, its weight in its parent."""
+
+    def below(self, path: str) -> "Tree":
+        """The tree without what is not below the node."""
+        start = f"{path}." if path else ""
+        nodes = {key: node for key, node in self.nodes.items() if key.startswith(start) and key != path}
+        return Tree(nodes, {key: weight for key, weight in self.weights.items() if key.startswith(start)})
+
+    def blend(self, path: str) -> Mapping[str, float]:
+        """The weights of the node's children."""
+        return {key: weight for key, weight in self.weights.items() if key.rpartition(".")[0] == path}
+
+
+def header(tree: Tree, lane: Lane) -> str:
+    """Write a generation's header: its topology and its tree."""
+    topology = {"dp_size": lane.dp_size, "num_workers": lane.num_workers}
+    return json.dumps({"format": FORMAT, **topology, "nodes": dict(tree.nodes), "weights": dict(tree.weights)})
 
 
 class Standing:
@@ -60,12 +78,27 @@ class Progress:
         """The latest pass (see `set_epoch`) of which something was delivered."""
         return max((key[1] for key in self._cursors), default=0)
 
-    def generation(self, nodes: Mapping[str, str]) -> int:
-        """Number the present generation: the newest one's, or the next where sources joined or left since."""
+    def generation(self, tree: Tree) -> int:
+        """Number the present generation: the newest one's, or the next where sources or weights are others since."""
         if not self._headers:
             return 0
         newest = max(self._headers)
-        return newest if self._headers[newest]["nodes"].keys() == nodes.keys() else newest + 1
+        written = self._tree(newest, tree)
+        is_same = written.nodes.keys() == tree.nodes.keys() and written.weights == tree.weights
+        return newest if is_same else newest + 1
+
+    def blended_since(self, path: str, tree: Tree, present: int) -> int:
+        """The generation since which the mixture at the path has had these sources with these weights."""
+        since = present
+        for generation in sorted(self._headers, reverse=True):
+            if self._tree(generation, tree).blend(path) != tree.blend(path):
+                break
+            since = generation
+        return since
+
+    def draws_alike(self, path: str, tree: Tree, generation: int) -> bool:
+        """Whether what is below the mixture at the path is the same as it was in the generation, weights too."""
+        return self._tree(generation, tree).below(path) == tree.below(path)
 
     def check_nodes(self, nodes: Mapping[str, str]) -> None:
         """Compare the tree of these states with the present one: sources may join and leave, what stays may not change.
@@ -139,6 +172,11 @@ class Progress:
             since = generation
         return since
 
+    def _tree(self, generation: int, present: Tree) -> Tree:
+        """The tree of a generation; states of earlier versions do not tell of weights."""
+        written = self._headers[generation]
+        return Tree(written["nodes"], written.get("weights", present.weights))
+
     def _take(self, key: object, value: Any) -> None:
         try:
             match str(key).split("/", 5):
@@ -173,6 +211,9 @@ def _checked_header(value: Any) -> Mapping[str, Any]:
     nodes = value["nodes"]
     if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
         raise ValueError("expected strings in 'nodes'")
+    weights = value.get("weights", {})
+    if not isinstance(weights, Mapping) or not all(isinstance(weight, int | float) for weight in weights.values()):
+        raise ValueError("expected numbers in 'weights'")
     return dict(value)
 
 

@@ -219,6 +219,70 @@ def test_a_source_that_becomes_common_is_drawn_at_once():
     assert 46 <= names.count("b") <= 54
 
 
+def test_resumes_after_a_change_of_weights_agree():
+    """However often the run stops, the source that became commoner comes when it would in one run."""
+    states = states_after(MergedDataset([Numbers("a", 20, 1), Numbers("b", 10, 0.001)]), 1900)
+
+    def changed():
+        return MergedDataset([Numbers("a", 20, 1), Numbers("b", 10, 0.02)])
+
+    whole = [plain(sample) for sample in islice(resumed(changed, states), 300)]
+    assert 5 <= [sample["__datasetname__"] for sample in whole].count("b") <= 7
+    got = []
+    while len(got) < 300:
+        for sample in islice(resumed(changed, states), 30):
+            got.append(plain(sample))
+            states.update(to_state(sample))
+    assert got == whole
+
+
+def test_a_source_that_was_not_drawn_yet_does_not_catch_up_when_it_becomes_common():
+    """Its first place in the order follows from its new weight, but not from the beginning of the run."""
+    states = states_after(MergedDataset([Numbers("a", 20, 0.01), Numbers("b", 10, 0.0001)]), 50)
+    assert not any(key.endswith("/b") for key in states)
+    again = resumed(lambda: MergedDataset([Numbers("a", 20, 0.01), Numbers("b", 10, 0.01)]), states)
+    names = [sample["__datasetname__"] for sample in islice(again, 40)]
+    assert 19 <= names.count("b") <= 21
+
+
+@pytest.mark.parametrize("change", ["weight", "join"])
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_what_a_yield_function_had_begun_is_drawn_anew_when_its_blend_changes(change, is_inner, caplog):
+    """Other records would come again in the open burst: what it gave comes once more, and nothing is lost."""
+
+    def in_fours(records):
+        for first in records:
+            four = [first, *islice(records, 3)]
+            for half in (four[:2], four[2:]):
+                yield {"of": [(sample["__datasetname__"], sample["value"]) for sample in half]}
+
+    def make(weight, *others):
+        sources = [Numbers("a", 40, weight), Numbers("b", 40), *others]
+        inner = MergedDataset(sources, customized_yield_fn=in_fours, shuffle_unstreaming_subsets=False)
+        if not is_inner:
+            return inner
+        inner.name, inner.percent = "inner", 1
+        return MergedDataset([inner])
+
+    def later():
+        return make(1, Numbers("c", 40)) if change == "join" else make(5)
+
+    states, before = {}, []
+    for sample in islice(make(1), 7):
+        before += sample["of"]
+        states.update(to_state(sample))
+        caplog.clear()
+        after = [record for joined in islice(resumed(later, states), 12) for record in joined["of"]]
+        assert "is drawn anew" in caplog.text
+        for name in ("a", "b"):
+            values = [value for source, value in before + after if source.endswith(name)]
+            assert set(values) == set(range(max(values) + 1))
+            assert len(values) - len(set(values)) <= 4
+    caplog.clear()
+    list(islice(resumed(lambda: make(1), states), 3))
+    assert not caplog.text
+
+
 def test_a_window_beyond_the_epoch_is_refused():
     """Damaged states do not end an epoch in silence."""
     states = states_after(make(), 5)
