@@ -14,7 +14,7 @@ from streamdata.progress import Cursor, Entry, NodeKey, Progress, Tree, whole
 from streamdata.progress.fields import CURSOR, STATES
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, StreamFn
-from streamdata.sources.source import Sample
+from streamdata.sources.source import Sample, place_of
 from streamdata.sources.tally import Tally
 
 logger = logging.getLogger("streamdata")
@@ -161,7 +161,7 @@ class Mixture:
                 if self._blend.stop_at_first:
                     return
                 continue
-            clock += steps[i] if cost is None else steps[i] * self._cost(i, cost(sample))
+            clock += steps[i] if cost is None else steps[i] * self._cost(i, cost, sample)
             draws[i] = count = draws[i] + 1
             entry: Entry = (keys[i], count, clock, cursor)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
@@ -183,13 +183,19 @@ class Mixture:
         heapify(heap)
         return heap
 
-    def _cost(self, i: int, cost: float) -> float:
-        if not 0 < cost < math.inf:
-            raise ValueError(
-                f"source {self._children[i].path!r}: cost gave {cost!r}, expected a positive number\n"
-                "  It says how much of the mixture a sample takes, such as its number of tokens."
-            )
-        return float(cost)
+    def _cost(self, i: int, cost: Callable[[Sample], float], sample: Sample) -> float:
+        who = f"source {self._children[i].path!r}: cost"
+        try:
+            value = cost(sample)
+            if 0 < value < math.inf:
+                return float(value)
+        except Exception as error:
+            error.add_note(f"{who} failed at {place_of(sample)}\n  It takes what the source gives, and gives a number.")
+            raise
+        raise ValueError(
+            f"{who} gave {value!r}, expected a positive number, at {place_of(sample)}\n"
+            "  It says how much of the mixture a sample takes, such as its number of tokens."
+        )
 
     def _clocks(self, round_: int) -> list[float]:
         starts = start_clocks(self._blend.names, self._steps, self._run.lane, self._blend.seeds)

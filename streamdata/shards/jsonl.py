@@ -83,6 +83,7 @@ class JsonlWindow:
         urls = map(self._files.urls.__getitem__, self._shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
         check = check_integers if self._doubtful else None
+        own = 2 + len(common)
         while lines := [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]:
             for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
                 try:
@@ -91,11 +92,11 @@ class JsonlWindow:
                     row["__key__"] = key
                 except TypeError:  # it takes no fields, so it is no object
                     raise explain(bytes(line), url, int(key) + 1) from None
-                if len(row) != size + 2:
+                row.update(common)
+                if len(row) != size + own or "__index__" in row or "__states__" in row:
                     raise reserved(orjson.loads(line), url, int(key) + 1)
                 if check is not None:
                     check(bytes(line), url, int(key) + 1)
-                row.update(common)
                 yield row
 
     def _read(self, chosen: Int64s) -> tuple[memoryview, Int64s]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from streamdata.shards.json_lines import lines_of
-from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved
+from streamdata.shards.json_rows import RESERVED, doubtful_integers, parse_row, reserved
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import checked_names, join
@@ -161,7 +161,7 @@ class SequentialJsonl(_Sequential):
     @staticmethod
     def _record(line: bytes, url: str, number: int, *, doubtful: bool) -> Record:
         row = parse_row(line, url, number + 1, doubtful=doubtful)
-        if "__url__" in row or "__key__" in row:
+        if not RESERVED.isdisjoint(row):
             raise reserved(row, url, number + 1)
         row["__url__"] = url
         row["__key__"] = str(number)

@@ -8,6 +8,8 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.storage import local_path
+from streamdata.shards.urls import is_sequential
 from streamdata.sources.functions import PerRecordFn
 from streamdata.sources.process_image import open_image
 from streamdata.sources.source import Record
@@ -25,11 +27,17 @@ class ImageJsonlDataset:
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: It is compressed, so that no line can be read alone.
     """
 
     def __init__(self, jsonl_path: str, single_process_fn: PerRecordFn | None = None) -> None:
         self.single_process_fn = single_process_fn
-        self._path = jsonl_path
+        if is_sequential(jsonl_path):
+            raise ValueError(
+                f"ImageJsonlDataset: expected a JSONL file any line of which can be read, got {jsonl_path!r}\n"
+                "  Decompress it, or read it by JsonlIterableDataset with a process function that opens the images."
+            )
+        self._path = local_path(jsonl_path)
         self._lines = JsonlShards([jsonl_path])
         self._length = int(self._lines.num_records[0])
 

@@ -225,6 +225,14 @@ def test_items_that_do_not_answer_their_indices_are_an_error():
         list(MergedDataset([Short("a", 50)], cyclic=False))
 
 
+@pytest.mark.parametrize(("cost", "error"), [(lambda sample: sample["tokens"], KeyError), (lambda _: None, TypeError)])
+def test_a_cost_that_fails_says_where(cost, error):
+    """Its own exception, with the source and the record in a note."""
+    with pytest.raises(error) as caught:
+        next(iter(MergedDataset([named("a")], cost=cost)))
+    assert re.search(r"source 'a': cost failed at index \d", caught.value.__notes__[0])
+
+
 @pytest.mark.parametrize("cost", [0, -1, float("nan"), float("inf")])
 def test_an_impossible_cost_is_an_error(cost):
     """The clock would stand still, or go nowhere."""

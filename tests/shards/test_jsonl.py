@@ -109,6 +109,7 @@ def test_an_empty_file_has_no_records(write_jsonl):
         (b"\xff", 1, "UTF-8"),
         (b'{"a": "\xed\xa0\x80"}', 8, "UTF-8"),
         (b'{"__key__": "x"}', 1, "'__key__', which streamdata sets itself"),
+        (b'{"__index__": 0, "__states__": []}', 1, "'__index__' and '__states__', which streamdata sets itself"),
         (b'{"n": 18446744073709551616}', 7, "2\\^64"),
         (b'{"n": [1, -9223372036854775809]}', 11, "-2\\^63"),
         ('{"é": "1", "n": 123456789012345678901234567890}'.encode(), 17, "123456789012345678901234567890"),
@@ -120,6 +121,13 @@ def test_broken_lines_are_errors_with_line_and_column(write_jsonl, line, column,
     """Lines from 1, columns in characters from 1, behind a blank line and between good ones."""
     url = write_jsonl([{"ok": 1}, b"", line, b"", {"ok": 2}])
     both_fail(url, rf"00000\.jsonl:3:{column}: .*{message}")
+
+
+def test_a_field_that_each_sample_gets_is_refused_in_a_row(write_jsonl):
+    """It would be overwritten in silence."""
+    window = JsonlShards([write_jsonl([{"__seed__": 7}])]).window(*(np.array([one]) for one in (0, 0, 1)))
+    with pytest.raises(ShardError, match=r"00000\.jsonl:1:1: .*'__seed__', which streamdata sets itself"):
+        next(window.take([0], {"__seed__": 1}))
 
 
 @pytest.mark.parametrize("broken", [0, 1, 15, 16, 21, 39])

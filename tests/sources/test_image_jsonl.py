@@ -20,6 +20,19 @@ def test_an_absolute_path_is_taken_as_it_is(tmp_path):
     assert (record["image"].size, record["label"]) == ((9, 9), "x")
 
 
+def test_a_file_url_is_a_path(tmp_path):
+    """Images lie beside the file that it names."""
+    (tmp_path / "0.jpg").write_bytes(jpeg(0, size=9))
+    (tmp_path / "all.jsonl").write_text('{"imagepath": "0.jpg"}\n')
+    assert ImageJsonlDataset(f"file://{tmp_path}/all.jsonl")[0]["image"].size == (9, 9)
+
+
+def test_compressed_lines_are_refused(tmp_path):
+    """They were indexed as they are, and then no line was UTF-8."""
+    with pytest.raises(ValueError, match=r"any line of which can be read, got '.*all\.jsonl\.gz'\n  Decompress it"):
+        ImageJsonlDataset(str(tmp_path / "all.jsonl.gz"))
+
+
 def test_a_missing_image_is_named(tmp_path):
     """By the path that was tried."""
     (tmp_path / "all.jsonl").write_text('{"imagepath": "gone.jpg"}\n')
