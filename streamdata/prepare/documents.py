@@ -13,7 +13,7 @@ from streamdata.prepare.sections import Chat, Extract, Extractor, Part, Record, 
 from streamdata.text.masks import ChatEncoder
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import token_ids
-from streamdata.text.truncation import OverlongError, fit_length
+from streamdata.text.truncation import OverlongError, fit_length, train_from
 
 Mask = npt.NDArray[np.bool_]
 Failed = Callable[[int, BadRecordError | DroppedRecordError], None]
@@ -119,7 +119,7 @@ class DocumentMaker:
             expected = f"expected ids below the vocabulary's size {self._vocabulary}, got {largest}"
             raise BadRecordError("id outside the vocabulary", name, expected)
         part = self._part(tokens, name)
-        cut = tokens if part is None else Tokens(tokens.ids[part], tokens.train[part])
+        cut = tokens if part is None else Tokens(tokens.ids[part], train_from(tokens.train, part.start)[part])
         if self._end is None:
             return cut
         is_whole = part is None or part.stop == len(tokens.ids)  # it is not taught to end in the midst
@@ -144,6 +144,8 @@ class DocumentMaker:
 
     def _check(self, document: Document, lists: frozenset[str]) -> None:
         if self._config.train_type in STREAMED:
+            if not document.sequences["sequence"]:  # an empty list
+                raise DroppedRecordError("no tokens")
             return
         for name, found in document.sequences.items():
             if name in lists and name != "responses":

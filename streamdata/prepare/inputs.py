@@ -17,6 +17,7 @@ from streamdata.shards.json_lines import lines_of
 from streamdata.shards.storage import ByteSource, LocalShard, Stamp, byte_source, check_stamp, is_pipe, stamps_of
 from streamdata.shards.streams import open_stream
 from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
+from streamdata.sources.prompts.messages import without_nulls
 
 _SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 _SCAN = 1 << 16
@@ -163,7 +164,7 @@ class TaskInput:
                 for portion in _portions(_plain(table)):
                     if portion.nbytes > MOST_LINE_BYTES:
                         raise _too_large(self.place(number))
-                    rows = portion.to_pylist()
+                    rows = [_without_padding(row) for row in portion.to_pylist()]
                     yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
                     number += len(rows)
         check_stamp(task.url, task.stamp)
@@ -206,6 +207,11 @@ def _plain(rows: Any) -> Any:
     """Rows without dictionaries, all of which would count as bytes of each row."""
     columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
+
+
+def _without_padding(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose fields have no padding of Arrow's; a field that is null stays."""
+    return {name: without_nulls(value) for name, value in row.items()}
 
 
 def _portions(rows: Any) -> Iterator[Any]:

@@ -59,8 +59,7 @@ class Packer:
     def add(self, sequences: Sequence[Tokens]) -> Iterator[Block]:
         """Take some sequences, and give what is complete."""
         num_tokens = sum(len(tokens.ids) for tokens in sequences)
-        trained = sum(int(np.count_nonzero(tokens.train)) for tokens in sequences)
-        self._counts.update(sequences=len(sequences), tokens=num_tokens, trained=trained)
+        self._counts.update(sequences=len(sequences), tokens=num_tokens)
         self._held += sequences
         self._num_held += num_tokens
         if self._packing == "none" or self.load >= 1:
@@ -76,11 +75,14 @@ class Packer:
         train = np.concatenate([tokens.train for tokens in held])
         del held
         if self._packing == "none":
+            self._counts["trained"] += int(np.count_nonzero(train))
             yield self._block(ids, train, lengths, lengths, None)
             return
         plan = _PLANS[self._packing](lengths, self._row)
         self._counts.update(rows=plan.num_rows, padding=plan.padding, documents_cut=plan.num_cut)
         starts = np.cumsum(lengths) - lengths
+        _mask_firsts(train, plan, starts)
+        self._counts["trained"] += int(np.count_nonzero(train))
         step = max(1, _BLOCK // self._row)
         for first in range(0, plan.num_rows, step):
             yield self._rows(plan, first, min(first + step, plan.num_rows), starts, ids, train)
@@ -110,6 +112,13 @@ class Packer:
         if self._positions != "none":
             flat["position_ids"] = positions(resets if self._positions == "doc_reset" else lengths)
         return Block(flat, lengths, documents)
+
+
+def _mask_firsts(train: npt.NDArray[np.bool_], plan: Plan, starts: Int64s) -> None:
+    """Each piece's first token is not trained, unless its document begins there or is plain text: see `train_from`."""
+    is_text = np.logical_and.reduceat(train, starts)
+    continues = (plan.begin > 0) & ~is_text[plan.document]
+    train[(starts[plan.document] + plan.begin)[continues]] = False
 
 
 def positions(lengths: Int64s) -> Int64s:

@@ -4,12 +4,14 @@ A text field that is a list gives one sequence per item, with all the other sect
 boundaries. A chat is one sequence, though its field is a list of messages.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.domains import directory_name
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
+from streamdata.sources.prompts.messages import read_tools
 
 Record = Mapping[str, Any]
 _MISSING = object()
@@ -200,7 +202,14 @@ def _names(record: Record) -> str:
 
 
 def _chars(chat: Chat) -> int:
-    return sum(len(text) for message in chat.messages if isinstance(text := message.get("content"), str))
+    return sum(_content_chars(message.get("content")) for message in chat.messages)
+
+
+def _content_chars(content: Any) -> int:
+    """Of a text, or of the texts among typed parts."""
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _chat(record: Record, section: Section, value: Any) -> Chat:
@@ -210,11 +219,27 @@ def _chat(record: Record, section: Section, value: Any) -> Chat:
     system = field_of(record, section.system) if section.system else None
     if isinstance(system, str) and system:
         messages.insert(0, {"role": "system", "content": system})
-    tools = field_of(record, section.tools) if section.tools else None
-    if tools not in (_MISSING, None) and not isinstance(tools, list):
-        raise BadRecordError("wrong type", str(section.tools), f"expected a list of tools, got {shown(tools)}")
+    tools = _tools(field_of(record, section.tools), section.tools) if section.tools else None
     _check_roles(messages, section)
-    return Chat(messages, tools if isinstance(tools, list) and tools else None, section)
+    return Chat(messages, tools, section)
+
+
+def _tools(value: Any, field: str) -> list[Any] | None:
+    """Tools as a list, or as JSON text of all or of one each."""
+    if value is _MISSING or value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return read_tools(value)
+        if isinstance(value, list):
+            return [json.loads(tool) if isinstance(tool, str) else tool for tool in value] or None
+    except ValueError as error:
+        raise _no_tools(value, field) from error
+    raise _no_tools(value, field)
+
+
+def _no_tools(value: Any, field: str) -> BadRecordError:
+    return BadRecordError("wrong type", field, f"expected a list of tools or its JSON text, got {shown(value)}")
 
 
 def _check_roles(messages: list[dict[str, Any]], section: Section) -> None:

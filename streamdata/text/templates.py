@@ -14,6 +14,9 @@ Message = dict[str, Any]
 
 _DATE: Final = "strftime_now"
 _SHORT: Final = 80
+_MEDIA: Final = frozenset(
+    "image images image_url input_image video videos video_url audio audios audio_url input_audio".split()  # noqa: SIM905
+)
 _MARKS = re.compile(f"({MARK_BEGIN}|{MARK_END})")
 
 
@@ -45,7 +48,7 @@ class ChatRenderer:
         self._max_chars = max_chars
         self._template_name = kwargs.pop("chat_template", None)
         day = kwargs.pop(_DATE, None)
-        self._variables = _plain({**tokenizer_of(tokenizer).special_tokens_map, "documents": None, **kwargs})
+        self._variables = _plain({**tokenizer_of(tokenizer).special_tokens_map, "documents": None, **kwargs}, None)
         if day is not None:
             self._variables[_DATE] = _formatter(day)
 
@@ -71,7 +74,9 @@ class ChatRenderer:
 
     def conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> "Conversation":
         """Prepares a conversation to be rendered in several ways; see `render`."""
-        schemas = None if tools is None else [_plain(_schema(tool)) for tool in tools]
+        schemas = (
+            None if tools is None else [_plain(_schema(tool), f"tool {number}") for number, tool in enumerate(tools)]
+        )
         variables = {**self._variables, "tools": schemas}
         return Conversation(_plain_messages(messages), self._template(schemas), variables, self._name, self._max_chars)
 
@@ -203,9 +208,15 @@ def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
                 f"chat: expected message {number} to be a dict with a role, got {_shortened(message)}\n"
                 "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
             )
-    return _with_reasoning(
-        [{key: _plain(value) for key, value in message.items() if value is not None} for message in messages]
-    )
+    return _with_reasoning([_plain_message(number, message) for number, message in enumerate(messages)])
+
+
+def _plain_message(number: int, message: Mapping[str, Any]) -> Message:
+    return {
+        key: _plain(value, None if _is_medium(key) else f"message {number}, key {key!r}")
+        for key, value in message.items()
+        if value is not None
+    }
 
 
 def _with_reasoning(messages: list[Message]) -> list[Message]:
@@ -216,18 +227,31 @@ def _with_reasoning(messages: list[Message]) -> list[Message]:
     return messages if alias is None else alias(messages)
 
 
-def _plain(value: Any) -> Any:
-    """Data without methods that a template could call: images and arrays become their type's name."""
+def _plain(value: Any, where: str | None) -> Any:
+    """Data without methods that a template could call; what else a medium is made of becomes its type's name.
+
+    `where` names the value for the error if it is none; in a medium, and in variables, there is no error.
+    """
     if value is None or type(value) in {str, int, float, bool}:
         return value
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        inside = None if _is_medium(value.get("type")) else where
+        return {_plain(key, inside): _plain(item, None if _is_medium(key) else inside) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item, where) for item in value]
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    return _plain(value.item()) if getattr(value, "shape", None) == () else f"<{type(value).__name__}>"
+    if getattr(value, "shape", None) == ():
+        return _plain(value.item(), where)
+    if where is not None:
+        raise ValueError(f"chat: {where}: expected text, got {type(value).__name__}\n  Write the column as text.")
+    return f"<{type(value).__name__}>"
+
+
+def _is_medium(name: Any) -> bool:
+    """Whether a key, or the type of a part, is that of a medium."""
+    return isinstance(name, str) and name in _MEDIA
 
 
 def _schema(tool: Any) -> Any:

@@ -123,8 +123,8 @@ def fit_length(
     Args:
         train: which tokens are trained, shape (n,).
         max_length: tokens that may stay; None for any number.
-        policy: for a sample that has more: one of `POLICIES`. `truncate_left` keeps the last tokens, `truncate_right`
-            the first.
+        policy: for a sample that has more: one of `POLICIES`. `truncate_left` keeps the last tokens, the first of
+            which does not count as trained (`train_from`), `truncate_right` the first.
 
     Raises:
         OverlongError: the sample is too long and the policy is "error".
@@ -137,7 +137,24 @@ def fit_length(
         if len(train) > max_length and policy == "drop":
             return "too_long"
         (part,) = _parts(len(train), max_length, policy.removeprefix("truncate_"))
-    return part if train[part].any() else "nothing_to_train"
+    return part if train_from(train, part.start)[part].any() else "nothing_to_train"
+
+
+def train_from(train: npt.NDArray[np.bool_], begin: int) -> npt.NDArray[np.bool_]:
+    """The loss mask of a document of which a piece begins at `begin`: the piece's first token is not trained.
+
+    Nothing of the document is left before it to predict it from. It stays as it is where the document begins, and in a
+    document that is trained as a whole: plain text.
+
+    Args:
+        train: which tokens of the whole document are trained, shape (n,); it is not changed.
+        begin: a place in it.
+    """
+    if begin == 0 or train.all():
+        return train
+    found = train.copy()
+    found[begin] = False
+    return found
 
 
 def postprocess_data(

@@ -142,3 +142,28 @@ def test_an_id_outside_the_vocabulary_is_bad(tokenizer: str) -> None:
     failed = []
     assert not list(maker.make([(7, {"t": "x"})], lambda number, error: failed.append((number, error.reason))))
     assert failed == [(7, "id outside the vocabulary")]
+
+
+@pytest.mark.parametrize("train_type", ["seq", "sft"])
+def test_an_empty_list_is_left_out_with_its_reason(tokenizer: str, train_type: str) -> None:
+    """It does not vanish."""
+    found, failed = make(tokenizer, {"train_type": train_type, "sections": [TEXT]}, {"t": []}, {"t": ["x"]})
+    assert len(found) == 1
+    assert failed == ["0 no tokens"]
+
+
+def test_what_is_cut_at_its_start_does_not_train_its_first_token(tokenizer: str) -> None:
+    """Nothing of its document predicts it; where it is all that was trained, the record is left out."""
+    config = {"sections": [TEXT, {"field": "q", "action": "mask"}], "too_long": "truncate_left"}
+    record = {"t": "\x01\x02\x03", "q": "\x04\x05"}
+    ids, train = sequence(tokenizer, record, **config, max_seq_len=4)
+    assert ids == words(tokenizer, "\x02\x03\x04\x05")
+    assert train == [False, True, False, False]
+    failed = make(tokenizer, {"train_type": "sft", **config, "max_seq_len": 3}, record)[1]
+    assert failed == ["0 nothing to train"]
+
+
+def test_text_that_is_binary_is_a_bad_record(tokenizer: str) -> None:
+    """As a column of parquet may be."""
+    chat = {"train_type": "sft", "sections": [{"field": "m", "action": "$role"}]}
+    assert make(tokenizer, chat, {"m": [USER, ASSISTANT | {"content": b"x"}]}) == ([], ["0 chat template"])

@@ -182,3 +182,13 @@ def test_an_input_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", ["{}"])
     with pytest.raises(PrepareError, match=r"inputs: shards: expected '.*a.jsonl' once"):
         plan_tasks([path, f"{tmp_path}/*.jsonl"], 10)
+
+
+def test_the_padding_of_parquet_is_left_out(tmp_path: Path) -> None:
+    """Arrow gives each dict of a column the keys of all the others; a field that is null, and JSON's nulls, stay."""
+    rows = [{"tools": [{"x": {"type": "int"}}], "t": None}, {"tools": [{"y": None, "z": [None, 1]}], "t": "a"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
+    assert read(task)[1] == [rows[0], {"tools": [{"z": [None, 1]}], "t": "a"}]
+    (task,) = plan_tasks([write(tmp_path / "a.jsonl", rows)], 1 << 20)
+    assert [json.loads(line) for line in read(task)[1]] == rows

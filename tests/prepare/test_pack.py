@@ -12,13 +12,14 @@ from streamdata.prepare.pack import Block, Packer, positions
 
 PADDING = 9999
 ROW = 8
+MASKED = {"train_type": "sft", "sections": [{"field": "t", "action": "train"}]}
 LENGTHS = st.lists(st.integers(1, 8), max_size=40)
 LONG_LENGTHS = st.lists(st.integers(1, 30), max_size=20)
 
 
 def pack(lengths: list[int], packing: str, portions: int = 1, **options: object) -> tuple[list[Block], Counter]:
     """The blocks of documents of these lengths: ids count up over all of them, every third token is not trained."""
-    config = {"train_type": "sft", "sections": [{"field": "t", "action": "train"}], "packing": packing, **options}
+    config = MASKED | {"packing": packing, **options}
     if packing != "none":
         config |= {"max_packed_len": ROW} | ({"max_seq_len": ROW} if packing == "bfd" else {})
     counts: Counter = Counter()
@@ -45,7 +46,8 @@ def pieces(blocks: list[Block]) -> list[list[int]]:
                 assert (ids == PADDING).all()
                 assert not mask.any()
             else:
-                assert (mask == (ids % 3 != 0)).all()
+                assert (mask[1:] == (ids[1:] % 3 != 0)).all()
+                assert not mask[0] or ids[0] % 3
                 found.append(ids.tolist())
     return found
 
@@ -58,6 +60,7 @@ def test_bfd_keeps_documents_whole(lengths: list[int]) -> None:
     ends = np.cumsum([0, *lengths]).tolist()
     assert found == [list(range(begin, end)) for begin, end in pairwise(ends)]
     assert counts["documents_cut"] == 0
+    assert counts["trained"] == sum(token % 3 != 0 for token in range(sum(lengths)))
     assert counts["tokens"] + counts["padding"] == counts["rows"] * ROW
 
 
@@ -70,7 +73,7 @@ def test_cut_documents_lose_no_token(lengths: list[int], packing: str) -> None:
     ends = set(np.cumsum([0, *lengths]).tolist())
     assert all(not ends & set(range(piece[0] + 1, piece[-1] + 1)) for piece in found)
     assert counts["padding"] == counts["rows"] * ROW - sum(lengths)
-    assert counts["trained"] == sum(token % 3 != 0 for token in range(sum(lengths)))
+    assert counts["trained"] == sum(int(block.flat["loss_mask"].sum()) for block in blocks)
 
 
 @given(lengths=LENGTHS)
@@ -81,6 +84,22 @@ def test_without_packing_documents_come_as_they_are(lengths: list[int]) -> None:
     assert [length for block in blocks for length in block.lengths] == lengths
     assert all(block.documents is None for block in blocks)
     assert (counts["sequences"], counts["rows"]) == (len(lengths), 0)
+
+
+@pytest.mark.parametrize("packing", ["simple", "bfd_split"])
+def test_a_piece_does_not_train_its_first_token(packing: str) -> None:
+    """Unless it begins its document: nothing of it predicts that token; what is trained as a whole stays so."""
+    (block,), counts = pack([13, 11], packing)
+    continued = (block.flat["sequence"] != PADDING) & (block.flat["position_ids"] == 0)
+    continued &= ~np.isin(block.flat["sequence"], [0, 13])
+    assert continued.sum() >= 2
+    expected = (block.flat["sequence"] % 3 != 0) & ~continued & (block.flat["sequence"] != PADDING)
+    assert block.flat["loss_mask"].tolist() == expected.tolist()
+    assert counts["trained"] == expected.sum()
+    packer = Packer(load_config(MASKED | {"packing": packing, "max_packed_len": ROW}), PADDING, Counter())
+    list(packer.add([Tokens(np.arange(24, dtype=np.uint32), np.ones(24, np.bool_))]))
+    (block,) = packer.finish()
+    assert block.flat["loss_mask"].all()
 
 
 def test_large_tasks_are_packed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,6 @@
+import json
+from collections.abc import Callable
+
 import pytest
 
 from streamdata.prepare import load_config
@@ -187,3 +190,31 @@ def test_numbers_that_float32_does_not_hold_are_bad_records(value: float) -> Non
     config = load_config({"train_type": "grpo", "sources": sources | {"rewards": [{"field": "w", "action": "value"}]}})
     with pytest.raises(BadRecordError, match="expected numbers of float32"):
         Extractor(config, lambda _: False)({"prompts": "p", "responses": ["r"], "w": [0.5, value]})
+
+
+@pytest.mark.parametrize("form", [json.dumps, lambda tools: [json.dumps(tool) for tool in tools], lambda tools: tools])
+def test_tools_may_be_json_text(form: Callable[[list], object]) -> None:
+    """Of all or of one each, as online; a null is what the record says."""
+    tools = [{"name": "f", "default": None}, {"name": "g"}]
+    section = {"field": "m", "action": "$role", "tools": "tools"}
+    assert parts({"m": [USER, ASSISTANT], "tools": form(tools)}, section)[0].tools == tools
+    assert parts({"m": [USER, ASSISTANT], "tools": form([])}, section)[0].tools is None
+
+
+@pytest.mark.parametrize("tools", ["{", ["{"], 5, "5", {"name": "f"}], ids=str)
+def test_tools_that_are_no_list_of_schemas_are_a_bad_record(tools: object) -> None:
+    """By the name of their field."""
+    section = {"field": "m", "action": "$role", "tools": "tools"}
+    with pytest.raises(BadRecordError, match="expected a list of tools or its JSON text, got") as caught:
+        extract({"m": [USER, ASSISTANT], "tools": tools}, section)
+    assert (caught.value.reason, caught.value.field) == ("wrong type", "tools")
+
+
+def test_characters_of_typed_parts_are_counted() -> None:
+    """As those of a content that is a text."""
+    typed = USER | {"content": [{"type": "text", "text": "abc"}, {"type": "image"}, "de"]}
+    section, record = {"field": "m", "action": "$role"}, {"m": [typed, ASSISTANT | {"content": "f"}]}
+    assert extract(record, section, min_chars=6, max_chars=6)
+    for options in ({"min_chars": 7}, {"max_chars": 5}):
+        with pytest.raises(DroppedRecordError):
+            extract(record, section, **options)

@@ -1,5 +1,7 @@
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -168,3 +170,25 @@ def test_importing_the_room_imports_nothing_heavy():
     """Neither torch nor transformers nor jinja2, before they are needed."""
     code = "import sys, streamdata.text; print({'torch', 'transformers', 'jinja2'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("value", [b"Hello", Decimal("1.5"), date(2025, 6, 1), np.zeros(2), [b"Hello"], {"a": b"x"}])
+@pytest.mark.parametrize("key", ["content", "price"])
+def test_what_is_neither_text_nor_a_medium_is_an_error(tokenizer, value, key):
+    """Its type's name would be rendered, and trained, in its place."""
+    messages = [CHAT[0], {"role": "assistant", "content": "x", key: value}]
+    with pytest.raises(
+        ValueError, match=rf"message 1, key '{key}': expected text, got \w+\n  Write the column as text"
+    ):
+        render_chat(tokenizer, messages)
+    with pytest.raises(ValueError, match=r"tool 1: expected text, got \w+\n"):
+        render_chat(tokenizer, CHAT, tools=[TOOLS[0], {"name": value}])
+
+
+def test_media_are_shown_by_the_name_of_their_type(tokenizer):
+    """Whatever they are made of; a template has no methods of theirs to call."""
+    tokenizer.chat_template = "{% for part in messages[0].content %}{{ part | tojson }}{% endfor %}"
+    parts = [{"type": "image", "image": object()}, {"type": "audio", "bytes": b"x"}, {"image_url": {"raw": b"x"}}]
+    expected = ['{"type": "image", "image": "<object>"}', '{"type": "audio", "bytes": "<bytes>"}']
+    expected.append('{"image_url": {"raw": "<bytes>"}}')
+    assert render_chat(tokenizer, [{"role": "user", "content": parts}]) == "".join(expected)

@@ -15,6 +15,7 @@ from streamdata.text import (
     pad_sequence_to_length,
     postprocess_data,
 )
+from streamdata.text.truncation import train_from
 
 IDS = [1, 2, 3, 4, 5, 6, 7]
 
@@ -152,7 +153,7 @@ def test_a_span_outside_the_sequence_is_an_error():
 )
 def test_a_long_sample_is_dropped_or_cut(policy, expected):
     """By the policy; one that fits stays whole."""
-    train = np.array([False, False, True, True, False, False])
+    train = np.array([False, False, True, True, True, False])
     assert fit_length(train, 3, policy) == expected
     assert fit_length(train, 6, policy) == slice(0, 6)
     assert fit_length(train, None, policy) == slice(0, 6)
@@ -171,3 +172,20 @@ def test_a_long_sample_is_an_error_on_request():
     """With length and limit."""
     with pytest.raises(OverlongError, match="at most 3 tokens, got 6"):
         fit_length(np.ones(6, dtype=bool), 3, "error")
+
+
+def test_a_piece_does_not_train_its_first_token():
+    """Nothing is left to predict it from; the first of the document itself, and plain text, stay as they are."""
+    train = np.array([True, False, True, True])
+    assert train_from(train, 0).tolist() == train.tolist()
+    assert train_from(train, 2).tolist() == [True, False, False, True]
+    assert train_from(np.ones(4, dtype=bool), 2).all()
+    assert train.tolist() == [True, False, True, True]
+
+
+def test_a_first_token_alone_is_nothing_to_train():
+    """Where the cut makes it the first."""
+    train = np.array([False, False, True, False])
+    assert fit_length(train, 2, "truncate_left") == "nothing_to_train"
+    assert fit_length(train, 3, "truncate_left") == slice(1, 4)
+    assert fit_length(np.ones(4, dtype=bool), 1, "truncate_left") == slice(3, 4)

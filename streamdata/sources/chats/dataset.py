@@ -12,6 +12,7 @@ from streamdata.sources.prompts.messages import Message, messages_of, read_tools
 from streamdata.sources.prompts.rows import Row, Rows
 from streamdata.sources.prompts.settings import read_settings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
+from streamdata.text.truncation import train_from
 
 LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
@@ -106,7 +107,7 @@ class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
         config = self.config
         encoded = self._encoder.encode(messages, tools=read_tools(row.get(config.tools_key)))
         kept = cut(len(encoded.input_ids), config.max_length, config.truncation).kept
-        train = encoded.train[kept]
+        train = train_from(encoded.train, int(kept[0]) if len(kept) else 0)[kept]
         if not train.any():
             cause = "of what truncation left of it" if encoded.num_trained else "of it"
             raise ValueError(

@@ -219,3 +219,15 @@ params:
     sample = next(iter(instantiate_from_yaml(str(tmp_path / "recipe.yaml"))))
     assert sample["input_ids"].shape == (64,)
     assert sample["__datasetname__"] == "chats"
+
+
+def test_a_cut_conversation_does_not_train_its_first_token(tmp_path, tokenizer):
+    """Nothing before it is left to predict it from; where it is all that was trained, the row is an error."""
+    messages = [*TURNS[:2], user("so")]
+    path, encoded = write(tmp_path / "a.parquet", [{"messages": messages}]), encode_chat(tokenizer, messages)
+    last = int(encoded.train.nonzero()[0][-1])
+    config = {"max_length": len(encoded.train) - last + 1, "truncation": "left", "pad_mode": "no_padding"}
+    (item,) = SFTChatDataset(path, tokenizer, config)
+    assert item["loss_mask"].tolist() == [False, True, *[False] * (config["max_length"] - 2)]
+    with pytest.raises(ValueError, match="none of what truncation left"):
+        SFTChatDataset(path, tokenizer, config | {"max_length": config["max_length"] - 1})[0]
