@@ -106,9 +106,9 @@ class RunDirectory:
             The manifest.
 
         Raises:
-            PrepareError: There is no token in it, and it is no part of a run.
+            PrepareError: What a task wrote is gone, or there is no token in it, and it is no part of a run.
         """
-        manifest = make_manifest(plan, map(self.marker, indexes))
+        manifest = make_manifest(plan, map(self._kept_marker, indexes))
         if not manifest["counts"].get("tokens") and plan["shard"] is None:
             left_out = (manifest["dropped"] | manifest["bad"]).items()
             reasons = ", ".join(f"{count} {reason}" for reason, count in left_out)
@@ -128,6 +128,18 @@ class RunDirectory:
         self.data.mkdir(exist_ok=True)  # a part may have no task
         shutil.rmtree(self.work)
         return manifest
+
+    def _kept_marker(self, index: int) -> Json:
+        """The marker of a task whose files are there, where `finish` takes them from."""
+        marker = self.marker(index)
+        data = self.work / "data" if (self.work / "data").exists() else self.data
+        for name in marker["files"]:
+            if not (data / name).exists():
+                raise PrepareError(
+                    f"output '{self.path}': expected '{data / name}', which task {index} wrote, got none\n"
+                    "  Use overwrite (--overwrite) to begin anew; if this is a merge, for the part of that task first."
+                )
+        return marker
 
     def _clear(self) -> None:
         """Remove what an earlier run left. Its markers go first, and at once: without them nothing of it counts."""

@@ -144,4 +144,14 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 def _media_settings(processor: Any) -> list[Any]:
     parts = [getattr(processor, name, None) for name in ("image_processor", "video_processor", "feature_extractor")]
-    return [part and {key: value for key, value in part.to_dict().items() if key[0] != "_"} for part in parts]
+    return [*(part and _settings(part) for part in parts), _own_settings(processor)]
+
+
+def _own_settings(processor: Any) -> dict[str, Any]:
+    """What a processor is told beside its parts, such as the size of a patch: by it, it counts an image's tokens."""
+    settings = _settings(processor) if hasattr(processor, "to_dict") else {}
+    return {key: value for key, value in settings.items() if isinstance(value, str | int | float)}
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    return {key: value for key, value in part.to_dict().items() if key[0] != "_"}

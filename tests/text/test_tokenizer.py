@@ -106,3 +106,16 @@ def test_a_processors_digest_depends_on_its_media_too(tmp_path: Path) -> None:
 
     assert digest(1, "x") == digest(1, "x")
     assert len({digest(1, "x"), digest(2, "x"), digest(1, None), tokenizer_digest(tokenizer)}) == 4
+
+
+def test_a_processors_digest_depends_on_its_own_settings(tmp_path: Path) -> None:
+    """Such as the size of a patch, but not on what it keeps to itself."""
+    tokenizer = as_tokenizer(save_tiny_tokenizer(tmp_path))
+
+    def digest(**settings: object) -> str:
+        own = {"_name_or_path": str(id(settings)), "object": object(), **settings}
+        return tokenizer_digest(SimpleNamespace(tokenizer=tokenizer, to_dict=lambda: own))
+
+    assert digest(patch_size=8, way="full") == digest(way="full", patch_size=8)
+    found = [digest(), digest(patch_size=8), digest(patch_size=4), digest(way="full"), digest(way="default")]
+    assert len(set(found)) == 5

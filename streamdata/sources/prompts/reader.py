@@ -1,10 +1,13 @@
 """From a row's number to its encoded prompt: what measures and what emits both ask here, so that they agree."""
 
 import hashlib
+import io
 import json
 import os
 import pickle
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from streamdata.sources.prompts.config import WHO, PromptConfig
@@ -176,13 +179,62 @@ def _function_digest(function: Any) -> str | None:
     """A hash that changes with a function's code, and with what an object holds that is called."""
     if function is None:
         return None
-    code = getattr(function, "__code__", None)
     try:
-        content = pickle.dumps(function)
+        pickle.dumps(function)
     except Exception as error:
         raise ValueError(
             f"{WHO}: expected a chat_template_func that can be sent to other processes, got {function!r}: {error}\n"
             "  Define it at the top of a module."
         ) from error
-    own = (code.co_code, repr(code.co_consts), code.co_names) if code is not None else ()
-    return hashlib.blake2b(content + repr(own).encode(), digest_size=16).hexdigest()
+    content = io.BytesIO()
+    _Content(content).dump(function)
+    return hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()
+
+
+class _Content(pickle.Pickler):
+    """Writes functions as what they do, where pickle names them, and sets in an order; nobody reads it back."""
+
+    def persistent_id(self, value: Any) -> Any:
+        return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
+
+    def reducer_override(self, value: Any) -> Any:
+        # What comes third is written last, when the value itself is known: it may lead back to it.
+        if isinstance(value, FunctionType):
+            return partial, (f"{value.__module__} {value.__qualname__} {_code(value.__code__)}",), _held(value)
+        if isinstance(value, MethodType):
+            return partial, (value.__func__,), value.__self__
+        call = getattr(type(value), "__call__", None)  # noqa: B004  # not whether there is one: which
+        if isinstance(call, FunctionType) and not isinstance(value, type):
+            return partial, (call,), value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+        return NotImplemented
+
+
+def _code(code: CodeType) -> str:
+    """What code does, as a text that is the same in each process."""
+    return repr((code.co_code, code.co_names, code.co_varnames, [_const(value) for value in code.co_consts]))
+
+
+def _const(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _code(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """The values that a function was defined with: its defaults, and what a decorator gave it."""
+    keywords = function.__kwdefaults__ or {}
+    values = [*(function.__defaults__ or ()), *keywords, *keywords.values()]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            values.append(cell.cell_contents)
+    return [value if _can_be_sent(value) else type(value).__qualname__ for value in values]
+
+
+def _can_be_sent(value: Any) -> bool:
+    if isinstance(value, FunctionType):
+        return True
+    try:
+        pickle.dumps(value)
+    except Exception:  # an object may raise anything
+        return False
+    return True

@@ -73,13 +73,18 @@ class Rows:
 
     @cached_property
     def _tables(self) -> list["_Table"]:
-        return [_Table(file.arrow) for file in self.files]
+        return [_Table(file.arrow, file.path) for file in self.files]
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Row:
-        """Row `index`, in [0, len), as a dict of Python's own types."""
+        """Row `index`, in [0, len), as a dict of Python's own types.
+
+        Raises:
+            IndexError: There is no such row.
+            SourceError: It holds what these types cannot.
+        """
         file, row = self.locate(index)
         return self._tables[file].row(row)
 
@@ -123,9 +128,14 @@ class Rows:
 
 
 class _Table:
-    """A mapped IPC file: rows by number. The map is shared with all processes that read it."""
+    """A mapped IPC file: rows by number. The map is shared with all processes that read it.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: Of the IPC file.
+        source: Of the parquet file whose rows these are, for messages.
+    """
+
+    def __init__(self, path: Path, source: str) -> None:
         pyarrow = import_pyarrow()
         try:
             self._reader = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
@@ -141,6 +151,7 @@ class _Table:
         self._starts = [0, *accumulate(self._reader.get_batch(number).num_rows for number in batches)]
         self._batches: Recent[int, list[ReadValue]] = Recent(_OPEN_BATCHES)
         self.names: list[str] = self._reader.schema.names
+        self._source = source
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -148,8 +159,17 @@ class _Table:
     def row(self, number: int) -> Row:
         batch = bisect_right(self._starts, number) - 1
         place = number - self._starts[batch]
-        columns = self._batches.get(batch, self._columns)
-        return {name: read(place) for name, read in zip(self.names, columns, strict=True)}
+        row: Row = {}
+        for name, read in zip(self.names, self._batches.get(batch, self._columns), strict=True):
+            try:
+                row[name] = read(place)
+            except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
+                raise SourceError(
+                    f"'{self._source}', row {number}, column {name!r}: expected a value that Python's own types can "
+                    f"hold, got: {error}\n  Write the column in another type, such as times in microseconds, or leave "
+                    "it out of the file."
+                ) from error
+        return row
 
     def _columns(self, batch: int) -> list[ReadValue]:
         # Value by value takes two thirds of what `slice` and `to_pylist` of the batch would.
@@ -215,7 +235,7 @@ def _row_file(path: str, cache: Cache, use_shm: bool) -> RowFile:
     arrow = cache.get(f"rows/{digest}.arrow", partial(_convert, path, stamp))
     if use_shm:
         arrow = Cache(_own_shared_memory()).get(f"{digest}.arrow", partial(_copy, arrow))
-    return RowFile(path, digest, arrow, len(_Table(arrow)))
+    return RowFile(path, digest, arrow, len(_Table(arrow, path)))
 
 
 def _own_shared_memory() -> str:

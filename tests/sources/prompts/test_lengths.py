@@ -6,8 +6,8 @@ import pytest
 from streamdata.errors import SourceError
 from streamdata.sources.prompts import RLHFDataset, lengths, measuring
 from streamdata.sources.prompts.reader import PromptReader
-from tests.sources.prompts.prompt_files import mixed, sums, user, write
-from tests.sources.tiny_processors import CHATML, tiny_qwen2_vl, tiny_tokenizer
+from tests.sources.prompts.prompt_files import image, mixed, sums, user, write
+from tests.sources.tiny_processors import CHATML, tiny_llava, tiny_qwen2_vl, tiny_tokenizer
 
 
 def forbid_measuring(monkeypatch):
@@ -152,6 +152,21 @@ def test_a_changed_processor_is_noticed(tmp_path, monkeypatch):
     RLHFDataset(path, other.tokenizer, {}, other)
     other.image_processor.merge_size = 1
     monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
+    with pytest.raises(pytest.fail.Exception, match="measured"):
+        RLHFDataset(path, other.tokenizer, {}, other)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"patch_size": 4}, {"num_additional_image_tokens": 1}, {"vision_feature_select_strategy": "default"}]
+)
+def test_a_setting_of_the_processor_itself_is_noticed(setting, tmp_path, monkeypatch):
+    """An image may have more tokens for it; another processor of the same settings measures nothing."""
+    path, other = write(tmp_path / "a.parquet", [{"prompt": user("<image>"), "images": [image(1)]}]), tiny_llava()
+    RLHFDataset(path, other.tokenizer, {}, other)
+    monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
+    RLHFDataset(path, other.tokenizer, {}, tiny_llava())
+    for name, value in setting.items():
+        setattr(other, name, value)
     with pytest.raises(pytest.fail.Exception, match="measured"):
         RLHFDataset(path, other.tokenizer, {}, other)
 

@@ -131,6 +131,22 @@ def test_lists_of_nulls_in_structs_are_read(tmp_path):
     assert [rows[number]["x"] for number in range(50)] == column.to_pylist()
 
 
+NANOSECONDS = [0, 1_577_836_800_000_001_000, None, 1_577_836_800_000_000_001]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.duration("ns"), pa.list_(pa.timestamp("ns"))], ids=str)
+def test_a_value_that_python_cannot_hold_is_told_with_its_place(kind, tmp_path):
+    """Such as one finer than microseconds; the others of its column are read."""
+    values = [[value] for value in NANOSECONDS] if pa.types.is_list(kind) else NANOSECONDS
+    column = pa.array(values, kind)
+    for name in "ab":
+        pq.write_table(pa.table({"n": [1, 2, 3, 4], "made": column}), tmp_path / f"{name}.parquet", row_group_size=2)
+    rows = Rows(str(tmp_path))
+    assert [rows[number]["made"] for number in (4, 5, 6)] == column[:3].to_pylist()
+    with pytest.raises(SourceError, match=r"b.parquet', row 3, column 'made': expected .*, got: .*\n.*microseconds"):
+        rows[7]
+
+
 def test_rows_pickle_as_paths(tmp_path):
     """However many there are."""
     rows = Rows(sums(tmp_path / "a.parquet", 500))
