@@ -164,7 +164,7 @@ class TaskInput:
                 for portion in _portions(_plain(table)):
                     if portion.nbytes > MOST_LINE_BYTES:
                         raise _too_large(self.place(number))
-                    rows = [_without_padding(row) for row in portion.to_pylist()]
+                    rows = _rows_of(portion, self.place(number))
                     yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
                     number += len(rows)
         check_stamp(task.url, task.stamp)
@@ -207,6 +207,18 @@ def _plain(rows: Any) -> Any:
     """Rows without dictionaries, all of which would count as bytes of each row."""
     columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
+
+
+def _rows_of(portion: Any, place: str) -> list[dict[str, Any]]:
+    """Some rows as Python's own types; `place` is that of the first."""
+    try:
+        rows = portion.to_pylist()
+    except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
+        raise PrepareError(
+            f"{place}: expected values that Python's own types can hold, from there to {len(portion)} rows further, "
+            f"got: {error}\n  Write the column in another type, such as times in microseconds, or leave it out."
+        ) from error
+    return [_without_padding(row) for row in rows]
 
 
 def _without_padding(row: dict[str, Any]) -> dict[str, Any]:

@@ -184,6 +184,15 @@ def test_an_input_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         plan_tasks([path, f"{tmp_path}/*.jsonl"], 10)
 
 
+def test_a_value_that_python_cannot_hold_is_told_with_its_place(tmp_path: Path) -> None:
+    """Also in a column that nobody asks for."""
+    times = pyarrow.array([1, 1001], pyarrow.timestamp("ns"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "time": times}), tmp_path / "a.parquet")
+    (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
+    with pytest.raises(PrepareError, match=r"a\.parquet.* to 2 rows further, got: .*\n  Write the column in another"):
+        read(task)
+
+
 def test_the_padding_of_parquet_is_left_out(tmp_path: Path) -> None:
     """Arrow gives each dict of a column the keys of all the others; a field that is null, and JSON's nulls, stay."""
     rows = [{"tools": [{"x": {"type": "int"}}], "t": None}, {"tools": [{"y": None, "z": [None, 1]}], "t": "a"}]
