@@ -60,8 +60,8 @@ def test_a_global_batch_is_even(name):
     assert shares.std(axis=0).max() < 1 / 128
 
 
-def test_ties_go_to_the_first_in_the_recipe():
-    """Two sources whose clocks are equal are drawn in the recipe's order."""
+def test_clocks_start_at_golden_fractions_of_their_steps():
+    """In the order of the sorted names, wherever they stand in the recipe."""
     names, steps = ["b", "a"], [2.0, 2.0]
     clocks = start_clocks(names, steps, Lane(dp_size=1, dp_rank=0, num_workers=1, worker=0), (0,))
     assert clocks == [0.6180339887498949 * 2, 0.0]
