@@ -24,6 +24,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.delivery.segments import Loan, can_lend, lend
+from streamdata.progress import number_batch
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and a multiple of every dtype's size, so that any slice may be viewed as any dtype."""
@@ -56,6 +57,7 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
         Exception: in a worker, whatever pickling a value raised, with sample and key in a note.
     """
     samples = _with_keys(batch, () if possible_keys is None else tuple(possible_keys))
+    number_batch(samples)
     return samples if get_worker_info() is None else pack(samples)
 
 

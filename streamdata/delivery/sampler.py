@@ -17,7 +17,7 @@ _CHUNK = 4096
 
 
 class ResumableDistributedSampler(Sampler[int]):
-    """This replica's indices of one epoch, from where the job stood; the same again when iterated again.
+    """This replica's indices of one epoch, from where the job stood; once an iteration has ended, of the next epoch.
 
     All replicas go through one sequence together: the permutation of the epoch, then (unless `drop_last`) its beginning
     once more, until each has as many. Replica r takes numbers r, r + num_replicas, … of what is left of it. Since every
@@ -79,6 +79,7 @@ class ResumableDistributedSampler(Sampler[int]):
         self.seed, self.shuffle, self.drop_last = _whole("seed", seed), shuffle, drop_last
         self.epoch = self._start_epoch = _whole("start_epoch", start_epoch)
         self._start = _whole("start_iter", start_iter) * self.num_replicas
+        self._has_ended = False
         if self._start >= self._size + self.num_replicas:
             raise ValueError(
                 f"ResumableDistributedSampler: expected at most {self._rounds(0)} as start_iter, got {start_iter}\n"
@@ -104,24 +105,43 @@ class ResumableDistributedSampler(Sampler[int]):
         return self._begin() // self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Iterate over `epoch` from now on: from its start, or from where this sampler was told to start in it.
+        """Iterate over `epoch` next: from its start, or from where this sampler was told to start in it.
+
+        Without it epochs count up by themselves: an iteration that came to its end is followed by the next epoch. Until
+        that begins, `epoch`, `delivered` and `state_dict` speak of the one that ended, because a DataLoader comes to
+        the end of the sampler before the trainer has what it prefetched.
 
         Raises:
             ValueError: `epoch` is negative or no int.
         """
-        self.epoch = _whole("epoch", epoch)
+        number = _whole("epoch", epoch)
+        self._leave_ended()
+        self.epoch = number
 
     def __len__(self) -> int:
         """How many samples this replica has still to deliver in this epoch."""
         return self._rounds(self._begin())
 
     def __iter__(self) -> Iterator[int]:
-        begin = self._begin()
+        if self._has_ended:
+            self._leave_ended()
+            self.epoch += 1
+        return self._indices()
+
+    def _leave_ended(self) -> None:
+        """Where the sampler was told to start in an epoch is done with once that epoch has ended."""
+        if self._has_ended and self.epoch == self._start_epoch:
+            self._start = 0
+        self._has_ended = False
+
+    def _indices(self) -> Iterator[int]:
+        epoch, begin = self.epoch, self._begin()
         order, rounds = self._order(), self._rounds(begin)
         for first in range(0, rounds, _CHUNK):
             numbers = np.arange(first, min(first + _CHUNK, rounds), dtype=np.int64)
             places = begin + self.rank + numbers * self.num_replicas
             yield from order(places % self._size).tolist()
+        self._has_ended = self._has_ended or self.epoch == epoch
 
     def state_dict(self, delivered: int) -> dict[str, Any]:
         """Where the job stands, as plain JSON; the same on all replicas.
@@ -184,6 +204,7 @@ class ResumableDistributedSampler(Sampler[int]):
             )
         self.epoch = self._start_epoch = epoch
         self._start = delivered
+        self._has_ended = False
 
     def _begin(self) -> int:
         """How many samples the job has delivered when it begins to iterate."""

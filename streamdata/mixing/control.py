@@ -1,28 +1,43 @@
-"""What a trainer tells its DataLoader workers while they live, in shared memory."""
+"""What a trainer and its DataLoader workers tell each other while they live, in shared memory."""
 
-import multiprocessing
 import os
+import uuid
 import weakref
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
-_PASS, _VERSION, _PIDS = 0, 1, 2
-_SLOTS = 256
+from streamdata.progress import Beginning
+from streamdata.run import Lane
+
+MAX_WORKERS: Final = 256
+"""DataLoader workers of one rank."""
+
+_PASS, _VERSION = 0, 1
+_LANES, _FIELDS = 2, 5
+_OF_VERSION, _BEGUN, _ENDED, _ITERATIONS, _BATCHES = range(_FIELDS)
 
 
 class Control:
-    """The pass, the version of the states, and which workers iterate: int64 in memory that trainer and workers share.
+    """The pass, the version of the states, and what each lane of the rank has begun and ended since these were set.
+
+    It is int64 in memory that trainer and workers share. Each number is written by one process only: the trainer, or
+    the worker that reads the lane. A lane's notes name the version of the states that they are of, so that setting
+    states makes all of them void at once.
 
     A copy that another trainer receives (through `torch.multiprocessing.spawn`, say) begins with the same values, and
     its own memory; one that arrives in a DataLoader worker goes on sharing its trainer's.
     """
 
     def __init__(self) -> None:
-        self._memory = torch.zeros(_PIDS + _SLOTS, dtype=torch.int64)
+        self._memory = torch.zeros(_LANES + MAX_WORKERS * _FIELDS, dtype=torch.int64)
         self._memory.share_memory_()  # type: ignore[no-untyped-call]
+        self._name = uuid.uuid4().hex
 
     @property
     def epoch_pass(self) -> int | None:
@@ -44,17 +59,44 @@ class Control:
         self.own()
         self._memory[_VERSION] = value
 
-    def watch_version(self) -> memoryview:
-        """The version as a view of one number, which costs less to look at for every sample."""
-        return memoryview(self._memory.numpy())[_VERSION : _VERSION + 1]  # type: ignore[arg-type]
+    def first_unended(self, version: int, workers: Iterable[int]) -> int:
+        """The first pass that not all of these lanes have ended since the states of that version were set."""
+        lanes = [self._lane(worker) for worker in workers]
+        return min((int(lane[_ENDED]) if lane[_OF_VERSION] == version + 1 else 0 for lane in lanes), default=0)
 
-    def enlist(self, worker: int) -> None:
-        """Note that this process iterates, as the DataLoader worker of that number."""
-        self._memory[_PIDS + worker % _SLOTS] = os.getpid()
+    def begin(self, version: int, lane: Lane, epoch_pass: int) -> Beginning | None:
+        """Note that a lane begins a pass; return how, or None if its states are no longer those that are set."""
+        self.own()
+        notes = self._lane(lane.worker)
+        if version != self.version:
+            return None
+        if notes[_OF_VERSION] != version + 1:
+            notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = 0
+        notes[_ITERATIONS] += 1
+        beginning = Beginning(
+            rank=f"{self._name}/{lane.dp_rank}",
+            worker=lane.worker,
+            iteration=int(notes[_ITERATIONS]),
+            was_left=bool(notes[_BEGUN] == epoch_pass + 1),
+            # Who names the pass left the one before on purpose.
+            batches_before=0 if notes[_BEGUN] or self.epoch_pass is not None else int(notes[_BATCHES]),
+            epoch_pass=epoch_pass,
+        )
+        notes[_BEGUN], notes[_BATCHES] = epoch_pass + 1, 0
+        notes[_OF_VERSION] = version + 1  # last: until then the notes of an earlier version do not count
+        return beginning
 
-    def living_workers(self) -> int:
-        """How many of this trainer's workers iterate or have iterated, and live."""
-        return len({child.pid for child in multiprocessing.active_children()} & set(self._memory[_PIDS:].tolist()))
+    def note_batches(self, version: int, worker: int, number: int) -> None:
+        """Note how many batches of its iteration a lane has made."""
+        if version == self.version:
+            self._lane(worker)[_BATCHES] = number
+
+    def end(self, version: int, worker: int, epoch_pass: int) -> None:
+        """Note that a lane has come to the end of a pass."""
+        notes = self._lane(worker)
+        if version == self.version:
+            notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
+            notes[_BEGUN] = 0
 
     def own(self) -> None:
         """Let go of the memory that came with a pickle, unless this is a DataLoader worker."""
@@ -64,9 +106,13 @@ class Control:
             memory.share_memory_()  # type: ignore[no-untyped-call]
             self._memory = memory
 
+    def _lane(self, worker: int) -> npt.NDArray[np.int64]:
+        first = _LANES + worker * _FIELDS
+        return self._memory.numpy()[first : first + _FIELDS]
+
     def __getstate__(self) -> dict[str, Any]:
         self.own()
-        return {"_memory": self._memory}
+        return {"_memory": self._memory, "_name": self._name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

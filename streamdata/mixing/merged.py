@@ -1,21 +1,34 @@
 """The top of every tree: a mixture of sources as a torch dataset."""
 
+import logging
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
+from itertools import chain
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import SourceError, StateError
 from streamdata.mixing.check_sources import check_sources
-from streamdata.mixing.control import Control
+from streamdata.mixing.control import MAX_WORKERS, Control
 from streamdata.mixing.leaf_child import LeafChild
 from streamdata.mixing.mixture import Blend, Child, Mixture, Run, path_below
-from streamdata.progress import Progress, Tree, header
+from streamdata.progress import (
+    LaneLink,
+    Progress,
+    Shape,
+    Tree,
+    check_complete,
+    describe_changes,
+    header,
+    marked,
+    warn_once,
+)
 from streamdata.progress.fields import CURSOR
 from streamdata.run import DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
@@ -25,8 +38,12 @@ from streamdata.sources.functions import StreamFn
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
+logger = logging.getLogger("streamdata")
+
 _STOP_RULES = ("first_exhausted", "all_exhausted")
-_NO_VERSION = -1
+_MAX_PASS = 2**53
+_LACKING = -1
+"""Version of the states in a worker that does not have those that were set."""
 
 
 class MergedDataset(IterableDataset[Sample]):
@@ -86,6 +103,7 @@ class MergedDataset(IterableDataset[Sample]):
         self._states: Mapping[str, Any] = {}
         self._from_window = False
         self._version = 0
+        self._iterated_in: int | None = None
         self._dynamic_objects: list[tuple[str, object]] = []
         self._control = Control()
 
@@ -98,19 +116,24 @@ class MergedDataset(IterableDataset[Sample]):
         self._data_parallel = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin pass number `epoch` (from 0) with the next iteration: the whole stream again, in another order.
+        """Let each iteration be pass number `epoch` (from 0), until this is called again.
 
-        It also reaches persistent workers. States of another pass do not apply to it.
+        Without it passes count up by themselves: an iteration that came to its end is followed by the next pass, the
+        whole stream again in another order; one that was left before its end begins again where it began. It also
+        reaches persistent workers. States of another pass do not apply.
 
         Raises:
             ValueError: `epoch` is negative or no int.
         """
-        if type(epoch) is not int or epoch < 0:
-            raise ValueError(f"set_epoch: expected an int >= 0, got {epoch!r}")
+        if type(epoch) is not int or not 0 <= epoch < _MAX_PASS:
+            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {epoch!r}")
         self._control.epoch_pass = epoch
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
         """Go on where `states`, collected by `to_state`, say that the trainer stood.
+
+        They are for iterations that begin from now on; those under way are not touched. Once one has come to the end
+        of their pass, they are done with, and the next pass begins at its start.
 
         Args:
             states: Of this rank, or of all ranks, joined by `merge_states`. Empty means from the start.
@@ -118,15 +141,16 @@ class MergedDataset(IterableDataset[Sample]):
                 the process functions afresh: for a run whose sequence length changed.
 
         Raises:
-            StateError: They are of another dataset or seed, or no states. Another topology is found when iteration
-            starts.
-            RuntimeError: Workers that iterate over this dataset would not see them.
+            StateError: They are of another dataset or seed, lack entries of what was delivered, or are no states.
+                Another topology is found when iteration starts.
         """
-        self._check_no_workers()
-        Progress(states).check_nodes(self._describe())
+        progress, tree = Progress(states), Tree(self._describe(), self._weights())
+        progress.check_nodes(tree.nodes)
+        check_complete(progress, Shape(joins=self._joins(), is_endless=self.cyclic, has_share=self._has_share))
+        for line in describe_changes(progress, tree):
+            logger.warning("%s", line)
         self._states, self._from_window = dict(states), reload_from_url_level
-        self._version += 1
-        self._control.version = self._version
+        self._version = self._control.version = self._control.version + 1
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
@@ -140,15 +164,40 @@ class MergedDataset(IterableDataset[Sample]):
             StateError: The states were written under another topology.
             SourceError: A source has no records.
             ValueError: WORLD_SIZE is set without a usable RANK.
+            RuntimeError: A persistent worker does not have the states that were set since.
         """
-        self._check_version(self._version)
         progress, tree = Progress(self._states), Tree(self._describe(), self._weights())
         progress.check_nodes(tree.nodes)
-        explicit = self._control.epoch_pass
-        epoch_pass = progress.newest_pass if explicit is None else explicit
-        lane = self._lane(progress, epoch_pass)
+        lane = self._lane()
         progress.check_lane(lane)
-        knows_rank = progress.knows_rank(epoch_pass, lane.dp_rank)
+        # A generator behind: which pass it is, and whose turn, is decided when the first sample is asked for, by when
+        # all lanes of an iteration that came to its end have said so.
+        version = _LACKING if self._lacks_states() else self._version
+        return chain.from_iterable(self._iterate(lane, progress, tree, version, self._from_window))
+
+    def _iterate(
+        self, lane: Lane, progress: Progress, tree: Tree, version: int, from_window: bool
+    ) -> Iterator[Iterator[Sample]]:
+        """Yield the lane's stream, one iterator, and note that it begins and ends."""
+        if version == _LACKING:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
+            raise RuntimeError(
+                "MergedDataset: states were set after this worker began, so it does not have them\n"
+                "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
+            )
+        sharing = [worker for worker in range(lane.num_workers) if self._has_share(replace(lane, worker=worker))]
+        epoch_pass, progress = self._pass(lane, progress, version, sharing)
+        if sharing and progress.lacks_rank(epoch_pass, lane.dp_rank):
+            raise StateError(
+                f"states: they hold nothing of rank {lane.dp_rank}, only of ranks {progress.ranks()}\n"
+                "  Load this rank's own states, or those of all ranks, joined by merge_states."
+            )
+        # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
+        turn = progress.last_worker(epoch_pass, lane.dp_rank) + 1
+        lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
+        beginning = self._control.begin(version, lane, epoch_pass)
+        if beginning is not None and beginning.was_left and get_worker_info() is None:
+            warn_once(beginning)
+        note_batches = partial(self._control.note_batches, version, lane.worker)
         run = Run(
             lane=lane,
             progress=progress,
@@ -156,13 +205,24 @@ class MergedDataset(IterableDataset[Sample]):
             epoch_pass=epoch_pass,
             tree=tree,
             header=header(tree, lane),
-            from_window=self._from_window,
-            watched=self._control.watch_version(),
-            version=self._version if knows_rank else _NO_VERSION,
-            refuse=partial(self._refuse, lane, progress, self._version),
+            from_window=from_window,
+            link=LaneLink(progress.batches_before(lane, epoch_pass), beginning, note_batches),
         )
         top = self._mixture(run, "", (self.seed,), parent_endless=False)
-        return top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top)
+        samples = top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top)
+        yield samples if self.cyclic else _with_end(samples)
+        self._control.end(version, lane.worker, epoch_pass)
+
+    def _pass(self, lane: Lane, progress: Progress, version: int, sharing: list[int]) -> tuple[int, Progress]:
+        """The pass to read, and where it stands: at its start where it was ended since the states were set."""
+        unended = self._control.first_unended(version, sharing)
+        epoch_pass = self._control.epoch_pass
+        if epoch_pass is None:
+            newest = progress.newest_pass(lane.dp_rank) or 0
+            if newest >= unended and progress and progress.has_ended(newest, lane.dp_rank, sharing):
+                newest += 1
+            epoch_pass = max(newest, unended)
+        return epoch_pass, progress if epoch_pass >= unended else progress.without_cursors()
 
     def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
         """Keep the recipe's dynamic objects with their places, to name the one that cannot be pickled to workers."""
@@ -197,45 +257,43 @@ class MergedDataset(IterableDataset[Sample]):
         draws = standing.draws if standing else 0
         for sample, cursor in top.start(0, standing.cursor if standing else None):
             draws += 1
-            sample[CURSOR] = ((key, draws, 0.0, cursor),)
-            if run.watched[0] != run.version:
-                run.refuse()
+            sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None),)
             yield sample
 
-    def _refuse(self, lane: Lane, progress: Progress, version: int) -> NoReturn:
-        self._check_version(version)
-        raise StateError(
-            f"states: they hold nothing of rank {lane.dp_rank}, only of ranks {progress.ranks()}\n"
-            "  Load this rank's own states, or those of all ranks, joined by merge_states."
-        )
-
-    def _lane(self, progress: Progress, epoch_pass: int) -> Lane:
+    def _lane(self) -> Lane:
+        """The lane of this process, before the turns of its workers are known."""
         worker = get_worker_info()
         group = self._data_parallel or self._found_data_parallel(in_worker=worker is not None)
-        num_workers, number = (worker.num_workers, worker.id) if worker is not None else (1, 0)
-        if worker is not None:
-            end_with_trainer()
-            self._control.enlist(worker.id)
-        if progress:
-            # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
-            number = (number + progress.last_worker(epoch_pass, group.dp_rank) + 1) % num_workers
-        return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=num_workers, worker=number)
-
-    def _check_no_workers(self) -> None:
-        alive = self._control.living_workers()
-        if alive:
-            raise RuntimeError(
-                f"set_dataloader_states: {alive} DataLoader workers already iterate over this dataset and would "
-                "not see them\n"
-                "  Set states before the DataLoader starts; with persistent workers, delete it and make a new one."
+        if worker is None:
+            return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=1, worker=0)
+        if worker.num_workers > MAX_WORKERS:
+            raise ValueError(
+                f"MergedDataset: expected at most {MAX_WORKERS} DataLoader workers, got {worker.num_workers}"
             )
+        end_with_trainer()
+        return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=worker.num_workers, worker=worker.id)
 
-    def _check_version(self, version: int) -> None:
-        if version != self._control.version:
-            raise RuntimeError(
-                "states were set after this worker or iterator started, so it does not have them\n"
-                "  Set states first, then iterate; with persistent workers, delete that DataLoader and make a new one."
-            )
+    def _lacks_states(self) -> bool:
+        """Whether this is a worker that lives on, and has the states that were set when it was made, not the newest."""
+        is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
+        return not is_first and get_worker_info() is not None and self._version != self._control.version
+
+    def _has_share(self, lane: Lane) -> bool:
+        """Whether the lane has a share of any source in its first round."""
+        return self.cyclic or any(
+            dataset._has_share(lane)  # noqa: SLF001 (the same class)
+            if isinstance(dataset, MergedDataset)
+            else self._source(dataset, dataset.name).num_blocks > lane.index
+            for dataset in self.datasets
+        )
+
+    def _joins(self, path: str = "") -> dict[str, bool]:
+        """Whether each mixture of the tree has a yield function, by path."""
+        joins = {path: self.customized_yield_fn is not None}
+        for dataset in self.datasets:
+            if isinstance(dataset, MergedDataset):
+                joins.update(dataset._joins(path_below(path, dataset.name)))  # noqa: SLF001 (the same class)
+        return joins
 
     def _describe(self, path: str = "") -> dict[str, str]:
         """What determines the order of each node of the tree, by path."""
@@ -304,6 +362,20 @@ class MergedDataset(IterableDataset[Sample]):
                 source, shuffle = self._source(dataset, below), self._shuffles(dataset)
                 children.append(LeafChild(run, below, dataset, source, order_seeds, shuffle, endless))
         return Mixture(run, path, blend, children, parent_endless)
+
+
+def _with_end(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet."""
+    ahead = next(samples, None)
+    while (sample := ahead) is not None:
+        try:
+            ahead = next(samples, None)
+        except Exception:
+            yield sample  # it comes before the error, as it would have without looking ahead
+            raise
+        if ahead is None:
+            sample[CURSOR] = marked(sample[CURSOR], ended=True)
+        yield sample
 
 
 def _checked_seed(seed: Any) -> int:

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 from streamdata.errors import SourceError
 from streamdata.mixing.clock import start_clocks
 from streamdata.mixing.whole_epochs import WholeEpochs
-from streamdata.progress import Cursor, Entry, NodeKey, Progress, Tree, whole
+from streamdata.progress import Cursor, Entry, LaneLink, NodeKey, Progress, Tree, whole
 from streamdata.progress.fields import CURSOR, STATES
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, StreamFn
@@ -37,11 +37,7 @@ class Run:
     tree: Tree
     header: str
     from_window: bool
-    watched: memoryview
-    """One number, which is `version` unless the states are no longer, or never were, those to go on with."""
-    version: int
-    refuse: Callable[[], NoReturn]
-    """Says why they are not."""
+    link: LaneLink
 
 
 class Child(Protocol):
@@ -101,7 +97,9 @@ class Mixture:
         self._steps = [total / weight for weight in blend.weights]
         self._standings = [run.progress.find(run.lane, run.epoch_pass, child.path) for child in children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
+        self._drawn = run.progress.drawn(run.lane, run.epoch_pass, path)
         self._streams: dict[int, Pairs] = {}
+        self._passed_over: dict[str, Entry] = {}
         standing = run.progress.find(run.lane, run.epoch_pass, path)
         *_, dropped, bad = whole(standing.cursor) if standing is not None else (0, 0)
         self._tally = Tally(path or "the top", blend.max_bad, dropped, bad)
@@ -150,8 +148,7 @@ class Mixture:
         pulls = [self._streams[i].__next__ for i in range(len(self._children))]
         keys = [self.key(child.path, round_) for child in self._children]
         nested = [child.is_mixture for child in self._children]
-        steps, draws, cost = self._steps, self._draws, self._blend.cost
-        watched, version = self._run.watched, self._run.version
+        steps, draws, cost, drawn = self._steps, self._draws, self._blend.cost, self._drawn
         while heap:
             clock, i = heap[0]
             try:
@@ -159,16 +156,16 @@ class Mixture:
             except StopIteration:
                 heappop(heap)
                 if self._blend.stop_at_first:
-                    return
+                    break
                 continue
             clock += steps[i] if cost is None else steps[i] * self._cost(i, cost, sample)
             draws[i] = count = draws[i] + 1
-            entry: Entry = (keys[i], count, clock, cursor)
+            drawn += 1
+            entry: Entry = (keys[i], count, clock, cursor, drawn, None)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
             heapreplace(heap, (clock, i))
-            if watched[0] != version:
-                self._run.refuse()
             yield sample
+        self._drawn = drawn
 
     def _begin(self, round_: int) -> list[tuple[float, int]]:
         """Start the children where they stood, or for this round; return (clock, number) of those with records."""
@@ -232,7 +229,8 @@ class Mixture:
         if given and not self._draws_alike():
             given, state = 0, None
         tally, what = self._tally, "customized_yield_fn"
-        feed: MergedFeed = Feed(self._pulled(round_, lambda: feed), {}, _joined, given, tally, what)
+        # What the function of the round before pulled at its end, and gave nothing for, was drawn all the same.
+        feed: MergedFeed = Feed(self._pulled(round_, lambda: feed), self._passed_over, _joined, given, tally, what)
         for sample in Bursts(function, feed, state, tally, what):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
@@ -241,6 +239,8 @@ class Mixture:
             yield sample, (round_, 0, 0, 0, feed.given, feed.state, tally.dropped, tally.bad)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             self._refuse_silence("the stream of this lane's share", feed)
+        feed.forget()
+        self._passed_over = feed.start
 
     def _draws_alike(self) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
@@ -281,7 +281,8 @@ class Mixture:
     def key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""
         run = self._run
-        return (run.header, run.generation, run.epoch_pass, run.lane.dp_rank, run.lane.worker, path, round_)
+        lane = run.lane
+        return NodeKey(run.header, run.generation, run.epoch_pass, lane.dp_rank, lane.worker, path, round_, run.link)
 
 
 def path_below(path: str, name: str) -> str:
@@ -291,7 +292,7 @@ def path_below(path: str, name: str) -> str:
 
 def _entries(sample: Sample) -> dict[str, Entry]:
     entries: tuple[Entry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
-    return {entry[0][5]: entry for entry in entries}
+    return {entry[0].path: entry for entry in entries}
 
 
 def _joined(before: dict[str, Entry], after: dict[str, Entry]) -> dict[str, Entry]:

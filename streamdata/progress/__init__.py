@@ -3,25 +3,48 @@
 1. sample or batch → `to_state` → flat dict of JSON, to be collected with `states.update(…)`
 2. dicts of several ranks → `merge_states` → one
 3. collected dict → `Progress` → where each node stands in each lane, or an error that says what differs
+4. `Progress`, `Shape` → `check_complete` → an error that says which entries are missing
 """
 
-from streamdata.progress.cursor import Cursor, Entry, FunctionState, NodeKey, Position, whole
+from streamdata.progress.changes import describe_changes
+from streamdata.progress.checked import check_position
+from streamdata.progress.complete import Shape, check_complete
+from streamdata.progress.cursor import (
+    Cursor,
+    Entry,
+    FunctionState,
+    NodeKey,
+    Position,
+    marked,
+    number_batch,
+    whole,
+)
+from streamdata.progress.lane_link import Beginning, LaneLink, warn_once
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress, Standing, Tree, header
 from streamdata.progress.to_state import States, to_state
 
 __all__ = [
+    "Beginning",
     "Cursor",
     "Entry",
     "FunctionState",
+    "LaneLink",
     "NodeKey",
     "Position",
     "Progress",
+    "Shape",
     "Standing",
     "States",
     "Tree",
+    "check_complete",
+    "check_position",
+    "describe_changes",
     "header",
+    "marked",
     "merge_states",
+    "number_batch",
     "to_state",
+    "warn_once",
     "whole",
 ]

@@ -1,15 +1,21 @@
 """A checkpoint as one run sees it: whether it fits, and where each node of the tree stands in each lane."""
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
+from streamdata.progress.checked import FORMAT, checked_cursor, checked_header, checked_lane, count, shown
 from streamdata.progress.cursor import Cursor
+from streamdata.progress.lane_entries import LaneEntries
 from streamdata.run import Lane
 
-FORMAT = 1
-_COUNTS = ("draws", "epoch", "window", "taken", "part", "given", "dropped", "bad", "round")
+_LANE_NUMBERS = 4
+"""Numbers in a key that names a lane: generation, pass, rank, worker."""
+
+LaneKey = tuple[int, int, int]
+"""(pass, rank, worker)"""
 
 
 class Tree(NamedTuple):
@@ -64,19 +70,53 @@ class Progress:
         if not isinstance(states, Mapping):
             raise StateError(f"states: expected the dict that to_state fills, got {type(states).__name__}")
         self._headers: dict[int, Mapping[str, Any]] = {}
-        self._cursors: dict[tuple[int, int, int, int, str], Mapping[str, Any]] = {}
-        self._workers: dict[tuple[int, int, int], int] = {}
+        self._workers: dict[tuple[int, int], dict[int, int]] = {}
+        self.lanes: defaultdict[LaneKey, LaneEntries] = defaultdict(LaneEntries)
         for key, value in states.items():
             self._take(key, value)
-        self._check_generations()
+        self._check_whole()
 
     def __bool__(self) -> bool:
         return bool(self._headers)
 
-    @property
-    def newest_pass(self) -> int:
-        """The latest pass (see `set_epoch`) of which something was delivered."""
-        return max((key[1] for key in self._cursors), default=0)
+    def topology(self) -> tuple[int, int]:
+        """(dp_size, num_workers) of the newest generation."""
+        newest = self._headers[max(self._headers)]
+        return newest["dp_size"], newest["num_workers"]
+
+    def newest_pass(self, dp_rank: int) -> int | None:
+        """The latest pass (see `set_epoch`) of which the rank delivered something; None if it delivered nothing."""
+        return max((epoch_pass for epoch_pass, rank in self._workers if rank == dp_rank), default=None)
+
+    def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
+        """Whether each of these lanes of the rank has delivered its last sample of the pass."""
+        return all(self.lane(epoch_pass, dp_rank, worker).has_ended for worker in workers)
+
+    def lane(self, epoch_pass: int, dp_rank: int, worker: int) -> LaneEntries:
+        """What is held of a lane."""
+        return self.lanes.get((epoch_pass, dp_rank, worker)) or LaneEntries()
+
+    def num_batches(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
+        """How many batches each worker has delivered, of those of which something is held."""
+        held = ((key[2], entries) for key, entries in self.lanes.items() if key[:2] == (epoch_pass, dp_rank))
+        return {worker: entries.num_batches for worker, entries in held}
+
+    def batches_before(self, lane: Lane, epoch_pass: int) -> int | None:
+        """How many batches the lane has delivered; None where a lane of its rank did not count them."""
+        held = self.num_batches(epoch_pass, lane.dp_rank)
+        return None if None in held.values() else held.get(lane.worker, 0)
+
+    def drawn(self, lane: Lane, epoch_pass: int, path: str) -> int:
+        """How many samples the mixture at the path has drawn in the lane, those of sources that left included."""
+        return sum(self.lane(epoch_pass, lane.dp_rank, lane.worker).draws_below(path).values())
+
+    def newest_tree(self, present: Tree) -> Tree | None:
+        """The tree of the newest generation, if there is one."""
+        return self._tree(max(self._headers), present) if self._headers else None
+
+    def without_cursors(self) -> "Progress":
+        """The same generations, as if nothing had been delivered in them."""
+        return Progress({f"generation/{number}": header for number, header in self._headers.items()})
 
     def generation(self, tree: Tree) -> int:
         """Number the present generation: the newest one's, or the next where sources or weights are others since."""
@@ -141,27 +181,23 @@ class Progress:
                     f"  Resume with {name}={newest[name]} (num_workers 0 and 1 are the same)."
                 )
 
-    def knows_rank(self, epoch_pass: int, dp_rank: int) -> bool:
-        """Whether the states of this pass hold something of the rank, or nothing at all of any rank."""
-        ranks = {key[2] for key in self._workers if key[1] == epoch_pass}
-        return not ranks or dp_rank in ranks
+    def lacks_rank(self, epoch_pass: int, dp_rank: int) -> bool:
+        """Whether other ranks have delivered something of the pass, and this one nothing of any."""
+        return dp_rank not in self.ranks() and any(key[0] == epoch_pass for key in self._workers)
 
     def ranks(self) -> list[int]:
         """The ranks whose states are held."""
-        return sorted({key[2] for key in self._workers})
+        return sorted({rank for _, rank in self._workers})
 
     def last_worker(self, epoch_pass: int, dp_rank: int) -> int:
         """The worker that delivered the rank's last batch; -1 if none did."""
-        found = [(key[0], worker) for key, worker in self._workers.items() if key[1:] == (epoch_pass, dp_rank)]
-        return max(found, default=(0, -1))[1]
+        held = self._workers.get((epoch_pass, dp_rank), {-1: -1})
+        return held[max(held)]
 
     def find(self, lane: Lane, epoch_pass: int, path: str, before: int | None = None) -> Standing | None:
         """Where the node stood in the lane, from the newest generation (before generation `before`) that says so."""
-        for generation in sorted(self._headers, reverse=True):
-            value = self._cursors.get((generation, epoch_pass, lane.dp_rank, lane.worker, path))
-            if value is not None and (before is None or generation < before):
-                return Standing(value, generation)
-        return None
+        found = self.lane(epoch_pass, lane.dp_rank, lane.worker).cursor(path, before)
+        return None if found is None else Standing(found[1], found[0])
 
     def member_since(self, path: str, present: int) -> int:
         """The generation with which the node joined, the last time that it did; `present` if it joins now."""
@@ -179,56 +215,35 @@ class Progress:
 
     def _take(self, key: object, value: Any) -> None:
         try:
-            match str(key).split("/", 5):
-                case ["generation", generation]:
-                    self._headers[int(generation)] = _checked_header(value)
-                case ["worker", generation, epoch_pass, rank]:
-                    self._workers[int(generation), int(epoch_pass), int(rank)] = _count(value)
-                case ["cursor", generation, epoch_pass, rank, worker, path]:
-                    lane = (int(generation), int(epoch_pass), int(rank), int(worker))
-                    self._cursors[*lane, path] = _checked_cursor(value)
+            kind, *place = str(key).split("/", 5)
+            generation, *rest = (count(int(number)) for number in place[:_LANE_NUMBERS])
+            match kind, rest, place[_LANE_NUMBERS:]:
+                case "generation", [], []:
+                    self._headers[generation] = checked_header(value)
+                case "worker", [epoch_pass, rank], []:
+                    self._workers.setdefault((epoch_pass, rank), {})[generation] = count(value)
+                case "lane", [epoch_pass, rank, worker], []:
+                    self.lanes[epoch_pass, rank, worker].facts[generation] = checked_lane(value)
+                case "drawn", [epoch_pass, rank, worker], [path]:
+                    self.lanes[epoch_pass, rank, worker].drawn.setdefault(path, {})[generation] = count(value)
+                case "cursor", [epoch_pass, rank, worker], [path]:
+                    cursors = self.lanes[epoch_pass, rank, worker].cursors
+                    cursors.setdefault(path, {})[generation] = checked_cursor(value)
                 case _:
                     raise ValueError("not a key of to_state")
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise StateError(
-                f"states: {key!r}: {str(value)[:100]} does not come from to_state ({error!r})\n"
+                f"states: {shown(key)}: {shown(value)} does not come from to_state ({shown(error)})\n"
                 "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
             ) from error
 
-    def _check_generations(self) -> None:
-        for generation in {key[0] for key in [*self._cursors, *self._workers]} - self._headers.keys():
+    def _check_whole(self) -> None:
+        generations = {number for held in self._workers.values() for number in held}
+        generations.update(number for entries in self.lanes.values() for number in entries.generations())
+        missing = [f"generation/{number}" for number in generations - self._headers.keys()]
+        missing += [f"worker/…/{key[0]}/{key[1]}" for key in {key[:2] for key in self.lanes} - self._workers.keys()]
+        if missing:
             raise StateError(
-                f"states: 'generation/{generation}' is missing, though there are cursors of that generation\n"
+                f"states: {min(missing)!r} is missing, though there are cursors of it\n"
                 "  Save and restore the whole dict."
             )
-
-
-def _checked_header(value: Any) -> Mapping[str, Any]:
-    if value["format"] != FORMAT:
-        raise ValueError(f"expected format {FORMAT}, got {value['format']!r}")
-    _count(value["dp_size"])
-    _count(value["num_workers"])
-    nodes = value["nodes"]
-    if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
-        raise ValueError("expected strings in 'nodes'")
-    weights = value.get("weights", {})
-    if not isinstance(weights, Mapping) or not all(isinstance(weight, int | float) for weight in weights.values()):
-        raise ValueError("expected numbers in 'weights'")
-    return dict(value)
-
-
-def _checked_cursor(value: Any) -> Mapping[str, Any]:
-    for name in _COUNTS:
-        if name in value or name in ("draws", "epoch", "window", "taken"):
-            _count(value[name])
-    if not isinstance(value["clock"], int | float) or not 0 <= value["clock"] < float("inf"):
-        raise ValueError(f"expected a clock, got {value['clock']!r}")
-    if not isinstance(value.get("function", {}), Mapping):
-        raise ValueError("expected a mapping in 'function'")
-    return dict(value)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"expected a count, got {value!r}")
-    return value

@@ -1,7 +1,7 @@
 """From delivered samples to a checkpoint."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -24,24 +24,33 @@ def to_state(batch: object) -> States:
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
-        generation G and pass P; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the
-        order.
+        generation G and pass P; `drawn/G/P/RANK/WORKER/PATH` how many samples a mixture has drawn there, which its
+        sources' draws must add up to; `lane/G/P/RANK/WORKER` how many batches the lane has delivered, and whether it
+        has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the order.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
     """
     latest: dict[tuple[object, ...], Entry] = {}
+    lanes: dict[tuple[object, ...], tuple[Entry, ...]] = {}
+    workers: States = {}
     for sample in _samples(batch):
         for entry in _entries(sample):
             latest[entry[0][1:6]] = entry
+        node = sample[CURSOR][-1][0]
+        lanes[node[1:5]] = sample[CURSOR]
+        # Not from `lanes`: a dict keeps the place of a key's first insertion, and the last sample is wanted.
+        workers[f"worker/{_slashed(node[1:4])}"] = node.worker
     states: States = {}
-    for node, draws, clock, cursor in latest.values():
-        header, generation, epoch_pass, dp_rank, worker, path, round_ = node
-        states[f"generation/{generation}"] = _header(header)
-        states[f"cursor/{generation}/{epoch_pass}/{dp_rank}/{worker}/{path}"] = _as_json(draws, clock, round_, cursor)
-    # Of the last sample, not of the last entry above: a dict keeps the place of a key's first insertion.
-    states.update(_last_workers(batch))
-    return states
+    for node, draws, clock, cursor, drawn, _ in latest.values():
+        lane = _slashed(node[1:5])
+        states[f"generation/{node.generation}"] = _header(node.header)
+        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, node.round, cursor)
+        if node.path:
+            mixture = f"drawn/{lane}/{node.path.rpartition('.')[0]}"
+            states[mixture] = max(drawn, states.get(mixture, 0))
+    states.update({f"lane/{_slashed(lane)}": _lane_as_json(entries) for lane, entries in lanes.items()})
+    return states | workers
 
 
 def _samples(batch: object) -> Iterator[Mapping[str, Any]]:
@@ -69,12 +78,14 @@ def _entries(sample: Mapping[str, Any]) -> tuple[Entry, ...]:
     return inner + entries
 
 
-def _last_workers(batch: object) -> States:
-    workers: States = {}
-    for sample in _samples(batch):
-        _, generation, epoch_pass, dp_rank, worker, _, _ = sample[CURSOR][-1][0]
-        workers[f"worker/{generation}/{epoch_pass}/{dp_rank}"] = worker
-    return workers
+def _slashed(numbers: Iterable[object]) -> str:
+    return "/".join(map(str, numbers))
+
+
+def _lane_as_json(entries: tuple[Entry, ...]) -> States:
+    mark = entries[-1][5]
+    facts = {"batches": mark.batch, "ended": mark.ended} if mark is not None else {}
+    return {name: value for name, value in facts.items() if value}
 
 
 @lru_cache(maxsize=64)

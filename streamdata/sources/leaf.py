@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamdata.errors import SourceError, StateError
-from streamdata.progress import Cursor, FunctionState, Position, whole
+from streamdata.progress import Cursor, FunctionState, Position, check_position, whole
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, PerRecordFn, StreamFn, call_per_record
 from streamdata.sources.order import BlockOrder
@@ -44,11 +44,12 @@ class Leaf:
         self._source, self._tally = source, tally
         self._start, self._given, self._state = _resumed(cursor, order)
         epoch, window, *_ = self._start
-        if window > (most := source.num_windows(order, epoch)):
+        if order.only_epoch not in (None, epoch):
             raise StateError(
-                f"source {tally.name!r}: states in window {window} of epoch {epoch}, expected at most {most}\n"
+                f"source {tally.name!r}: states in epoch {epoch}, expected {order.only_epoch}\n"
                 "  Restore the states as they were saved."
             )
+        check_position(tally.name, f"in window {window} of epoch {epoch}", window, source.num_windows(order, epoch))
         with_places = self._single is not None or self._stream is not None
         self._task = ReadTask(tally.name, lane, order, tally, with_places)
         if from_window:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
-from streamdata.progress import Position
+from streamdata.progress import Position, check_position
 from streamdata.progress.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record
@@ -70,6 +70,7 @@ class MapStyleSource:
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         ahead = getattr(self._dataset, "__getitems__", None)
         taken = position[2]
+        check_position(task.name, f"at record {taken} of a block", taken, self._block_size - 1)
         for epoch, number, blocks in _chunks(task, position):
             seed = task.order.seed(epoch)
             places = islice(self._places(epoch, number, blocks), taken, None)

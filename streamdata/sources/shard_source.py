@@ -7,8 +7,7 @@ from itertools import chain, repeat
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StateError
-from streamdata.progress import Position
+from streamdata.progress import Position, check_position
 from streamdata.progress.fields import CURSOR, SEED
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.readers import IndexedShards, SequentialShards
@@ -122,12 +121,7 @@ class BlockSource:
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
         size = len(opened)
-        if taken > size:
-            raise StateError(
-                f"source {task.name!r}: states at record {taken} of window {window} in epoch {epoch}, "
-                f"expected at most {size}\n"
-                "  Restore the states as they were saved."
-            )
+        check_position(task.name, f"at record {taken} of window {window} in epoch {epoch}", taken, size)
         if task.order.shuffle and self._shuffle_inside:
             number = task.order.number(epoch, window * self._window)
             positions = shuffled(size, stable_seed(task.order.seed(epoch), number))
@@ -207,8 +201,9 @@ class SequentialSource:
             epoch, window = task.next_epoch(epoch), 0
 
     def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[Record]:
-        size = self._group if task.order.shuffle and self._group else 1
+        size, total = self._group if task.order.shuffle and self._group else 1, 0
         for group, records in enumerate(_grouped(self.shards.stream(shard), size)):
+            total += len(records)
             done = min(len(records), max(0, taken - group * size))
             order = np.arange(len(records)) if size == 1 else shuffled(len(records), stable_seed(seed, group))
             for index in order[done:].tolist():
@@ -217,6 +212,7 @@ class SequentialSource:
                 if task.with_places:
                     record[CURSOR] = (shard << 40) + group * size + index
                 yield record
+        check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
 
 
 class ShardDataset:

@@ -146,13 +146,51 @@ def test_a_finished_epoch_stays_finished_under_fewer_replicas():
 
 
 def test_next_epoch_starts_at_its_beginning():
-    """The start counts in its own epoch alone; going back to that begins there again."""
+    """The start counts in its own epoch, until that has ended."""
     (sampler,) = replicas(10, 1, start_epoch=1, start_iter=4)
-    rest = list(sampler)
     sampler.set_epoch(2)
     assert len(sampler) == len(list(sampler)) == 10
     sampler.set_epoch(1)
-    assert list(sampler) == list(sampler) == rest
+    assert len(list(sampler)) == 6
+    sampler.set_epoch(1)
+    assert len(sampler) == len(list(sampler)) == 10
+
+
+def test_an_iteration_that_ended_is_followed_by_the_next_epoch():
+    """From its beginning, without set_epoch; one that was left begins again where it began."""
+    (sampler,) = replicas(10, 1, start_epoch=3, start_iter=4)
+    assert [next(iter(sampler)) for _ in range(2)] == list(sampler)[:1] * 2
+    passes = [list(sampler) for _ in range(2)]
+    for epoch, got in enumerate(passes, 4):
+        (alone,) = replicas(10, 1, start_epoch=epoch)
+        assert got == list(alone)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_until_the_next_epoch_begins_its_state_is_of_the_one_that_ended(num_workers):
+    """A DataLoader exhausts the sampler a prefetch before the trainer has the last batches."""
+    (sampler,) = replicas(30, 1, start_epoch=2, start_iter=6)
+    loader = DataLoader(range(30), 4, sampler=sampler, num_workers=num_workers)
+    got, delivered = [], sampler.delivered
+    for number, batch in enumerate(loader):
+        got += batch.tolist()
+        delivered += len(batch)
+        state = sampler.state_dict(delivered)
+        assert (state["epoch"], sampler.epoch, state["delivered_by_all"]) == (2, 2, delivered)
+        if number == 4:
+            (again,) = replicas(30, 1, state)
+    assert got[20:] == list(again)
+    assert [len(batch) for batch in loader] == [4] * 7 + [2]
+    assert (sampler.epoch, sampler.delivered) == (3, 0)
+
+
+def test_after_loading_a_state_its_epoch_is_next():
+    """Whatever had ended before."""
+    (sampler,) = replicas(10, 1)
+    list(sampler)
+    state = sampler.state_dict(7)
+    sampler.load_state_dict(state)
+    assert len(list(sampler)) == 3
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -85,7 +85,7 @@ def test_an_impossible_rank_is_refused(arguments):
         MergedDataset([named("a")]).set_data_parallel(*arguments)
 
 
-@pytest.mark.parametrize("epoch", [-1, 1.5, True])
+@pytest.mark.parametrize("epoch", [-1, 1.5, True, 2**53, 10**400])
 def test_an_impossible_pass_is_refused(epoch):
     """Passes count from 0."""
     with pytest.raises(ValueError, match="expected an int >= 0"):

@@ -126,16 +126,6 @@ def test_all_ranks_can_resume_from_one_joined_dict():
         assert [plain(sample) for sample in islice(iter(dataset), len(rest))] == rest
 
 
-def test_states_set_while_iterating_end_that_iteration():
-    """An iterator that began before would go on with the old ones."""
-    dataset = make()
-    iterator = iter(dataset)
-    states = to_state(next(iterator))
-    dataset.set_dataloader_states(states)
-    with pytest.raises(RuntimeError, match="states were set after"):
-        next(iterator)
-
-
 def test_weights_may_change_between_runs():
     """The clocks go on: the new shares hold from the resume on, without a jump."""
     states = states_after(make(weight=2), 300)

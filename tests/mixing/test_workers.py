@@ -93,23 +93,31 @@ def test_set_epoch_reaches_persistent_workers(method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_states_set_after_workers_started_are_an_error(method):
-    """They would not see them: no silent fresh start."""
-    dataset = make()
-    batches = iter(loader(dataset, method))
-    states = to_state(next(batches))
-    with pytest.raises(RuntimeError, match="DataLoader workers already iterate"):
-        dataset.set_dataloader_states(states)
+def test_states_set_while_workers_iterate_leave_them_alone(method):
+    """The old iterator goes on as it would have; one that is resumed beside it goes on from the states."""
+    want = [plain(batch) for batch in islice(loaded(make(), 2, 3), 9)]
+    dataset, states, got = make(), {}, []
+    old = iter(loader(dataset, method))
+    for batch in islice(old, 3):
+        got.append(plain(batch))
+        states.update(to_state(batch))
+    dataset.set_dataloader_states(states)
+    resumed = iter(loader(dataset, method))
+    for beside in want[3:9]:
+        got.append(plain(next(old)))
+        assert plain(next(resumed)) == beside
+    assert got == want
 
 
-def test_states_set_before_the_workers_looked_are_an_error():
-    """Living workers that had not begun to iterate find out themselves."""
-    dataset = make()
-    iterator = iter(loader(dataset, "fork", 1))
-    dataset._control.version = 5  # what set_dataloader_states does, had it not seen the worker
-    with pytest.raises(RuntimeError, match="states were set after"):
-        for _ in iterator:
-            pass
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_persistent_worker_does_not_begin_again_with_old_states(method):
+    """It keeps what it was made with, so that the new states would be ignored."""
+    dataset = MergedDataset([Numbers("a", 12)], cyclic=False)
+    batches = loader(dataset, method, 1, 2, persistent_workers=True)
+    states = to_state([sample for batch in batches for sample in batch][:5])
+    dataset.set_dataloader_states(states)
+    with pytest.raises(RuntimeError, match="states were set after this worker began"):
+        next(iter(batches))
 
 
 def test_states_can_be_set_again_once_workers_have_gone():

@@ -1,0 +1,106 @@
+"""Whether a checkpoint holds all that was delivered: what is missing would come again in silence."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from streamdata.errors import StateError
+from streamdata.progress.lane_entries import LaneEntries
+from streamdata.progress.progress import LaneKey, Progress
+from streamdata.run import Lane
+
+logger = logging.getLogger("streamdata")
+
+_SAVE_ALL = "Call states.update(to_state(batch)) for every batch, and save and restore the whole dict."
+_SAVE_APART = "Begin each iteration over a pass with states of its own, or call set_epoch before it."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a dataset knows of its stream that states do not tell."""
+
+    joins: Mapping[str, bool]
+    """Of each mixture, by its path: whether it has a yield function, and so gives other samples than it draws."""
+    is_endless: bool
+    has_share: Callable[[Lane], bool]
+    """Whether the stream gives the lane anything."""
+
+
+def check_complete(progress: Progress, shape: Shape) -> None:
+    """Compare the entries of each lane with one another, and the lanes of each rank.
+
+    Raises:
+        StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
+    """
+    for lane, entries in progress.lanes.items():
+        _check_sums(lane, entries, shape)
+        _check_top(lane, entries, shape)
+    for dp_rank in progress.ranks():
+        _check_workers(progress, shape, dp_rank)
+    if not all(entries.facts for entries in progress.lanes.values()):
+        logger.warning(
+            "states: some were written by an earlier version of streamdata: entries that are missing would go unnoticed"
+        )
+
+
+def _check_sums(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
+    """Each mixture says how many samples it drew: so many its sources must have given."""
+    mixtures = entries.mixtures()
+    for path, joins in shape.joins.items():
+        found = entries.cursor(path)
+        if found is not None and path and not joins:
+            mixtures[path] = found[1]["draws"]
+    for path, expected in mixtures.items():
+        draws = entries.draws_below(path)
+        missing = expected - sum(draws.values())
+        if missing:
+            who = f"mixture {path!r}" if path else "the top mixture"
+            what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
+            _refuse(
+                lane,
+                f"{what}: {who} had drawn {expected} samples, of its sources there are the draws {draws}",
+                _SAVE_ALL if missing > 0 else _SAVE_APART,
+            )
+
+
+def _check_top(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
+    is_there = entries.cursor("") is not None if shape.joins[""] else "" in entries.drawn
+    if entries.facts and not is_there:
+        what = f"the entry of the top mixture is missing, there are those of {sorted(entries.cursors)}"
+        _refuse(lane, what, _SAVE_ALL)
+
+
+def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
+    """Workers deliver batches in turn: the number of one's newest batch says how many each other one has delivered."""
+    epoch_pass = progress.newest_pass(dp_rank)
+    assert epoch_pass is not None, "a rank of which something is held has a pass"
+    dp_size, num_workers = progress.topology()
+    last = progress.last_worker(epoch_pass, dp_rank)
+    held = progress.num_batches(epoch_pass, dp_rank)
+    if last not in held:
+        _refuse((epoch_pass, dp_rank, last), f"its entries are missing; there are workers {sorted(held)}", _SAVE_ALL)
+    counted = [number + (worker > last) for worker, number in held.items() if number is not None]
+    if len(counted) < len(held):
+        return
+    for worker in range(num_workers):
+        expected = max(counted) - (worker > last)
+        lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
+        # A finite lane may be shorter than a batch, which drop_last leaves out; others are hardly longer then.
+        if worker not in held and expected > (not shape.is_endless) and shape.has_share(lane):
+            what = f"its entries are missing, of {expected} batches delivered; there are workers {sorted(held)}"
+            _refuse((epoch_pass, dp_rank, worker), what, _SAVE_ALL)
+        if shape.is_endless and (held.get(worker) or expected) < expected:
+            logger.warning(
+                "states: rank %d, worker %d: its newest batch is number %s, in turn it had delivered %d: unless the "
+                "DataLoader has in_order=False, to_state was not called for each batch, and what it missed comes again",
+                dp_rank,
+                worker,
+                held[worker],
+                expected,
+            )
+
+
+def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:
+    epoch_pass, dp_rank, worker = lane
+    raise StateError(f"states: rank {dp_rank}, worker {worker}, pass {epoch_pass}: {what}\n  {remedy}")

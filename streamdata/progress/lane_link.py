@@ -1,0 +1,91 @@
+"""What the process that reads a lane keeps beside its samples, and how it warns in the trainer's."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Beginning(NamedTuple):
+    """How an iteration of one lane began, for the trainer to compare with what it has received."""
+
+    rank: str
+    """The dataset and the rank, unlike any other."""
+    worker: int
+    iteration: int
+    """Counts the lane's iterations."""
+    was_left: bool
+    """Whether the lane had begun this pass before, and was left before it came to its end."""
+    batches_before: int
+    """How many batches the lane made in the iteration before, where that came to its end."""
+    epoch_pass: int
+
+
+class LaneLink:
+    """Travels with a lane's samples by reference, and stays behind when they are pickled: there it is None.
+
+    A DataLoader's worker cannot warn where the user looks, and it does not know which of its batches were received.
+    So each batch brings along how the lane began, and the trainer warns.
+
+    Args:
+        num_batches: How many batches of this pass the lane had delivered when the iteration began; None if that is not
+            known.
+        beginning: How it began, if it is to be compared.
+        note_batches: Is told how many batches the lane has made in this iteration.
+    """
+
+    def __init__(
+        self, num_batches: int | None, beginning: Beginning | None, note_batches: Callable[[int], None]
+    ) -> None:
+        self._num_batches, self._beginning, self._note_batches = num_batches, beginning, note_batches
+        self._made = 0
+
+    def next_batch(self) -> int | None:
+        """Count a batch that is made; return its number in the lane, from 1."""
+        self._made += 1
+        self._note_batches(self._made)
+        return None if self._num_batches is None else self._num_batches + self._made
+
+    def __reduce__(self) -> tuple[Callable[[Beginning | None, int], None], tuple[Beginning | None, int]]:
+        return receive, (self._beginning, self._made)
+
+
+class _Received(NamedTuple):
+    iteration: int
+    batches: int
+
+
+_received: dict[tuple[str, int], _Received] = {}
+_warned: defaultdict[str, set[int]] = defaultdict(set)
+
+
+def receive(beginning: Beginning | None, batches: int) -> None:
+    """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
+    if beginning is None:
+        return
+    lane = (beginning.rank, beginning.worker)
+    before = _received.get(lane, _Received(0, 0))
+    _received[lane] = _Received(beginning.iteration, batches)
+    if before.iteration == beginning.iteration:
+        return
+    received = before.batches if before.iteration == beginning.iteration - 1 else 0
+    if beginning.was_left or received < beginning.batches_before:
+        warn_once(beginning)
+
+
+def warn_once(beginning: Beginning) -> None:
+    """Warn that a pass was left, once for all lanes of the iteration that follows."""
+    workers = _warned[beginning.rank]
+    if beginning.worker in workers:  # it warned of an earlier one
+        workers.clear()
+    if not workers:
+        what = "begins again where it began, and what was delivered comes again"
+        if not beginning.was_left:
+            what = "begins: the workers had read the one before to its end, and what they had ready of it is lost"
+        warnings.warn(
+            f"MergedDataset: the iteration before was left before its end; pass {beginning.epoch_pass} {what}\n"
+            "  To go on where it was left, call set_dataloader_states(states); to choose the pass, set_epoch(epoch).",
+            UserWarning,
+            stacklevel=2,
+        )
+    workers.add(beginning.worker)

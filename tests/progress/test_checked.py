@@ -1,0 +1,117 @@
+"""Damaged numbers in states end in a StateError, whatever their size or depth."""
+
+import copy
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset, StateError, to_state
+from tests.mixing.test_resume import Packer, one_to_many
+from tests.streams import Numbers, resumed, through_json
+
+
+def make(cyclic=True):
+    """Sources with all that a cursor can hold."""
+    sources = [
+        Numbers("a", 40, process_fn=Packer()),
+        Numbers("b", 40, single_process_fn=one_to_many),
+        Numbers("c", 40, records_per_block=4),
+    ]
+    return MergedDataset(sources, cyclic=cyclic, seed=3)
+
+
+def deep(levels):
+    """So many levels of dicts."""
+    value: dict = {}
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+FIELDS = ["draws", "clock", "epoch", "window", "taken", "part", "given", "dropped", "bad", "round", "function"]
+DAMAGED = {"huge": 10**400, "int64": 2**63, "negative": -1, "text": "1", "deep": deep(100_000), "nan": float("nan")}
+
+
+@pytest.fixture(scope="module")
+def states():
+    """Of a run under way."""
+    states = {}
+    for sample in islice(make(), 31):
+        states.update(to_state(sample))
+    return through_json(states)
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_damaged_field_of_a_cursor_is_refused(states, field, damage):
+    """When it is loaded; none of it reaches NumPy or the stack."""
+    for key in ("cursor/0/0/0/0/a", "cursor/0/0/0/0/b"):
+        damaged = {**states, key: {**states[key], field: DAMAGED[damage]}}
+        with pytest.raises(StateError, match=f"states: '{key}'"):
+            make().set_dataloader_states(damaged)
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("key", ["drawn/0/0/0/0/", "worker/0/0/0", "lane/0/0/0/0", "generation/0"])
+def test_a_damaged_entry_is_refused(states, key, damage):
+    """Of each other kind."""
+    with pytest.raises(StateError, match="states: "):
+        make().set_dataloader_states({**states, key: DAMAGED[damage]})
+
+
+@pytest.mark.parametrize("value", [10**400, 0, -1.0, float("inf"), "1", None])
+def test_a_damaged_header_is_refused(states, value):
+    """Its topology and its weights."""
+    for path in (["weights", "a"], ["dp_size"], ["num_workers"], ["format"]):
+        damaged = copy.deepcopy(states)
+        target = damaged["generation/0"]
+        for name in path[:-1]:
+            target = target[name]
+        target[path[-1]] = value
+        with pytest.raises(StateError):
+            next(iter(resumed_from(damaged)))
+
+
+def resumed_from(states):
+    """A dataset that goes on there."""
+    dataset = make()
+    dataset.set_dataloader_states(states)
+    return dataset
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5000, "-1", "9223372036854775808", "x", ""])
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+def test_a_damaged_key_is_refused(states, place, number):
+    """Generation, pass, rank and worker."""
+    parts = ["cursor", "0", "0", "0", "0", "a"]
+    parts[place] = number
+    with pytest.raises(StateError, match="states: "):
+        make().set_dataloader_states({**states, "/".join(parts): states["cursor/0/0/0/0/a"]})
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value", "message"),
+    [
+        ("c", "taken", 4, "at record 4 of a block, expected at most 3"),
+        ("c", "window", 11, "in window 11 of epoch 0, expected at most 10"),
+        ("b", "taken", 1, "at record 1 of a block, expected at most 0"),
+    ],
+)
+def test_a_place_where_there_is_nothing_is_refused(states, key, field, value, message):
+    """It would pass over records, or begin the next epoch."""
+    damaged = copy.deepcopy(states)
+    damaged[f"cursor/0/0/0/0/{key}"].update({"epoch": 0, field: value})
+    with pytest.raises(StateError, match=message):
+        list(islice(resumed_from(damaged), 30))
+
+
+def test_another_epoch_of_a_finite_stream_is_refused():
+    """It would end at once."""
+
+    def finite():
+        return make(cyclic=False)
+
+    damaged = to_state(list(islice(finite(), 9)))
+    damaged["cursor/0/0/0/0/c"]["epoch"] = 1
+    with pytest.raises(StateError, match="source 'c': states in epoch 1, expected 0"):
+        list(resumed(finite, damaged))

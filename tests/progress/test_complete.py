@@ -1,0 +1,174 @@
+"""States that lack what was delivered are refused, and the message says which rank, worker and sources."""
+
+import logging
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset, StateError, mixed_collate, to_state
+from tests.mixing.test_resume import pairs
+from tests.streams import Numbers, loaded, plain, resumed, through_json
+
+
+def make(*, cyclic=True, function=None):
+    """Three sources, one of them in a mixture of its own."""
+    inner = MergedDataset([Numbers("c", 300), Numbers("d", 300, 0.2)], customized_yield_fn=function, cyclic=cyclic)
+    inner.name, inner.percent = "inner", 1
+    return MergedDataset([Numbers("a", 300, 2), Numbers("b", 300, 0.3), inner], cyclic=cyclic, seed=1)
+
+
+def states_after(dataset, batches, num_workers=0, batch_size=4):
+    """What a trainer holds."""
+    states = {}
+    for batch in islice(loaded(dataset, num_workers, batch_size), batches):
+        states.update(to_state(mixed_collate(batch)))
+    return through_json(states)
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize("function", [None, pairs])
+@pytest.mark.parametrize("source", ["a", "b", "inner", "inner.c", "inner.d"])
+def test_a_missing_cursor_is_refused(source, function, num_workers):
+    """Whichever it is, at any moment once it was drawn: the resume would repeat what it gave."""
+    for batches in (1, 2, 5, 13):
+        states = states_after(make(function=function), batches, num_workers)
+        for key in [key for key in states if key.startswith("cursor/") and key.endswith(f"/{source}")]:
+            rank, worker = key.split("/")[3:5]
+            less = {name: value for name, value in states.items() if name != key}
+            with pytest.raises(
+                StateError, match=rf"rank {rank}, worker {worker}, pass 0: \d+ draws are missing: .*\n  Call"
+            ):
+                make(function=function).set_dataloader_states(less)
+
+
+def test_the_message_names_what_is_there():
+    """The mixture, its draws, the sources that are present with theirs."""
+    states = states_after(make(), 5)
+    del states["cursor/0/0/0/0/b"]
+    want = "the top mixture had drawn 20 samples, of its sources there are the draws {'a': 12, 'inner': 6}"
+    with pytest.raises(StateError, match=f"2 draws are missing: {want}"):
+        make().set_dataloader_states(states)
+
+
+@pytest.mark.parametrize("cyclic", [True, False])
+@pytest.mark.parametrize("worker", [0, 1, 2])
+@pytest.mark.parametrize("batches", [7, 8, 9, 20])
+def test_a_missing_lane_is_refused(worker, batches, cyclic):
+    """By the turns of the workers, whose newest batches are numbered."""
+    states = states_after(make(cyclic=cyclic), batches, 3)
+    less = {key: value for key, value in states.items() if not is_of(key, worker)}
+    with pytest.raises(StateError, match=f"rank 0, worker {worker}, pass 0: its entries are missing"):
+        make(cyclic=cyclic).set_dataloader_states(less)
+
+
+def is_of(key, worker):
+    """Whether a key is of that lane."""
+    return key.split("/")[0] in ("cursor", "lane", "drawn") and key.split("/")[4] == str(worker)
+
+
+def test_lanes_that_have_delivered_nothing_yet_are_not_missed():
+    """The first batches, and lanes without records."""
+    for batches in (1, 2, 3):
+        resumed(make, states_after(make(), batches, 3))
+
+    def tiny():
+        return MergedDataset([Numbers("a", 2), Numbers("b", 1)], cyclic=False, stop="all_exhausted")
+
+    for batches in (1, 2, 3):
+        resumed(tiny, states_after(tiny(), batches, 5, 1))
+
+
+@pytest.mark.parametrize("entry", ["drawn/0/0/0/0/", "lane", "worker/0/0/0", "generation/0"])
+def test_other_entries_that_are_missing(entry):
+    """What says how much there must be is missed too, but for a lane's own entry: states had none before."""
+    states = states_after(make(), 5)
+    less = {key: value for key, value in states.items() if not key.startswith(entry)}
+    if entry == "lane":
+        make().set_dataloader_states(less)
+    else:
+        with pytest.raises(StateError, match="is missing"):
+            make().set_dataloader_states(less)
+
+
+def test_a_trainer_that_leaves_out_batches_is_found():
+    """Where the left out batch drew from a source that the newest ones did not."""
+    states, refused = {}, 0
+    for number, batch in enumerate(islice(loaded(make(), 0, 2), 40)):
+        if number % 3:
+            states.update(to_state(batch))
+            try:
+                make().set_dataloader_states(states)
+            except StateError as error:
+                refused += "draws are missing" in str(error)
+    assert refused > 10
+
+
+def test_a_worker_whose_batches_were_left_out_is_said(caplog):
+    """It may be a DataLoader that does not keep the workers' turns, so it is no error."""
+    states = {}
+    for number, batch in enumerate(islice(loaded(make(), 3, 4), 30)):
+        if number % 3 != 1 or number < 6:
+            states.update(to_state(mixed_collate(batch)))
+    with caplog.at_level(logging.WARNING, "streamdata"):
+        make().set_dataloader_states(states)
+    assert "rank 0, worker 1: its newest batch is number 2, in turn it had delivered 10" in caplog.text
+
+
+@pytest.mark.parametrize("function", [None, pairs])
+def test_sources_that_left_count(function):
+    """Their draws are part of the sum, over several changes and resumes; a lane's batches count on."""
+    states, removed = {}, [Numbers("x", 50)]
+
+    def with_x():
+        return MergedDataset([Numbers("a", 300, 2), *removed, Numbers("b", 300)], customized_yield_fn=function)
+
+    for leg in range(4):
+        removed[:] = [Numbers("x", 50)] if leg % 2 == 0 else []
+        for batch in islice(loaded(resumed(with_x, states), 2, 3), 5):
+            states.update(to_state(mixed_collate(batch)))
+        resumed(with_x, states)
+    assert states["lane/3/0/0/1"] == {"batches": 10}
+
+
+def test_states_without_these_entries_are_read_and_that_is_said(caplog):
+    """As an earlier version wrote them: they resume exactly, and from then on all of it is there."""
+    states = states_after(make(), 9, 2)
+    old = {key: value for key, value in states.items() if key.split("/")[0] not in ("lane", "drawn")}
+    with caplog.at_level(logging.WARNING, "streamdata"):
+        dataset = resumed(make, old)
+    assert caplog.text.count("written by an earlier version") == 1
+    want = [plain(batch) for batch in islice(loaded(make(), 2, 4), 20)]
+    for batch in islice(loaded(dataset, 2, 4), 6):
+        old.update(to_state(mixed_collate(batch)))
+    again = loaded(resumed(make, old), 2, 4)
+    assert [plain(batch) for batch in islice(again, 5)] == want[15:]
+
+
+def test_states_of_two_iterations_over_one_pass_are_refused():
+    """A trainer that went on with its dict after an iteration that it had left: some entries are ahead of others."""
+    states = states_after(make(), 9)
+    states.update(to_state(next(iter(make()))))
+    with pytest.raises(StateError, match=r"draws are of another iteration(.|\n)*Begin each iteration"):
+        make().set_dataloader_states(states)
+
+
+def test_what_a_round_passed_over_is_accounted_for():
+    """A function that pulls more than it gives at the end of each round of a finite mixture within an endless one."""
+
+    def rounds():
+        inner = MergedDataset([Numbers("c", 4), Numbers("d", 3)], cyclic=False, customized_yield_fn=threes)
+        inner.name, inner.percent, inner.stop = "inner", 1, "all_exhausted"
+        return MergedDataset([inner, Numbers("e", 9)])
+
+    states = {}
+    for batch in islice(loaded(rounds(), 0, 1), 60):
+        states.update(to_state(batch))
+        resumed(rounds, states)
+
+
+def threes(samples):
+    """Joins three to one, and drops the rest."""
+    for first in samples:
+        second, third = next(samples, None), next(samples, None)
+        if third is not None:
+            yield {"of": [sample["value"] for sample in (first, second, third)]}
