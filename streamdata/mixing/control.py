@@ -3,7 +3,7 @@
 import os
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -91,12 +91,18 @@ class Control:
         if version == self.version:
             self._lane(worker)[_BATCHES] = number
 
-    def end(self, version: int, worker: int, epoch_pass: int) -> None:
-        """Note that a lane has come to the end of a pass."""
-        notes = self._lane(worker)
-        if version == self.version:
-            notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
-            notes[_BEGUN] = 0
+    def end(self, version: int, lane: Lane, epoch_pass: int, workers: Sequence[int]) -> None:
+        """Note that a lane has come to the end of a pass, of those workers that have a share of it."""
+        if version != self.version:
+            return
+        notes = self._lane(lane.worker)
+        notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
+        notes[_BEGUN] = 0
+        if self.first_unended(version, workers) > epoch_pass:
+            # The pass has ended for as many workers as there may be another time.
+            for worker in range(lane.num_workers, MAX_WORKERS):
+                others = self._lane(worker)
+                others[_ENDED], others[_OF_VERSION] = epoch_pass + 1, version + 1
 
     def own(self) -> None:
         """Let go of the memory that came with a pickle, unless this is a DataLoader worker."""

@@ -211,7 +211,7 @@ class MergedDataset(IterableDataset[Sample]):
         top = self._mixture(run, "", (self.seed,), parent_endless=False)
         samples = top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top)
         yield samples if self.cyclic else _with_end(samples)
-        self._control.end(version, lane.worker, epoch_pass)
+        self._control.end(version, lane, epoch_pass, sharing)
 
     def _pass(self, lane: Lane, progress: Progress, version: int, sharing: list[int]) -> tuple[int, Progress]:
         """The pass to read, and where it stands: at its start where it was ended since the states were set."""

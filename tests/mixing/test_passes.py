@@ -229,6 +229,14 @@ def test_a_lane_without_a_share_does_not_hold_up_the_pass():
     assert to_state(list(in_lane(dataset, 0, 5))).keys() >= {"cursor/0/2/0/0/a"}
 
 
+@pytest.mark.parametrize("numbers", [(1, 3, 2), (2, 1, 4)])
+def test_passes_count_on_with_another_number_of_workers(numbers):
+    """What ended has ended, however many read it."""
+    dataset = flat()
+    for number, num_workers in enumerate(numbers):
+        assert [plain(batch) for batch in loaded(dataset, num_workers, 4)] == of_pass(flat, number, num_workers)
+
+
 def test_the_last_sample_comes_before_an_error_that_follows_it():
     """The end is looked ahead for, and nothing is lost by that."""
 
