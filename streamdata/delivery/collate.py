@@ -5,9 +5,9 @@
 A stock DataLoader sends every tensor of a batch on its own: a file descriptor, a system call and a mapping for each.
 Here a batch is one buffer, in memory that the worker lends unless the batch is small (see `segments`):
 
-    [ pickle stream, protocol 5 | tensors and arrays, each aligned to 64 bytes ]
+    [ pickle stream, protocol 5 | tensors | arrays ]        each tensor and array is aligned to 64 bytes
 
-The stream says at which offset of the second part each tensor lies, and holds all else (strings, bytes, numbers).
+The stream says at which offset of its part each tensor or array lies, and holds all else (strings, bytes, numbers).
 """
 
 import math
@@ -16,7 +16,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,10 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
 
     Tensors and arrays keep dtype, shape and values and arrive writable and row-major, as views of one buffer, at any
     depth of dicts, lists, tuples and objects; two that share memory arrive apart, unless they are one object. A leaf
-    that requires gradients still does so. Anything else is pickled as usual. `DataLoader(pin_memory=True)` pins the
-    one buffer.
+    that requires gradients still does so. Anything else is pickled as usual.
+
+    `DataLoader(pin_memory=True)` pins the tensors of a batch at once, in one storage that they then share: clone one
+    that you save, or keep for long. Arrays are not pinned.
 
     Args:
         batch: the samples, dicts each.
@@ -79,14 +81,14 @@ def _with_keys(batch: Sequence[dict[str, Any]], keys: tuple[str, ...]) -> list[d
 class Parcel:
     """A packed batch on its way; what is unpickled from it is the list of samples."""
 
-    __slots__ = ("_buffer", "_stream_bytes")
+    __slots__ = ("_buffer", "_stream_bytes", "_tensor_bytes")
 
-    def __init__(self, buffer: Loan | bytearray, stream_bytes: int) -> None:
+    def __init__(self, buffer: Loan | bytearray, stream_bytes: int, tensor_bytes: int) -> None:
         self._buffer = buffer
-        self._stream_bytes = stream_bytes
+        self._stream_bytes, self._tensor_bytes = stream_bytes, tensor_bytes
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Loan | bytearray, int]]:
-        return unpack, (self._buffer, self._stream_bytes)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Loan | bytearray, int, int]]:
+        return unpack, (self._buffer, self._stream_bytes, self._tensor_bytes)
 
 
 def pack(samples: list[dict[str, Any]]) -> Parcel:
@@ -100,14 +102,17 @@ def pack(samples: list[dict[str, Any]]) -> Parcel:
     except Exception as error:
         _note_culprit(error, samples)
         raise
-    pieces, stream_bytes = _pieces(packer)
-    num_bytes = stream_bytes + packer.area_bytes
+    stream, tensors, arrays = packer.stream, packer.tensors, packer.arrays
+    stream.pad()
+    pieces = [*stream.pieces, *tensors.pieces, *arrays.pieces]
+    num_bytes = stream.num_bytes + tensors.num_bytes + arrays.num_bytes
     is_lent = num_bytes > SMALL_BYTES and can_lend()
-    return Parcel(lend(pieces, num_bytes) if is_lent else bytearray().join(pieces), stream_bytes)
+    buffer = lend(pieces, num_bytes) if is_lent else bytearray().join(pieces)
+    return Parcel(buffer, stream.num_bytes, tensors.num_bytes)
 
 
-def unpack(buffer: memoryview | bytearray, stream_bytes: int) -> list[dict[str, Any]]:
-    """Rebuilds a batch over `buffer`, without copying tensors and arrays.
+def unpack(buffer: memoryview | bytearray, stream_bytes: int, tensor_bytes: int) -> list[dict[str, Any]]:
+    """Rebuilds a batch over `buffer`, without copying tensors and arrays, unless the tensors are to be pinned.
 
     The stream is trusted: it was written by `pack` in this run's own worker process, and arrives over the pipe
     that DataLoader itself unpickles from. It is never read from a file or the network.
@@ -115,43 +120,79 @@ def unpack(buffer: memoryview | bytearray, stream_bytes: int) -> list[dict[str, 
     Args:
         buffer: uint8, shape (bytes,).
         stream_bytes: where the tensors begin.
+        tensor_bytes: of all tensors, before the arrays.
     """
-    if _PINNING_THREAD in threading.current_thread().name:
-        # DataLoader then asks every tensor to pin itself, and finds it pinned.
-        buffer = torch.frombuffer(buffer, dtype=torch.uint8).pin_memory().numpy().data
     memory = memoryview(buffer)
-    samples: list[dict[str, Any]] = pickle.loads(  # noqa: S301  our own worker's, see above
-        memory[:stream_bytes], buffers=[memory[stream_bytes:]]
-    )
+    end = stream_bytes + tensor_bytes
+    stream, tensors, arrays = memory[:stream_bytes], memory[stream_bytes:end], memory[end:]
+    if tensor_bytes and _PINNING_THREAD in threading.current_thread().name:
+        # DataLoader then asks every tensor to pin itself, and finds it pinned.
+        return rebuild(stream, torch.frombuffer(tensors, dtype=torch.uint8).pin_memory(), arrays)
+    return rebuild(stream, tensors, arrays)
+
+
+def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memoryview) -> list[dict[str, Any]]:
+    """Rebuilds a batch from its three parts.
+
+    torch's allocator of pinned memory knows a block by its storage. A copy to the GPU from any other storage over the
+    same memory would not keep the block, which could be filled anew while the copy is under way. So pinned memory comes
+    as the tensor that torch made.
+
+    Args:
+        stream: uint8, shape (bytes,).
+        tensors: uint8, shape (bytes,). Of ordinary memory each tensor of the batch becomes a view with a storage of its
+            own; of a tensor, one that shares its storage.
+        arrays: uint8, shape (bytes,).
+    """
+    if isinstance(tensors, torch.Tensor):
+        assert tensors.storage_offset() == 0, "offsets count from where the storage begins"
+        memories = _Memories(tensors.untyped_storage(), arrays)
+    else:
+        memories = _Memories(tensors, arrays)
+    # What `buffers` holds, pickle gives to `_same` as it is.
+    samples: list[dict[str, Any]] = pickle.loads(stream, buffers=[memories])  # noqa: S301  our own worker's, see above
     return samples
 
 
-class _Stream:
-    """A file that keeps what is written as it is: a large `bytes` value is copied once, into shared memory."""
+class _Part:
+    """A part of the buffer: what is written is kept as it is, to be copied once, into shared memory."""
 
     def __init__(self) -> None:
-        self.chunks: list[memoryview] = []
+        self.pieces: list[memoryview] = []
+        self.num_bytes = 0
 
     def write(self, data: Any) -> int:
-        chunk = memoryview(data)
-        self.chunks.append(chunk)
-        return chunk.nbytes
+        piece = memoryview(data)
+        self.pieces.append(piece)
+        self.num_bytes += piece.nbytes
+        return piece.nbytes
+
+    def pad(self) -> None:
+        if self.num_bytes % ALIGNMENT:
+            self.write(_PADDING[: -self.num_bytes % ALIGNMENT])
+
+    def add(self, values: npt.NDArray[np.uint8]) -> int:
+        """Write an aligned piece; return its offset."""
+        begin, end = self.num_bytes, self.num_bytes + values.nbytes
+        padding = _PADDING[: -end % ALIGNMENT]
+        self.pieces += (values.data, padding)
+        self.num_bytes = end + len(padding)
+        return begin
 
 
 class _Packer(pickle.Pickler):
-    """Pickles all but the contents of tensors and arrays, which it collects in `parts`.
+    """Pickles all but the contents of tensors and arrays, which it collects in parts of their own.
 
-    In the stream stands, per tensor, the offset in an area that follows: the stream's only out-of-band buffer.
+    In the stream stands, per tensor or array, the offset in its part, beside the stream's only out-of-band buffer, in
+    whose place `rebuild` gives both.
     """
 
     def __init__(self) -> None:
-        self.stream = _Stream()
-        self.parts: list[tuple[int, npt.NDArray[np.uint8]]] = []
-        self.area_bytes = 0
-        self._area = _Area()
-        self._area_buffer = pickle.PickleBuffer(bytearray(1))
+        self.stream, self.tensors, self.arrays = _Part(), _Part(), _Part()
+        self._memories = _Placeholder()
+        self._out_of_band = pickle.PickleBuffer(bytearray(1))
         # True keeps a buffer in the stream. Not a method of self: that cycle would keep the samples until a collection.
-        is_in_band = partial(operator.is_not, self._area_buffer)
+        is_in_band = partial(operator.is_not, self._out_of_band)
         super().__init__(self.stream, protocol=5, buffer_callback=is_in_band)
 
     def reducer_override(self, value: Any) -> Any:
@@ -160,8 +201,8 @@ class _Packer(pickle.Pickler):
             return self._reduce_tensor(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
-        if value is self._area:
-            return _same, (self._area_buffer,)
+        if value is self._memories:
+            return _same, (self._out_of_band,)
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
@@ -172,25 +213,26 @@ class _Packer(pickle.Pickler):
                 "mixed_collate: a tensor was computed under autograd, expected a leaf: no graph crosses processes\n"
                 "  Call .detach() on it, or compute it under torch.no_grad()."
             )
-        offset = self._add(memory_of(tensor).numpy())
-        return _tensor, (self._area, offset, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+        offset = self.tensors.add(memory_of(tensor).numpy())
+        return _tensor, (self._memories, offset, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
 
     def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
         if array.dtype.hasobject:
             return NotImplemented
         row_major = np.ascontiguousarray(array).reshape(-1)
-        offset = self._add(row_major.view(np.uint8)) if array.nbytes else 0
-        return _array, (self._area, offset, array.dtype, array.shape)
-
-    def _add(self, part: npt.NDArray[np.uint8]) -> int:
-        offset = self.area_bytes
-        self.parts.append((offset, part))
-        self.area_bytes = _aligned(offset + part.nbytes)
-        return offset
+        offset = self.arrays.add(row_major.view(np.uint8)) if array.nbytes else 0
+        return _array, (self._memories, offset, array.dtype, array.shape)
 
 
-class _Area:
-    """Stands in the stream for the memory of all tensors."""
+class _Placeholder:
+    """Stands in the stream for the memories that the batch is rebuilt over."""
+
+
+class _Memories(NamedTuple):
+    """What tensors and arrays become views of."""
+
+    tensors: memoryview | torch.UntypedStorage
+    arrays: memoryview
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -200,38 +242,30 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     return row_major.as_strided((row_major.numel(),), (1,)).view(torch.uint8)
 
 
-def _same(area: memoryview) -> memoryview:
-    return area
+def _same(memories: _Memories) -> _Memories:
+    return memories
 
 
 def _tensor(
-    area: memoryview, offset: int, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool
+    memories: _Memories, offset: int, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool
 ) -> torch.Tensor:
-    count = math.prod(shape)
-    # `frombuffer` refuses to make an empty tensor.
-    flat = torch.frombuffer(area, dtype=dtype, count=count, offset=offset) if count else torch.empty(0, dtype=dtype)
-    tensor = flat if len(shape) == 1 else flat.reshape(shape)
+    memory = memories.tensors
+    if isinstance(memory, torch.UntypedStorage):
+        # Not a slice of one tensor: all its slices count their changes as one, so that after a change of one of them
+        # autograd would refuse what it has saved of another.
+        tensor = torch.empty(0, dtype=dtype, device="cpu")
+        strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+        tensor.set_(memory, offset // dtype.itemsize, shape, strides)
+    elif 0 in shape:  # which `frombuffer` refuses to make
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+    else:
+        flat = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset)
+        tensor = flat if len(shape) == 1 else flat.reshape(shape)
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _array(area: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    return np.ndarray(shape, dtype, buffer=area, offset=offset) if 0 not in shape else np.empty(shape, dtype)
-
-
-def _pieces(packer: _Packer) -> tuple[list[memoryview], int]:
-    """All that is to be copied, one after another, padding included; and where the tensors begin."""
-    end = sum(chunk.nbytes for chunk in packer.stream.chunks)
-    stream_bytes = _aligned(end)
-    pieces = [*packer.stream.chunks, _PADDING[: stream_bytes - end]]
-    end = 0
-    for offset, part in packer.parts:
-        pieces += [_PADDING[: offset - end], part.data]
-        end = offset + part.nbytes
-    return [*pieces, _PADDING[: packer.area_bytes - end]], stream_bytes
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+def _array(memories: _Memories, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    return np.ndarray(shape, dtype, buffer=memories.arrays, offset=offset) if 0 not in shape else np.empty(shape, dtype)
 
 
 def _note_culprit(error: Exception, samples: list[dict[str, Any]]) -> None:

@@ -386,7 +386,7 @@ def sum_up(forth: Any, back: Any) -> None:
 
 def fill_some(keeps: bool, segment: segments.Segment, pieces: list[memoryview]) -> None:
     """From sample 9 on, the next segment of that kind is too much for its worker: a new one, or one lent before."""
-    if segment.is_new == keeps and int(pieces[-2].cast("B")[0]) >= 9:
+    if segment.is_new == keeps and int(max(pieces, key=lambda piece: piece.nbytes).cast("B")[0]) >= 9:
         segment.memory[0] = 1
         segment.memory[64:80_000] = 255
         os.kill(os.getpid(), signal.SIGKILL)
