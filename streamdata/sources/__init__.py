@@ -11,8 +11,10 @@ A process function is one of three kinds:
 - stream, `process_fn`: `fn(iterator of records) -> iterator of samples`, which holds nothing from one burst to the
   next;
 - stateful stream: one that does, and has `state_dict()` (small JSON, with `"rewind": n`, how many of the last records
-  it still needs) and `load_state_dict(state)`. Its state is created in `__call__`, since each lane works on a shallow
-  copy.
+  it still needs) and `load_state_dict(state)`.
+
+A lane works on a copy of its stream function from each start: lists, dicts, sets and deques are the copy's own, other
+objects that it holds something in are to be made in `__call__`.
 
 A record that a function sees carries its fields, `__url__` and `__key__` or `__index__`, and draws its randomness from
 `record_rng(record)`.

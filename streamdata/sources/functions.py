@@ -1,7 +1,7 @@
 """Process functions: from records to samples, with a cursor after each sample from which the rest can be had again.
 
 1. records → `call_per_record` (`single_process_fn`) → samples, or the records of
-2. records → `Bursts` (`process_fn`, also `customized_yield_fn` over a merged stream) → samples
+2. records → `Bursts` (`process_fn`, also `customized_yield_fn` over a merged stream) → samples, by a `fresh` function
 """
 
 import copy
@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from streamdata.errors import StateError
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import Record, Sample, place_of
+from streamdata.sources.starts import fresh, is_stateful
 from streamdata.sources.tally import Tally
 
 PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
@@ -251,15 +252,15 @@ class Bursts(Generic[Mark]):
             raise
 
     def _outputs(self) -> Iterator[Sample]:
-        function = self._function
-        if hasattr(function, "state_dict") and hasattr(function, "load_state_dict"):
-            # A copy for each lane and each start: two lanes in one process must not share what they hold.
-            function = self.feed.stateful = copy.copy(function)
+        function: Any = fresh(self._function, f"source {self._tally.name!r}: {self._what}")
+        if is_stateful(function):
+            self.feed.stateful = function
             if self._state is not None:
                 function.load_state_dict(copy.deepcopy(self._state))  # it may keep and change what it is given
                 self.feed.state = self._state
         self._state = None
-        return iter(function(self.feed))
+        outputs: Iterator[Sample] = iter(function(self.feed))
+        return outputs
 
     def _check_end(self) -> None:
         if self.feed.error is not None:

@@ -54,7 +54,7 @@ class TextJsonlProcessFnBuilder:
         Raises:
             ValueError: a record has no text, or the tokenizer no end-of-sequence token.
         """
-        # Made here, not in the constructor: lanes work on shallow copies, which would share it.
+        # Made here, not in the constructor: lanes work on copies, which would share it.
         skip = self._held_at_start["offset"]
         self._packer = RowPacker(self.max_sequence_length, end_token(self.tokenizer_name), skip)
         return self._rows(self._packer, records)

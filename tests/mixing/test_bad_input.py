@@ -324,13 +324,16 @@ def test_a_stream_function_cannot_swallow_an_error_of_its_records():
 class Rewinds:
     """A stateful function that asks for more records than it pulled."""
 
+    rewind = 0
+
     def state_dict(self):
-        return {"rewind": 5}
+        return {"rewind": self.rewind}
 
     def load_state_dict(self, state):
         pass
 
     def __call__(self, records):
+        self.rewind = 5
         yield from records
 
 
