@@ -2,13 +2,19 @@
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError
 from streamdata.text import Row, RowPacker, end_token, tokenize, tokenizer_fingerprint
+from streamdata.text.packing import IGNORED_LABEL
+
+if TYPE_CHECKING:
+    import torch
+
+Labels = Literal["unshifted", "shifted"]
 
 _NOTHING_HELD = {"rewind": 0, "offset": 0}
 
@@ -17,13 +23,14 @@ class TextJsonlProcessFnBuilder:
     """Packs documents into rows of one length: a stateful stream function, from records to samples.
 
     Documents follow each other without a gap, each ended by the tokenizer's end-of-sequence token, over shards, epochs
-    and resumes; every token of that stream is in exactly one row. A sample holds four tensors of shape
+    and resumes; every token of that stream is in exactly one row. A sample holds tensors of shape
     (max_sequence_length,):
 
     - `tokens` int64;
-    - `labels` int64, the stream shifted by one, beyond the row's end too; -100 where there is no next token;
+    - `target_ids` int64, the stream shifted by one, beyond the row's end too; -100 where there is no next token;
     - `loss_mask` bool, False exactly there: in the padding that ends a finite stream, and at its last token;
-    - `position_ids` int64, from 0 at each document's start and each row's start (padding counts as a document).
+    - `position_ids` int64, from 0 at each document's start and each row's start (padding counts as a document);
+    - `labels` int64, on request only, since trainers mean two things by the word.
 
     Its state says how many of the last records are still needed and where in the first of them the next row begins.
 
@@ -31,20 +38,30 @@ class TextJsonlProcessFnBuilder:
         max_sequence_length: tokens per row.
         tokenizer_name: a local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
         text_key: the record's field that holds the text, str or UTF-8 bytes.
+        labels: "unshifted" adds `labels` that are the tokens, -100 at padding only, for what shifts them itself, as the
+            models of transformers do: these do not train a row's last target. "shifted" adds `target_ids` by that name.
 
     Raises:
-        ValueError: `max_sequence_length` is not positive.
+        ValueError: `max_sequence_length` is not positive, or there are no such `labels`.
     """
 
-    def __init__(self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text") -> None:
+    def __init__(
+        self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
+    ) -> None:
         if max_sequence_length < 1:
             raise ValueError(
                 f"TextJsonlProcessFnBuilder: max_sequence_length is {max_sequence_length}, expected at least 1\n"
                 "  Set it to the number of tokens in a training row."
             )
+        if labels not in (None, *get_args(Labels)):
+            raise ValueError(
+                f"TextJsonlProcessFnBuilder: labels is {labels!r}, expected one of {get_args(Labels)}\n"
+                "  Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
+            )
         self.max_sequence_length = max_sequence_length
         self.tokenizer_name = tokenizer_name
         self.text_key = text_key
+        self.labels = labels
         self._held_at_start = _NOTHING_HELD
         self._packer: RowPacker | None = None
 
@@ -63,9 +80,20 @@ class TextJsonlProcessFnBuilder:
         for record in records:
             packer.add(self._tokens(record))
             while (row := packer.next_row()) is not None:
-                yield _sample(row)
+                yield self._sample(row)
         if (row := packer.last_row()) is not None:
-            yield _sample(row)
+            yield self._sample(row)
+
+    def _sample(self, row: Row) -> dict[str, "torch.Tensor"]:
+        import torch
+
+        arrays = row._asdict()
+        num_tokens = arrays.pop("num_tokens")
+        if self.labels == "shifted":
+            arrays["labels"] = row.target_ids.copy()
+        elif self.labels == "unshifted":
+            arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _tokens(self, record: dict[str, Any]) -> npt.NDArray[np.int64]:
         text = record.get(self.text_key)
@@ -115,9 +143,3 @@ class TextJsonlProcessFnBuilder:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
-
-
-def _sample(row: Row) -> dict[str, Any]:
-    import torch
-
-    return {name: torch.from_numpy(array) for name, array in row._asdict().items()}

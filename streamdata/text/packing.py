@@ -3,7 +3,7 @@
 documents   a a a   b b b b b   c
 stream      a a a E b b b b b E c E         E ends a document
 tokens      a a a E | b b b b | b E c E     each token once
-labels      a a E b | b b b b | E c E -     the stream shifted by one
+target_ids  a a E b | b b b b | E c E -     the stream shifted by one
 positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 IGNORED_LABEL: Final = -100
-"""The label where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
+"""The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
 
 Tokens = npt.NDArray[np.int64]
 
@@ -23,16 +23,18 @@ class Row(NamedTuple):
     """One row; every array has shape (row_length,)."""
 
     tokens: Tokens
-    labels: Tokens
+    target_ids: Tokens
     loss_mask: npt.NDArray[np.bool_]
     position_ids: Tokens
+    num_tokens: int
+    """How many of `tokens` are the stream's; padding follows."""
 
 
 class RowPacker:
     """Cuts the stream of documents into rows. It holds less than one row and one token between two rows.
 
-    A row is complete with the first token after it, its last label. Each document ends with the end token, the last one
-    too; a document without tokens adds nothing.
+    A row is complete with the first token after it, its last target. Each document ends with the end token, the last
+    one too; a document without tokens adds nothing.
 
     Args:
         row_length: tokens per row.
@@ -77,7 +79,7 @@ class RowPacker:
         self._release()
 
     def next_row(self) -> Row | None:
-        """Takes a row off the stream, or nothing while its last label has not come."""
+        """Takes a row off the stream, or nothing while its last target has not come."""
         return self._take(self._row_length) if self._num_tokens > self._row_length else None
 
     def last_row(self) -> Row | None:
@@ -89,11 +91,12 @@ class RowPacker:
         lengths = [len(piece) for piece in pieces] + [self._row_length - num_tokens]
         missing = np.full(lengths[-1], self._end_token, dtype=np.int64)
         tokens = np.concatenate([*pieces, missing])
-        labels = np.full(self._row_length, IGNORED_LABEL, dtype=np.int64)
-        labels[: num_tokens - 1] = tokens[1:num_tokens]
+        targets = np.full(self._row_length, IGNORED_LABEL, dtype=np.int64)
+        targets[: num_tokens - 1] = tokens[1:num_tokens]
         if self._held:
-            labels[num_tokens - 1] = self._held[0][self._taken]
-        return Row(tokens, labels, labels != IGNORED_LABEL, np.concatenate([np.arange(n) for n in lengths]))
+            targets[num_tokens - 1] = self._held[0][self._taken]
+        positions = np.concatenate([np.arange(n) for n in lengths])
+        return Row(tokens, targets, targets != IGNORED_LABEL, positions, num_tokens)
 
     def _cut(self, num_tokens: int) -> list[Tokens]:
         """Removes the next tokens, as one piece per document."""

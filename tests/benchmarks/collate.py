@@ -21,7 +21,7 @@ class TokenRows:
         return 1_000_000
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"tokens": self.row.clone(), "labels": self.row.clone(), "position_ids": self.row.clone()}
+        return {"tokens": self.row.clone(), "target_ids": self.row.clone(), "position_ids": self.row.clone()}
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:

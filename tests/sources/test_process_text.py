@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.errors import StateError
@@ -99,13 +100,68 @@ def test_packer_rows_are_tensors_of_their_own(tokenizer: str) -> None:
     kinds = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in row.items()}
     assert kinds == {
         "tokens": (torch.int64, (8,)),
-        "labels": (torch.int64, (8,)),
+        "target_ids": (torch.int64, (8,)),
         "loss_mask": (torch.bool, (8,)),
         "position_ids": (torch.int64, (8,)),
     }
-    labels = row["labels"].clone()
+    targets = row["target_ids"].clone()
     row["tokens"].zero_()
-    assert torch.equal(row["labels"], labels)
+    assert torch.equal(row["target_ids"], targets)
+
+
+def rows_with(labels: str | None, tokenizer: str) -> dict[str, torch.Tensor]:
+    """A batch of three rows of 8, of a finite stream; the last one ends with padding."""
+    texts = ["the cat sat", "on the mat", "the cat sat on the cat", "mat"]
+    function = TextJsonlProcessFnBuilder(8, tokenizer, labels=labels)  # type: ignore[arg-type]
+    rows = [row for row, _ in Driver(function, records_of(texts))]
+    assert (len(rows), not rows[-1]["loss_mask"][-2]) == (3, True)
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def test_labels_come_on_request_only(tokenizer: str) -> None:
+    """As tokens of their own, -100 at padding alone; or as the targets."""
+    assert "labels" not in rows_with(None, tokenizer)
+    shifted, unshifted = (rows_with(labels, tokenizer) for labels in ("shifted", "unshifted"))
+    assert torch.equal(shifted["labels"], shifted["target_ids"])
+    num_tokens = int(unshifted["loss_mask"].sum()) + 1  # all but the stream's last token have a target
+    flat = unshifted["labels"].flatten()
+    assert torch.equal(flat[:num_tokens], unshifted["tokens"].flatten()[:num_tokens])
+    assert set(flat[num_tokens:].tolist()) == {-100}
+
+
+def test_a_model_of_transformers_trains_unshifted_labels_on_the_next_token(tokenizer: str) -> None:
+    """It shifts them: its loss is that of the targets within the row; of shifted ones it would be another."""
+    model = tiny_llama()
+    rows = rows_with("unshifted", tokenizer)
+    output = model(input_ids=rows["tokens"], labels=rows["labels"])
+    next_tokens = cross_entropy(output.logits[:, :-1].flatten(0, 1), rows["target_ids"][:, :-1].flatten())
+    assert torch.allclose(output.loss, next_tokens)
+    assert not torch.allclose(model(input_ids=rows["tokens"], labels=rows["target_ids"]).loss, next_tokens, rtol=0.01)
+
+
+def test_a_model_that_takes_shifted_labels_trains_every_target(tokenizer: str) -> None:
+    """The first token of the next row too."""
+    rows = rows_with("shifted", tokenizer)
+    output = tiny_llama()(input_ids=rows["tokens"], labels=rows["labels"], shift_labels=rows["labels"])
+    targets = rows["target_ids"][rows["loss_mask"]]
+    assert torch.allclose(output.loss, cross_entropy(output.logits[rows["loss_mask"]], targets))
+
+
+def tiny_llama() -> Any:
+    """A model of transformers with two layers, and weights large enough to tell tokens apart."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # seconds, which only these tests are to take
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return LlamaForCausalLM(LlamaConfig(vocab_size=400, initializer_range=0.5, **sizes)).eval()
+
+
+@pytest.mark.parametrize("labels", ["Shifted", "", True])
+def test_packer_refuses_unknown_labels(labels: Any) -> None:
+    """At construction."""
+    with pytest.raises(ValueError, match=r"labels is .*, expected one of \('unshifted', 'shifted'\)\n.*transformers"):
+        TextJsonlProcessFnBuilder(8, "any", labels=labels)
 
 
 def test_packer_state_is_small_json_without_payload(tokenizer: str) -> None:
@@ -190,7 +246,7 @@ def test_packer_refuses_rows_of_no_length() -> None:
 
 
 def test_packer_loses_no_token_between_shards_and_epochs_and_over_resumes(tokenizer: str, tmp_path: Path) -> None:
-    """The rows, side by side, are the endless stream of documents; labels are that stream shifted, beyond rows too."""
+    """The rows, side by side, are the endless stream of documents; targets are that stream shifted, beyond rows too."""
     texts = ["the cat", "sat on", "the mat the cat", "o", "on the mat"]
     for shard, part in enumerate((texts[:2], texts[2:])):
         (tmp_path / f"{shard}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
@@ -208,5 +264,5 @@ def test_packer_loses_no_token_between_shards_and_epochs_and_over_resumes(tokeni
             states = json.loads(json.dumps({**states, **to_state(row)}))
     length, stream = len(rows) * 7, epoch * 9
     assert [token for row in rows for token in row["tokens"].tolist()] == stream[:length]
-    assert [label for row in rows for label in row["labels"].tolist()] == stream[1 : length + 1]
+    assert [target for row in rows for target in row["target_ids"].tolist()] == stream[1 : length + 1]
     assert all(row["loss_mask"].all() for row in rows)

@@ -37,18 +37,19 @@ def test_every_token_is_in_exactly_one_row(documents: list[list[int]], row_lengt
     assert tokens[: len(expected)] == expected
     assert len(rows) == -(-len(expected) // row_length)
     assert set(tokens[len(expected) :]) <= {END}
-    assert all(array.shape == (row_length,) for row in rows for array in row)
+    assert all(array.shape == (row_length,) for row in rows for array in row[:-1])
+    assert sum(row.num_tokens for row in rows) == len(expected)
 
 
 @given(documents_of, st.integers(1, 9))
-def test_labels_are_the_stream_shifted_by_one(documents: list[list[int]], row_length: int) -> None:
+def test_targets_are_the_stream_shifted_by_one(documents: list[list[int]], row_length: int) -> None:
     """Beyond the row's end too; only the last token and the padding have none, and are not trained."""
     rows = pack(documents, row_length)
-    labels = np.concatenate([row.labels for row in rows]).tolist() if rows else []
+    targets = np.concatenate([row.target_ids for row in rows]).tolist() if rows else []
     mask = np.concatenate([row.loss_mask for row in rows]).tolist() if rows else []
     successors = stream(documents)[1:]
-    assert labels == successors + [IGNORED_LABEL] * (len(labels) - len(successors))
-    assert mask == [True] * len(successors) + [False] * (len(labels) - len(successors))
+    assert targets == successors + [IGNORED_LABEL] * (len(targets) - len(successors))
+    assert mask == [True] * len(successors) + [False] * (len(targets) - len(successors))
 
 
 @given(documents_of, st.integers(1, 9))
@@ -66,7 +67,7 @@ def test_rows_look_as_documented() -> None:
     """Three documents of 3, 5 and 1 tokens in rows of 4."""
     rows = pack([[1, 1, 1], [2, 2, 2, 2, 2], [3]], 4)
     assert [row.tokens.tolist() for row in rows] == [[1, 1, 1, 0], [2, 2, 2, 2], [2, 0, 3, 0]]
-    assert [row.labels.tolist() for row in rows] == [[1, 1, 0, 2], [2, 2, 2, 2], [0, 3, 0, -100]]
+    assert [row.target_ids.tolist() for row in rows] == [[1, 1, 0, 2], [2, 2, 2, 2], [0, 3, 0, -100]]
     assert [row.position_ids.tolist() for row in rows] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 0, 1]]
 
 
@@ -74,7 +75,8 @@ def test_the_last_row_is_padded_and_its_padding_is_not_trained() -> None:
     """Two tokens and their end in a row of 5."""
     (row,) = pack([[1, 2]], 5)
     assert row.tokens.tolist() == [1, 2, END, END, END]
-    assert row.labels.tolist() == [2, END, -100, -100, -100]
+    assert row.target_ids.tolist() == [2, END, -100, -100, -100]
+    assert row.num_tokens == 3
     assert row.loss_mask.tolist() == [True, True, False, False, False]
 
 
