@@ -18,9 +18,9 @@ from streamdata.run import Lane
 MAX_WORKERS: Final = 256
 """DataLoader workers of one rank."""
 
-_PASS, _VERSION = 0, 1
-_LANES, _FIELDS = 2, 5
-_OF_VERSION, _BEGUN, _ENDED, _ITERATIONS, _BATCHES = range(_FIELDS)
+_PASS, _PASSES_SET, _VERSION = range(3)
+_LANES, _FIELDS = 3, 6
+_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES = range(_FIELDS)
 
 
 class Control:
@@ -48,6 +48,7 @@ class Control:
     def epoch_pass(self, value: int) -> None:
         self.own()
         self._memory[_PASS] = value + 1
+        self._memory[_PASSES_SET] += 1
 
     @property
     def version(self) -> int:
@@ -77,12 +78,12 @@ class Control:
             rank=f"{self._name}/{lane.dp_rank}",
             worker=lane.worker,
             iteration=int(notes[_ITERATIONS]),
-            was_left=bool(notes[_BEGUN] == epoch_pass + 1),
-            # Who names the pass left the one before on purpose.
+            # Who names the pass after an iteration left that one on purpose.
+            was_left=bool(notes[_BEGUN] == epoch_pass + 1 and notes[_OF_PASSES_SET] == self._memory[_PASSES_SET]),
             batches_before=0 if notes[_BEGUN] or self.epoch_pass is not None else int(notes[_BATCHES]),
             epoch_pass=epoch_pass,
         )
-        notes[_BEGUN], notes[_BATCHES] = epoch_pass + 1, 0
+        notes[_OF_PASSES_SET], notes[_BEGUN], notes[_BATCHES] = self._memory[_PASSES_SET], epoch_pass + 1, 0
         notes[_OF_VERSION] = version + 1  # last: until then the notes of an earlier version do not count
         return beginning
 

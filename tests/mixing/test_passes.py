@@ -112,6 +112,15 @@ def test_one_that_was_left_begins_again_where_it_began(make, num_workers):
         assert [plain(batch) for batch in loaded(dataset, num_workers, 4)] == of_pass(make, 1, num_workers)
 
 
+def test_who_names_the_pass_again_is_not_warned():
+    """It was left on purpose, and begins at its start."""
+    dataset, firsts = flat(), []
+    for _ in range(3):
+        dataset.set_epoch(2)
+        firsts.append([plain(sample) for sample in islice(dataset, 9)])
+    assert firsts[0] == firsts[1] == firsts[2]
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_trainer_is_told_once_that_an_iteration_was_left(persistent):
     """Though each worker finds it, and it is said in the trainer's process: again for each that was left."""
