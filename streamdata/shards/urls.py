@@ -1,23 +1,34 @@
 """Which shards a recipe means: `braces, globs, directories, lists → sorted urls`."""
 
+import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
 
 import fsspec
 from braceexpand import braceexpand
 
-from streamdata.shards.storage import is_pipe, is_remote, local_path
+from streamdata.shards.listing import files_in, files_matching, is_folder, is_glob
+from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
 
+logger = logging.getLogger(__name__)
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _COMPRESSED = (".gz", ".tgz", ".zst")
 _SIDECAR = ".meta.jsonl"
 _COPIES = re.compile(r"(.+)\*([0-9]+)")
 _ALLOW_PIPES = "STREAMDATA_ALLOW_PIPES"
+_COMPRESSION = r"\.(7z|br|bz2|gz|gzip|lz4|lzma|sz|xz|z|zip|zst|zstd)"
+_SPELLINGS = {
+    ".tar": re.compile(rf"\.(tar({_COMPRESSION})?|taz|tbz|tbz2|tgz|tlz|txz|tzst)\Z", re.IGNORECASE),
+    ".jsonl": re.compile(rf"\.((jsonl|jsonlines|ldjson|ndjson)({_COMPRESSION})?|json{_COMPRESSION})\Z", re.IGNORECASE),
+    ".parquet": re.compile(rf"\.(parquet|parq|pq)({_COMPRESSION})?\Z", re.IGNORECASE),
+}
+"""By a suffix that a source takes: how files of the same kind are called. A lone .json may be anything."""
+_MAX_NAMED = 10
+_MAX_FOLDERS = 50
 
 
 def is_sequential(url: str) -> bool:
@@ -31,14 +42,16 @@ def expand(
     """The urls of all shards, sorted, as the recipe spells them.
 
     Args:
-        path: Brace expressions, globs and directories (their shards, not those of their subdirectories): a list, or
-            one text with commas between them (outside braces). Names that are spelt out need no suffix.
+        path: Brace expressions, globs (see `listing`) and directories with all that is below them: a list, or one text
+            with commas between them (outside braces). `~` is the home directory. Names that are spelt out need no
+            suffix.
         suffixes: Suffixes of shards, for globs and directories. Sidecars (.meta.jsonl) and hidden files are left out.
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        ValueError: A shard is named twice, a pattern is empty, or a pipe is named without leave.
+        ValueError: A shard is named twice, a pattern is empty, or finds shards by names that the source does not take,
+            or a pipe is named without leave.
     """
     found: dict[str, tuple[str, str]] = {}  # place → url, pattern
     copies: dict[str, int] = {}
@@ -54,7 +67,22 @@ def expand(
             copies[url] = count
     if not found:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
-    return sorted(url for url, _ in found.values() for _ in range(copies[url]))
+    urls = sorted(url for url, _ in found.values() for _ in range(copies[url]))
+    _log_folders(urls)
+    return urls
+
+
+def expand_home(url: str) -> str:
+    """A local path that begins with `~` or `~user`, from the root; others as they are."""
+    path = local_path(url)
+    return url[: len(url) - len(path)] + os.path.expanduser(path) if path.startswith("~") else url
+
+
+def _log_folders(urls: list[str]) -> None:
+    counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
+    named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
+    rest = ", …" if len(counts) > _MAX_FOLDERS else ""
+    logger.info("shards: %d, by folder (%d): %s", len(urls), len(counts), ", ".join(named) + rest)
 
 
 def _patterns(
@@ -74,14 +102,14 @@ def _patterns(
 def _listed(path: str | Sequence[str]) -> list[str]:
     if not isinstance(path, str):
         patterns = list(path)
-    elif not path or is_pipe(path) or (not is_remote(path) and os.path.exists(local_path(path))):
+    elif not path or is_pipe(path) or (not is_remote(path) and os.path.exists(local_path(expand_home(path)))):
         patterns = [path] if path else []
     else:
         patterns = [pattern.strip() for pattern in split_commas(path)]
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise ValueError(f"shards: expected the text of a pattern, got {pattern!r} in {path!r}\n  Remove it.")
-    return patterns
+    return [expand_home(pattern) for pattern in patterns]
 
 
 def split_commas(text: str) -> list[str]:
@@ -105,78 +133,56 @@ def _expand_pattern(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
             )
         return list(braceexpand(pattern))
     is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
-    pieces = [pattern] if is_literal else braceexpand(pattern)
+    pieces = [pattern] if is_literal else map(expand_home, braceexpand(pattern))
     return [url for piece in pieces for url in _expand_piece(pattern, piece, suffixes)]
 
 
 def _expand_piece(pattern: str, piece: str, suffixes: tuple[str, ...]) -> list[str]:
     """The urls of one glob, directory or file."""
-    matches = _matches(piece)
-    if matches is None:
-        if _is_folder(piece, suffixes):
-            return _directory(pattern, piece, suffixes)
-        if is_remote(piece) or Path(local_path(piece)).is_file():
-            return [piece]  # a remote file is not looked for until its index is: that would be a request for each
-        raise _matches_nothing(pattern, piece, "a file or directory", "none")
-    found: list[str] = []
-    for match in matches:
-        if _is_folder(match, suffixes):
-            found += _shards_in(match, suffixes)
-        elif _is_shard(match, suffixes):
-            found.append(match)
-    if not found:
-        got = f"{len(matches)} files, none of them one" if matches else "nothing"
+    if is_glob(piece):
+        files = files_matching(piece)
+        if shards := _shards_of(pattern, files, suffixes):
+            return shards
+        got = f"{len(files)} files, none of them one" if files else "nothing"
         raise _matches_nothing(pattern, piece, f"shards ({', '.join(suffixes)})", got)
-    return found
-
-
-def _matches(piece: str) -> list[str] | None:
-    """The sorted urls that a glob matches; None where it is no glob."""
-    if not is_remote(piece):
-        path = local_path(piece)
-        scheme = piece[: len(piece) - len(path)]
-        is_glob = has_magic(path) and not os.path.lexists(path)
-        return sorted(scheme + match for match in glob(path)) if is_glob else None
-    in_query = piece.startswith(("http://", "https://"))  # where a question mark begins a query
-    if "*" not in piece and (in_query or not has_magic(piece)):
-        return None
-    filesystem, path = fsspec.core.url_to_fs(piece)
-    return sorted(_spelt(filesystem, match) for match in filesystem.glob(path))
-
-
-def _is_folder(url: str, suffixes: tuple[str, ...]) -> bool:
-    if not is_remote(url):
-        return Path(local_path(url)).is_dir()
-    if url.endswith(suffixes):  # to ask would be a request for each
-        return False
-    filesystem, path = fsspec.core.url_to_fs(url)
-    return bool(filesystem.isdir(path))
-
-
-def _spelt(filesystem: Any, path: str) -> str:
-    return str(filesystem.unstrip_protocol(path))
+    if is_remote(piece) and piece.endswith(suffixes):  # to ask what it is would be a request for each
+        return [piece]
+    if is_folder(piece):
+        return _directory(pattern, piece, suffixes)
+    if is_remote(piece) or Path(local_path(piece)).is_file():
+        return [piece]
+    raise _matches_nothing(pattern, piece, "a file or directory", "none")
 
 
 def _directory(pattern: str, folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    found = _shards_in(folder, suffixes) if is_remote(folder) or Path(local_path(folder)).is_dir() else []
+    found = _shards_of(pattern, files_in(folder), suffixes)
     if not found:
         raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(suffixes)})", "none")
     return found
 
 
-def _shards_in(folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    if is_remote(folder):
-        filesystem, path = fsspec.core.url_to_fs(folder)
-        listed = filesystem.ls(path, detail=True) if filesystem.isdir(path) else []
-        names = [_spelt(filesystem, entry["name"]) for entry in listed if entry["type"] == "file"]
-    else:
-        with os.scandir(local_path(folder)) as entries:
-            names = [os.path.join(folder, entry.name) for entry in entries if entry.is_file()]
-    return sorted(name for name in names if _is_shard(name, suffixes))
+def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> list[str]:
+    """Those of the files that are shards.
+
+    Raises:
+        ValueError: There are more of the same kind, by names that the source does not take.
+    """
+    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(_SIDECAR)]
+    shards = [url for url in visible if url.endswith(suffixes)]
+    spellings = [spelling for suffix, spelling in _SPELLINGS.items() if suffix in suffixes]
+    others = [url for url in visible if not url.endswith(suffixes) and _is_spelt(base_name(url), spellings)]
+    if others:
+        named = ", ".join(repr(url) for url in others[:_MAX_NAMED]) + (", …" if len(others) > _MAX_NAMED else "")
+        raise ValueError(
+            f"shards: pattern '{pattern}': expected shards that end in {' or '.join(suffixes)}, got {len(shards)} of "
+            f"them, and {len(others)} of the same kind by other names: {named}\n"
+            f"  Rename or convert them; to leave them out, write a glob such as '**/*{suffixes[0]}'."
+        )
+    return shards
 
 
-def _is_shard(url: str, suffixes: tuple[str, ...]) -> bool:
-    return url.endswith(suffixes) and not url.endswith(_SIDECAR) and not url.rpartition("/")[2].startswith(".")
+def _is_spelt(name: str, spellings: Sequence[re.Pattern[str]]) -> bool:
+    return ".meta." not in name.lower() and any(spelling.search(name) for spelling in spellings)
 
 
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:
@@ -192,5 +198,5 @@ def _place(url: str) -> str:
         return url
     if is_remote(url):
         filesystem, path = fsspec.core.url_to_fs(url)
-        return _spelt(filesystem, path)
+        return str(filesystem.unstrip_protocol(path))
     return os.path.abspath(local_path(url))

@@ -9,7 +9,7 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
-from streamdata.shards.urls import is_sequential
+from streamdata.shards.urls import expand_home, is_sequential
 from streamdata.sources.functions import PerRecordFn
 from streamdata.sources.process_image import open_image
 from streamdata.sources.source import Record
@@ -22,7 +22,7 @@ class ImageJsonlDataset:
     PIL image under `image`. The lines' offsets are indexed on disk, so that nothing grows with their number.
 
     Args:
-        jsonl_path: The JSONL file.
+        jsonl_path: The JSONL file; `~` is the home directory.
         single_process_fn: A function of one record.
 
     Raises:
@@ -37,8 +37,9 @@ class ImageJsonlDataset:
                 f"ImageJsonlDataset: expected a JSONL file any line of which can be read, got {jsonl_path!r}\n"
                 "  Decompress it, or read it by JsonlIterableDataset with a process function that opens the images."
             )
-        self._path = local_path(jsonl_path)
-        self._lines = JsonlShards([jsonl_path])
+        url = expand_home(jsonl_path)
+        self._path = local_path(url)
+        self._lines = JsonlShards([url])
         self._length = int(self._lines.num_records[0])
 
     def __len__(self) -> int:

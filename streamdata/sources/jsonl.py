@@ -15,7 +15,7 @@ class JsonlIterableDataset(ShardDataset):
     Blank lines are skipped and counted. `.jsonl.gz` and `.jsonl.zst` are read from their start.
 
     Args:
-        path: A brace expression, a glob, a directory, a list of these, or several joined by commas.
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
         process_fn: A stream function, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
         block_size: The most records that are dealt to a lane at once.

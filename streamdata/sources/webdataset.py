@@ -16,11 +16,11 @@ class MetaDistributedWebDataset(ShardDataset):
     base name, lower-cased. See https://github.com/webdataset/webdataset for the convention.
 
     Args:
-        path: A brace expression, a glob, a directory, a list of these, or several joined by commas.
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
         process_fn: A stream function, see `streamdata.sources`.
         meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
             missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
-        include_dirs: Further directories; `dir*3` reads its shards three times per epoch.
+        include_dirs: Further directories, with all below them; `dir*3` reads its shards three times per epoch.
         single_process_fn: A function of one record, called first.
         block_size: The most records that are dealt to a lane at once.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps the order inside blocks.

@@ -1,3 +1,4 @@
+import logging
 import os
 from pathlib import Path
 
@@ -31,9 +32,10 @@ def tree(tmp_path, monkeypatch):
         ("{a,b}/0.tar", ["a/0.tar", "b/0.tar"]),
         ("a/?.tar", ["a/0.tar", "a/1.tar"]),
         ("a/*", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "a/sub/9.tar"]),
-        ("a", ["a/0.tar", "a/1.tar", "a/2.tar.gz"]),
-        ("a/", ["a/0.tar", "a/1.tar", "a/2.tar.gz"]),
-        ("[ab]", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "b/0.tar"]),
+        ("a", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "a/sub/9.tar"]),
+        ("a/", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "a/sub/9.tar"]),
+        ("a/*.tar*", ["a/0.tar", "a/1.tar", "a/2.tar.gz"]),
+        ("[ab]", ["a/0.tar", "a/1.tar", "a/2.tar.gz", "a/sub/9.tar", "b/0.tar"]),
         ("{a,b}/[0].tar", ["a/0.tar", "b/0.tar"]),
         ("b/0.tar, a/{1,0}.tar", ["a/0.tar", "a/1.tar", "b/0.tar"]),
         (["b/0.tar", "a/0.tar"], ["a/0.tar", "b/0.tar"]),
@@ -94,7 +96,7 @@ def test_a_shard_in_path_and_include_dirs_is_an_error(tree):
 def test_include_dirs_give_copies(tree, folders):
     """'*n' gives each shard n times, beside the others."""
     urls = expand([], TAR_SUFFIXES, folders)
-    assert urls == [*["a/0.tar"] * 2, *["a/1.tar"] * 2, *["a/2.tar.gz"] * 2, "b/0.tar"]
+    assert urls == [*["a/0.tar"] * 2, *["a/1.tar"] * 2, *["a/2.tar.gz"] * 2, *["a/sub/9.tar"] * 2, "b/0.tar"]
 
 
 @pytest.mark.parametrize("folder", ["a*0", "nowhere*2", "empty", "b/0.tar"])
@@ -124,16 +126,116 @@ def test_remote_globs_directories_and_braces():
     memory = fsspec.filesystem("memory")
     for name in ("/urls/0.tar", "/urls/1.tar", "/urls/note.txt", "/urls/deep/2.tar"):
         memory.pipe(name, b"")
-    found = ["memory:///urls/0.tar", "memory:///urls/1.tar"]
-    for path in ("memory://urls/*.tar", "memory://urls", "memory://urls/"):
-        assert [url.replace("memory:///", "memory://") for url in expand(path, TAR_SUFFIXES)] == [
-            url.replace("memory:///", "memory://") for url in found
-        ]
+    for path, names in {"*.tar": "01", "": ["0", "1", "deep/2"], "/": ["0", "1", "deep/2"]}.items():
+        found = expand(f"memory://urls/{path}".removesuffix("//"), TAR_SUFFIXES)
+        assert [url.replace("memory:///", "memory://") for url in found] == [f"memory://urls/{n}.tar" for n in names]
     assert expand("memory://urls/{0..1}.tar", TAR_SUFFIXES) == ["memory://urls/0.tar", "memory://urls/1.tar"]
     with pytest.raises(FileNotFoundError, match="got nothing"):
         expand("memory://urls/*.jsonl", TAR_SUFFIXES)
     with pytest.raises(ValueError, match="once"):
         expand("memory://urls/0.tar,memory:///urls/0.tar", TAR_SUFFIXES)
+
+
+NESTED = ("0.jsonl", "a/1.jsonl", "a/b/2.jsonl", "a/b/.h/3.jsonl", ".h/4.jsonl", "c.d/b/5.jsonl.gz", "a/.6.jsonl")
+
+
+@pytest.fixture(params=["local", "memory"])
+def nested(request, tmp_path):
+    """Shards in nested folders, some hidden; the url of the top."""
+    if request.param == "memory":
+        for name in NESTED:
+            fsspec.filesystem("memory").pipe(f"/nested/{name}", b"{}\n")
+        return "memory:///nested"
+    for name in NESTED:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}\n")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "numbers"),
+    [
+        *(("", "0125"), ("/", "0125"), ("/**", "0125"), ("/*", "0125"), ("/**/*.jsonl", "012"), ("/**/*.gz", "5")),
+        *(("/*/", "125"), ("/**/", "0125"), ("/*/*.jsonl", "1"), ("/**/b/*", "25"), ("/**/b", "25"), ("/?/**", "12")),
+        *(("/a/**/*.jsonl", "12"), ("/[!a]*/**", "5"), ("/**/**/2.jsonl", "2"), ("/*/b/?.jsonl", "2")),
+        *(("/.h/*", "4"), ("/.h", "4"), ("/.*/*", "4"), ("/**/.h/*.jsonl", "34"), ("/{a,.h}/*.jsonl", "14")),
+    ],
+)
+def test_folders_and_globs_reach_all_depths(nested, path, numbers):
+    """The same files locally and remote; hidden names are found by what begins with a dot alone."""
+    found = expand(nested + path, JSONL_SUFFIXES)
+    assert sorted(url.removeprefix(nested + "/") for url in found) == sorted(NESTED[int(n)] for n in numbers)
+    assert found == sorted(found)
+
+
+def test_a_recursive_glob_in_the_present_folder(tree):
+    """Without a folder before it, and spelt without one."""
+    assert expand("**/?.tar", TAR_SUFFIXES) == ["a/0.tar", "a/1.tar", "a/sub/9.tar", "b/0.tar"]
+
+
+def test_linked_folders_are_left_out_with_a_warning_unless_they_are_spelt_out(tree, caplog):
+    """They may lead to the same shards again, or in a circle; linked files are read."""
+    (tree / "b/link").symlink_to(tree / "a")
+    (tree / "b/circle").symlink_to(tree / "b")
+    (tree / "b/1.tar").symlink_to(tree / "a/1.tar")
+    for path in ("b", "b/**", "b/*", "[b]"):
+        caplog.clear()
+        assert expand(path, TAR_SUFFIXES) == ["b/0.tar", "b/1.tar"]
+        assert "2 folders are symbolic links and left out: b/circle, b/link; name them to read them" in caplog.text
+    linked = ["b/link/0.tar", "b/link/1.tar"]
+    assert expand("b/link/?.tar", TAR_SUFFIXES) == expand("[b]/link/?.tar", TAR_SUFFIXES) == linked
+
+
+def test_a_tilde_is_the_home_folder(tree, monkeypatch):
+    """In names, folders, globs, lists, braces and include_dirs."""
+    monkeypatch.setenv("HOME", str(tree))
+    both = [f"{tree}/a/0.tar", f"{tree}/b/0.tar"]
+    for path in ("~/a/0.tar,~/b", ["~/b/*", "~/a/[0].tar"], "{~/a/0.tar,~/b/0.tar}"):
+        assert expand(path, TAR_SUFFIXES) == both
+    assert expand("file://~/b", TAR_SUFFIXES, "~/empty/../c*2")[-1] == f"file://{tree}/b/0.tar"
+
+
+def test_one_line_counts_the_shards_of_each_folder(tree, caplog):
+    """So that a folder which is missing can be seen."""
+    with caplog.at_level(logging.INFO, "streamdata"):
+        expand("a,b/0.tar", TAR_SUFFIXES)
+    assert caplog.messages == ["shards: 5, by folder (3): a 3, a/sub 1, b 1"]
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "name"),
+    [
+        *((JSONL_SUFFIXES, f"x{end}") for end in (".ndjson", ".json.gz", ".jsonl.zstd", ".JSONL", ".jsonl.GZ")),
+        *((JSONL_SUFFIXES, f"x{end}") for end in (".jsonlines.bz2", ".json.zst")),
+        *((TAR_SUFFIXES, f"x{end}") for end in (".TAR", ".tar.xz", ".tar.zstd", ".tbz2", ".Tgz")),
+        *(((".parquet",), f"x{end}") for end in (".PARQUET", ".pq", ".parquet.gz")),
+    ],
+)
+@pytest.mark.parametrize("path", ["d", "d/*", "d/deep/**"])
+def test_shards_by_names_that_are_not_taken_are_an_error(tmp_path, monkeypatch, suffixes, name, path):
+    """They were meant too, so that without them the epoch would be smaller than it looks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d/deep").mkdir(parents=True)
+    (tmp_path / f"d/deep/0{suffixes[0]}").touch()
+    assert len(expand(path, suffixes)) == 1
+    (tmp_path / "d/deep" / name).touch()
+    with pytest.raises(ValueError, match=rf"got 1 of them, and 1 of the same kind by other names: 'd/deep/{name}'"):
+        expand(path, suffixes)
+    assert len(expand(f"d/**/*{suffixes[0]}", suffixes)) == 1
+    (tmp_path / f"d/deep/0{suffixes[0]}").unlink()
+    with pytest.raises(ValueError, match=r"got 0 of them, and 1 of the same kind"):
+        expand(path, suffixes)
+
+
+@pytest.mark.parametrize("suffixes", [JSONL_SUFFIXES, TAR_SUFFIXES, (".parquet",)])
+def test_other_files_beside_shards_are_none(tmp_path, suffixes):
+    """Sidecars, indexes, sums, a lone .json, what is hidden, and shards of other kinds."""
+    for name in (
+        *(f"0{suffixes[0]}", "0.meta.jsonl", "0.META.JSONL", "0.tar.idx", "0.tar.md5", ".0.jsonl.jsonl.index"),
+        *("info.json", "dataset_info.JSON", ".1.ndjson", "2.jsonl.tmp", "README.md", "3.json.sha256", "4.jpg"),
+    ):
+        (tmp_path / name).touch()
+    assert expand(str(tmp_path), suffixes) == [str(tmp_path / f"0{suffixes[0]}")]
 
 
 def test_sequential_shards_are_those_that_are_compressed_or_piped():

@@ -56,3 +56,11 @@ def test_lines_are_not_held_in_memory(tmp_path):
 
     heap_of("warm.jsonl", 10)
     assert heap_of("large.jsonl", 20_000) < heap_of("small.jsonl", 200) + 4096
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    """For the lines and for the images beside them."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "0.jpg").write_bytes(jpeg(0, size=9))
+    (tmp_path / "all.jsonl").write_text('{"imagepath": "0.jpg"}\n')
+    assert ImageJsonlDataset("~/all.jsonl")[0]["image"].size == (9, 9)

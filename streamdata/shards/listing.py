@@ -1,0 +1,146 @@
+"""Which files there are: `folder or glob → urls of files`, by the same rules on a local disk and through fsspec.
+
+- `*`, `?` and `[…]` stand for what is within one name, `**` for any number of folders, none included.
+- A folder stands for all files below it, also one that a glob matches.
+- A name that begins with a dot is hidden: it is found only by a part of a glob that begins with one too.
+- A folder that is a symbolic link is followed where it is spelt out. Where it would have to be found it is left out,
+  with a warning: it may lead to what is found anyway, or in a circle.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import fsspec
+
+from streamdata.shards.storage import is_remote, local_path
+
+logger = logging.getLogger(__name__)
+_ANY_FOLDERS = "**"
+_MAGIC = re.compile(r"[*?\[]")
+_HTTP = ("http://", "https://")  # where a question mark begins a query
+_MAX_NAMED = 5
+Names = tuple[str, ...]
+"""Names of folders, and perhaps of a file at the end, each in the one before it."""
+
+
+def is_glob(url: str) -> bool:
+    """Whether the url stands for whatever it matches; a local file that is called so is none."""
+    if is_remote(url):
+        return "*" in url or (not url.startswith(_HTTP) and _MAGIC.search(url) is not None)
+    return _MAGIC.search(local_path(url)) is not None and not os.path.lexists(local_path(url))
+
+
+def is_folder(url: str) -> bool:
+    """Whether there is a folder at the url."""
+    if not is_remote(url):
+        return os.path.isdir(local_path(url))
+    filesystem, path = _fresh(url)
+    return bool(filesystem.isdir(path))
+
+
+def files_in(folder: str) -> list[str]:
+    """The urls of all files below a folder, sorted."""
+    return _found(folder if folder.endswith("/") else f"{folder}/", ())
+
+
+def files_matching(pattern: str) -> list[str]:
+    """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
+    magic = "*" if pattern.startswith(_HTTP) else "*?["
+    first = min(place for place in map(pattern.find, magic) if place >= 0)
+    root = pattern[: pattern.rfind("/", 0, first) + 1]
+    parts = [part for part in pattern[len(root) :].split("/") if part]
+    if pattern.endswith(("/", _ANY_FOLDERS)):  # folders, which stand for what is below them
+        parts += [_ANY_FOLDERS, "*"]
+    if pattern.startswith(_HTTP):
+        parts = [part.replace("?", "[?]") for part in parts]
+    return _found(root, tuple(parts))
+
+
+def _found(root: str, parts: Names) -> list[str]:
+    return sorted(_remote(root, parts) if is_remote(root) else _local(root, parts))
+
+
+def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool:
+    """Whether a file of these names is meant; with `leads_on`, whether files in a folder of these names may be."""
+    if not parts:
+        return not any(map(_is_hidden, names))
+    if not names:
+        return leads_on
+    name, part = names[0], parts[0]
+    if part == _ANY_FOLDERS:
+        is_inside = not _is_hidden(name) and _fits(names[1:], parts, leads_on=leads_on)
+        return is_inside or _fits(names, parts[1:], leads_on=leads_on)
+    is_meant = fnmatchcase(name, part) and (part.startswith(".") or not _is_hidden(name))
+    return is_meant and _fits(names[1:], parts[1:], leads_on=leads_on)
+
+
+def _is_spelt_out(names: Names, parts: Names) -> bool:
+    """Whether a glob says the last of the names itself."""
+    return _ANY_FOLDERS not in parts[: len(names)] and parts[len(names) - 1 : len(names)] == names[-1:]
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _local(root: str, parts: Names) -> Iterator[str]:
+    """Files below a local folder, whose own spelling begins each url."""
+    links: list[str] = []
+    folders: list[Names] = [()] if os.path.isdir(local_path(root) or ".") else []
+    while folders:
+        above = folders.pop()
+        with os.scandir(os.path.join(local_path(root), *above) or ".") as entries:
+            for entry in entries:
+                names = (*above, entry.name)
+                if not entry.is_dir():
+                    if _fits(names, parts):
+                        yield root + "/".join(names)
+                elif _fits(names, parts, leads_on=True):
+                    if entry.is_symlink() and not _is_spelt_out(names, parts):
+                        links.append(root + "/".join(names))
+                    else:
+                        folders.append(names)
+    if links:
+        named = ", ".join(sorted(links)[:_MAX_NAMED]) + (", …" if len(links) > _MAX_NAMED else "")
+        logger.warning("shards: %d folders are symbolic links and left out: %s; name them to read them",
+                       len(links), named)  # fmt: skip
+
+
+def _remote(root: str, parts: Names) -> Iterator[str]:
+    """Files below a remote folder. A store of objects lists a whole tree as fast as one folder, so it is asked so."""
+    filesystem, path = _fresh(root)
+    depth = None if not parts or _ANY_FOLDERS in parts else len(parts)
+    if depth is None:
+        paths = filesystem.find(path)
+    else:
+        listed = filesystem.find(path, maxdepth=depth, withdirs=True, detail=True)
+        paths = [found for found, details in listed.items() if details["type"] == "file"]
+        for folder in listed.keys() - paths:
+            names = _names_below(path, folder)
+            if len(names) == depth and _fits(names, parts):
+                paths += filesystem.find(folder)
+    for found in paths:
+        names = _names_below(path, found)
+        if names and _fits(names, parts):
+            yield str(filesystem.unstrip_protocol(found))
+
+
+def _names_below(folder: str, found: str) -> Names:
+    above = folder.rstrip("/")
+    if not found.startswith(above):
+        raise ValueError(
+            f"shards: expected what is below '{folder}', got '{found}' from its server's listing\n"
+            "  Name the shards one by one, or by a brace expression."
+        )
+    return tuple(name for name in found[len(above) :].split("/") if name)
+
+
+def _fresh(url: str) -> tuple[Any, str]:
+    """The file system of a remote url, what it remembers of earlier listings forgotten, and the path in it."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem.invalidate_cache()
+    return filesystem, path
