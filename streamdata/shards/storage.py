@@ -18,6 +18,7 @@ from streamdata.errors import ShardError
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
+_MAX_REQUESTS = 16  # at the same time
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 # Where the file systems of fsspec say which version of a file this is, the most exact first.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastModified", "last_modified", "updated",
@@ -83,6 +84,9 @@ def stamp_of(url: str) -> Stamp:
 
 def _remote_stamp(url: str) -> Stamp:
     filesystem, path = fsspec.core.url_to_fs(url)
+    # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
+    filesystem.invalidate_cache(path)
+    filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
     details = filesystem.info(path)
     if not isinstance(details.get("size"), int):
         raise ShardError(f"shard '{url}': its server tells no size, got {details.get('size')!r}\n  Copy it to a disk.")
@@ -95,7 +99,7 @@ def stamps_of(urls: Sequence[str]) -> list[Stamp]:
     """The stamps of many files; remote ones are asked for at the same time."""
     if not any(map(is_remote, urls)):
         return [stamp_of(url) for url in urls]
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
         return list(pool.map(stamp_of, urls))
 
 
@@ -221,11 +225,15 @@ def byte_source(url: str) -> ByteSource:
 
 def check_shards(urls: Sequence[str], stamps: Sequence[Stamp], shards: Iterable[int]) -> None:
     """Raise ShardError unless each of the shards is still the one that was indexed."""
+    remote: list[int] = []
     for shard in shards:
         if is_remote(urls[shard]):
-            check_stamp(urls[shard], stamps[shard])
+            remote.append(shard)
         else:
             opened(urls[shard]).check(stamps[shard])
+    if remote:  # each is a request
+        with ThreadPoolExecutor(min(_MAX_REQUESTS, len(remote))) as pool:
+            list(pool.map(lambda shard: check_stamp(urls[shard], stamps[shard]), remote))
 
 
 def short_read(url: str, offset: int, expected: int, got: int) -> ShardError:

@@ -176,6 +176,7 @@ def _open_raw(url: str, stamp: Stamp) -> Iterator[Any]:
         with closing(_PipeBytes(url)) as pipe:
             yield pipe
     elif is_remote(url):
+        check_stamp(url, stamp)  # now, since some lanes never come to the end
         with fsspec.open(url, "rb") as remote:
             yield remote
         check_stamp(url, stamp)

@@ -4,14 +4,17 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.errors import ShardError
 from streamdata.shards import tar
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.recent import Recent
+from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.storage import LocalShard, opened, stamp_of
 from streamdata.shards.tar import TarShards
+from streamdata.shards.urls import expand
 from tests.shards.conftest import read_all, whole
 
 
@@ -52,6 +55,50 @@ def test_a_remote_shard_that_changes_is_an_error(write_jsonl):
     upload(write_jsonl([{"n": 2}]), url)
     with pytest.raises(ShardError, match="replaced or modified"):
         read_all(shards)
+
+
+@pytest.fixture
+def remembered(monkeypatch):
+    """The memory file system answers from earlier listings, as those of object stores do: folder → file → info."""
+    listings, memory = {}, MemoryFileSystem
+    find, info = memory.find, memory.info
+
+    def remember(self, path, **options):
+        path = self._strip_protocol(path)
+        listed = listings.setdefault(path, {file: info(self, file) for file in find(self, path)})
+        return {file: listed[file] for file in sorted(listed)} if options else sorted(listed)
+
+    def recall(self, path, **options):
+        path = self._strip_protocol(path)
+        return listings.get(path.rpartition("/")[0], {}).get(path) or info(self, path, **options)
+
+    def forget(self, path=None):
+        listings.clear() if path is None else listings.pop(path, None)
+
+    for name, function in {"find": remember, "info": recall, "invalidate_cache": forget}.items():
+        monkeypatch.setattr(memory, name, function)
+    return listings
+
+
+@pytest.mark.parametrize("reader", [JsonlShards, SequentialJsonl])
+@pytest.mark.parametrize("path", ["memory://listed/*.jsonl", "memory://listed"])
+def test_a_remote_shard_that_is_replaced_behind_a_listing_is_an_error(write_jsonl, remembered, reader, path):
+    """Of the same size, after the glob or the folder was listed, before the first record of it was read."""
+    for number in range(2):
+        upload(write_jsonl([{"n": number}] * 9), f"memory://listed/{number}.jsonl")
+    shards = reader(expand(path, (".jsonl",)))
+    expand(path, (".jsonl",))  # which another source lists meanwhile
+    assert remembered["/listed"].keys() == {"/listed/0.jsonl", "/listed/1.jsonl"}
+    upload(write_jsonl([{"n": 7}] * 9), "memory://listed/1.jsonl")
+    with pytest.raises(ShardError, match=r"listed/1\.jsonl': it was replaced or modified"):
+        read_all(shards) if reader is JsonlShards else next(shards.stream(1))
+
+
+def test_shards_that_are_new_behind_a_listing_are_found(write_jsonl, remembered):
+    """A glob lists afresh, whatever the file system remembers."""
+    for number in range(2):
+        upload(write_jsonl([{"n": number}]), f"memory://fresh/{number}.jsonl")
+        assert len(expand("memory://fresh", (".jsonl",))) == number + 1
 
 
 def test_spans_come_back_in_the_order_asked_for(write_jsonl):
