@@ -115,7 +115,7 @@ class TaskInput:
 
     def _lines(self, source: "_Hashed") -> Iterator[RawBatch]:
         number = 0
-        for lines in lines_of(source):
+        for lines in lines_of(source, self._task.url, is_whole=self._task.begin == 0):
             bounds = zip(lines.starts.tolist(), lines.ends.tolist(), lines.is_blank.tolist(), strict=True)
             records = [None if is_blank else lines.buffer[start:end] for start, end, is_blank in bounds]
             size_bytes = 0 if is_sequential(self._task.url) else int(lines.ends[-1]) + 1 - int(lines.starts[0])

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.shards.readers import Int64s
+from streamdata.shards.signatures import JSONL, refuse_foreign
 from streamdata.shards.storage import ByteSource
 
 BOM = b"\xef\xbb\xbf"
@@ -34,37 +35,48 @@ class Lines(NamedTuple):
         return self.buffer[int(self.starts[number]) : int(self.ends[number])]
 
 
-def lines_of(source: ByteSource) -> Iterator[Lines]:
-    """All lines of a file, which is read forward only."""
+def lines_of(source: ByteSource, url: str, *, is_whole: bool = True) -> Iterator[Lines]:
+    """All lines of a file, which is read forward only.
+
+    Args:
+        source: The file, or a later part of it that begins with a line.
+        url: The file, for messages.
+        is_whole: Whether it is read from its beginning.
+
+    Raises:
+        ShardError: It begins as files of another format do.
+    """
     offset = at = 0
     begun: list[bytes] = []  # the line that has not ended yet; joined once, since it may be long
     while chunk := source.read(_CHUNK, at):
+        if is_whole and not at and not chunk.startswith(b"{"):  # which no other format begins with
+            refuse_foreign(url, chunk, JSONL)
         at += len(chunk)
         begun.append(chunk)
         if b"\n" in chunk:
-            lines = _split(offset, b"".join(begun))
+            lines = _split(offset, b"".join(begun), may_have_bom=is_whole)
             yield lines
             rest = int(lines.ends[-1]) + 1
             begun = [lines.buffer[rest:]]
             offset += rest
     if at > offset:  # the last line has no line feed
-        last = _split(offset, b"".join([*begun, b"\n"]))
+        last = _split(offset, b"".join([*begun, b"\n"]), may_have_bom=is_whole)
         yield last._replace(buffer=last.buffer[:-1])
 
 
-def _split(offset: int, buffer: bytes) -> Lines:
+def _split(offset: int, buffer: bytes, *, may_have_bom: bool) -> Lines:
     """The lines of a buffer, what follows the last line feed left out."""
     text = np.frombuffer(buffer, np.uint8)
     ends = np.flatnonzero(text == _LINE_FEED)
     starts = np.concatenate(([0], ends[:-1] + 1))
-    starts[0] = len(BOM) if offset == 0 and buffer.startswith(BOM) else 0
+    starts[0] = len(BOM) if may_have_bom and offset == 0 and buffer.startswith(BOM) else 0
     return Lines(offset, buffer, starts, ends, _blank_lines(buffer, text, starts, ends))
 
 
-def numbered_lines(source: ByteSource) -> Iterator[tuple[int, int, bytes]]:
-    """The lines that are not blank: number from 1, offset in the file, bytes."""
+def numbered_lines(source: ByteSource, url: str) -> Iterator[tuple[int, int, bytes]]:
+    """The lines that are not blank: number from 1, offset in the file, bytes. Raises as `lines_of`."""
     number = 0
-    for lines in lines_of(source):
+    for lines in lines_of(source, url):
         for line in np.flatnonzero(~lines.is_blank).tolist():
             yield number + line + 1, lines.offset + int(lines.starts[line]), lines.line(line)
         number += len(lines.starts)

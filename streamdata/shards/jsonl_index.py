@@ -17,12 +17,12 @@ def build_rows(url: str) -> Contents:
     """Rows of the shard's records and one for its end; what is passed over are blank lines (the first from 1).
 
     Raises:
-        ShardError: There are more blank lines than 32 bits count.
+        ShardError: There are more blank lines than 32 bits count, or the file is of another format.
     """
     source = byte_source(url)
     parts = [np.zeros(0, DTYPE)]
     blanks = first_blank = lines = long_integers = 0
-    for piece in lines_of(source):
+    for piece in lines_of(source, url):
         before = blanks + np.cumsum(piece.is_blank)
         rows = np.zeros(len(before), DTYPE)
         rows["offset"], rows["blanks"] = piece.starts + piece.offset, before

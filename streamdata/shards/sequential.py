@@ -16,7 +16,7 @@ from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import checked_names, join
 from streamdata.shards.sidecar_index import SidecarKeys, find_sidecar, match_key
 from streamdata.shards.storage import Stamp, base_name, is_pipe, stamps_of
-from streamdata.shards.streams import open_stream
+from streamdata.shards.streams import SaidOnce, open_stream
 from streamdata.shards.tar_headers import Entry
 from streamdata.shards.tar_names import key_hash
 from streamdata.shards.tar_records import TarRecord, every_field, interleaved, records
@@ -36,6 +36,7 @@ class _Sequential:
         stamps = dict(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, Stamp(0, 0)) for url in urls]
         self._counts: Counter[str] = Counter()
+        self._unchecked = SaidOnce()
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and size in bytes per shard (0 for a pipe)."""
@@ -103,7 +104,7 @@ class SequentialTar(_Sequential):
         def skipped(entry: Entry) -> None:
             notice(1, f"at offset {entry.offset}")
 
-        with open_stream(url, self._stamps[shard]) as stream:
+        with open_stream(url, self._stamps[shard], self._unchecked) as stream:
             yield from records(stream, url, every_field, skipped)
 
     def _joiner(self, shard: int) -> "_Joiner":
@@ -149,8 +150,8 @@ class SequentialJsonl(_Sequential):
         url = self.urls[shard]
         notice = _Notice(self._counts, _BLANK, url)
         number = 0
-        with open_stream(url, self._stamps[shard]) as stream:
-            for lines in lines_of(stream):
+        with open_stream(url, self._stamps[shard], self._unchecked) as stream:
+            for lines in lines_of(stream, url):
                 first = int(lines.is_blank.argmax()) + 1
                 notice(int(lines.is_blank.sum()), f"line {number + first}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())

@@ -89,7 +89,7 @@ class SidecarKeys:
     def __init__(self, sidecar: str) -> None:
         self.url = sidecar
         hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
-        for number, offset, line in numbered_lines(byte_source(sidecar)):
+        for number, offset, line in numbered_lines(byte_source(sidecar), sidecar):
             hashes.append(key_hash(line_key(parse_row(line, sidecar, number), sidecar, number)))
             offsets.append(offset)
             lengths.append(len(line))

@@ -2,20 +2,24 @@
 
 import gzip
 import io
+import logging
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
 import fsspec
 
 from streamdata.errors import ShardError
+from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
 from streamdata.shards.storage import LocalShard, Stamp, check_stamp, is_pipe, is_remote
 
+logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
 _ZSTD_STEP = 1 << 14  # of compressed bytes, so that what one step gives stays bounded
 _SKIP_STEP = 1 << 20
+_FLAGS_AT, _CHECKSUM_FLAG = 4, 0x04  # in the header of a zstd frame: RFC 8878, section 3.1.1.1.1
 
 
 class _Bytes(Protocol):
@@ -106,6 +110,26 @@ class DamagedFrameError(Exception):
     """A zstd frame is damaged or ends early."""
 
 
+class SaidOnce:
+    """Warns of the first file with a frame whose damage may not be noticed, and of no more."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def __call__(self, url: str) -> None:
+        """Warn of a file."""
+        if not self._is_said:
+            self._is_said = True
+            logger.warning(
+                "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
+                "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
+                url,
+            )
+
+
+_said_in_this_process = SaidOnce()
+
+
 class _ZstdBytes:
     """Zstandard frames (RFC 8878), one after another, uncompressed.
 
@@ -113,7 +137,7 @@ class _ZstdBytes:
     one here, and each must be complete.
     """
 
-    def __init__(self, url: str, stream: _Bytes) -> None:
+    def __init__(self, url: str, stream: _Bytes, on_unchecked: Callable[[str], None]) -> None:
         try:
             import zstandard
         except ImportError as error:
@@ -123,7 +147,7 @@ class _ZstdBytes:
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
-        self._stream = stream
+        self._url, self._stream, self._on_unchecked = url, stream, on_unchecked
         self._rest, self._ready = b"", memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
@@ -142,7 +166,7 @@ class _ZstdBytes:
                 raise DamagedFrameError("the end of the file within a zstd frame")
             return False
         if self._frame is None:
-            self._frame = self._decompressor.decompressobj()
+            compressed = self._begin_frame(compressed)
         try:
             self._ready = memoryview(self._frame.decompress(compressed))
         except self._error as error:
@@ -151,23 +175,58 @@ class _ZstdBytes:
             self._rest, self._frame = self._frame.unused_data, None
         return True
 
+    def _begin_frame(self, compressed: bytes) -> bytes:
+        """Look at the header that the bytes begin with, and add bytes until all of it is there."""
+        while len(compressed) <= _FLAGS_AT and (more := self._stream.read(_ZSTD_STEP)):
+            compressed += more
+        flags = compressed[_FLAGS_AT : _FLAGS_AT + 1]
+        if compressed.startswith(ZSTD) and flags and not flags[0] & _CHECKSUM_FLAG:
+            self._on_unchecked(self._url)
+        self._frame = self._decompressor.decompressobj()
+        return compressed
+
+
+class _Headed:
+    """Some bytes that were read already, and those after them."""
+
+    def __init__(self, head: bytes, rest: _Bytes) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int, /) -> bytes:
+        if not self._head:
+            return self._rest.read(size)
+        piece, self._head = self._head[:size], self._head[size:]
+        return piece
+
 
 @contextmanager
-def open_stream(url: str, stamp: Stamp) -> Iterator[ForwardStream]:
+def open_stream(
+    url: str, stamp: Stamp, on_unchecked: Callable[[str], None] = _said_in_this_process
+) -> Iterator[ForwardStream]:
     """The uncompressed bytes of a shard: .gz, .tgz and .zst are decompressed, `pipe:` is run.
 
+    Args:
+        url: The shard.
+        stamp: Its version; a pipe has none.
+        on_unchecked: Called with the url where a zstd frame has no checksum.
+
     Raises:
-        ShardError: The shard is not of version `stamp` (a pipe has none).
+        ShardError: The shard is of another version, or not compressed as its suffix says.
         ImportError: It is compressed with zstd, and the package zstandard is not there.
     """
+    is_gzip, is_zstd = (url.endswith(suffixes) and not is_pipe(url) for suffixes in ((".gz", ".tgz"), ".zst"))
     with _open_raw(url, stamp) as raw:
-        if url.endswith((".gz", ".tgz")) and not is_pipe(url):
-            with gzip.GzipFile(fileobj=raw, mode="rb") as unzipped:
-                yield ForwardStream(url, unzipped)
-        elif url.endswith(".zst") and not is_pipe(url):
-            yield ForwardStream(url, _ZstdBytes(url, raw))
-        else:
+        if not is_gzip and not is_zstd:
             yield ForwardStream(url, raw)
+            return
+        head = raw.read(HEAD_BYTES)
+        check_compressed(url, head, zstd=is_zstd)
+        compressed: Any = _Headed(head, raw)
+        if is_zstd:
+            yield ForwardStream(url, _ZstdBytes(url, compressed, on_unchecked))
+            return
+        with gzip.GzipFile(fileobj=compressed, mode="rb") as unzipped:
+            yield ForwardStream(url, unzipped)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
+from streamdata.shards.signatures import TAR, refuse_foreign
 from streamdata.shards.storage import ByteSource
 
 BLOCK = 512
@@ -92,6 +93,7 @@ def _truncated(url: str, entry: Entry, got: int) -> NoReturn:
 def _header(source: ByteSource, url: str, offset: int, member: bytes | None) -> bytes:
     header = source.read(BLOCK, offset)
     if len(header) < BLOCK:
+        _refuse_foreign(url, offset, header)
         expected = f"a header or an end-of-archive marker of {2 * BLOCK} zeros"
         raise damaged(url, offset, member, expected, f"{len(header)} bytes, where the file ends")
     return header
@@ -170,8 +172,15 @@ def _check_sum(url: str, offset: int, header: bytes) -> None:
     got = (zlib.adler32(blanked[:256]) & 0xFFFF) + (zlib.adler32(blanked[256:]) & 0xFFFF) - 2
     field = _OCTAL.fullmatch(header[148:156])
     if field is None or int(field[1], 8) != got:
+        _refuse_foreign(url, offset, header)
         expected = f"a header whose checksum field {header[148:156]!r} is its sum"
         raise damaged(url, offset, _short_name(header), expected, f"the sum {got:o} (octal)")
+
+
+def _refuse_foreign(url: str, offset: int, header: bytes) -> None:
+    """Say what a file is that does not begin with a header; one that does may be named like anything."""
+    if offset == 0:
+        refuse_foreign(url, header, TAR)
 
 
 def _extension(source: ByteSource, url: str, offset: int, header: bytes) -> bytes:

@@ -201,3 +201,22 @@ def test_the_padding_of_parquet_is_left_out(tmp_path: Path) -> None:
     assert read(task)[1] == [rows[0], {"tools": [{"z": [None, 1]}], "t": "a"}]
     (task,) = plan_tasks([write(tmp_path / "a.jsonl", rows)], 1 << 20)
     assert [json.loads(line) for line in read(task)[1]] == rows
+
+
+@pytest.mark.parametrize("line", [b"<html>", b'\xef\xbb\xbf{"text": "b"}'])
+def test_what_a_later_task_begins_with_says_nothing_of_the_file(tmp_path: Path, line: bytes) -> None:
+    """Neither a format nor a byte order mark; it is a record like any other, broken or not."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([b'{"text": "a"}', line, line, line, b""]))
+    for task_bytes in (14, 1000):
+        tasks = plan_tasks(str(path), task_bytes)
+        batches = [batch for task in tasks for batch in TaskInput(task).batches()]
+        assert [record for batch in batches for record in batch.records] == [b'{"text": "a"}', line, line, line]
+
+
+@pytest.mark.parametrize(("name", "head"), [("a.jsonl", b"PAR1"), ("a.jsonl.gz", b""), ("a.jsonl.zst", b"<html>")])
+def test_a_file_that_is_not_what_its_name_says_is_an_error(tmp_path: Path, name: str, head: bytes) -> None:
+    """Not a broken record, of which some may be passed over."""
+    (tmp_path / name).write_bytes(head)
+    with pytest.raises(ShardError, match=rf"{name}': expected .* got (a parquet|a file of 0 bytes|an HTML)"):
+        [list(TaskInput(task).batches()) for task in plan_tasks(str(tmp_path / name), 100)]

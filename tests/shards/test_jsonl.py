@@ -84,6 +84,28 @@ def test_a_complete_last_line_needs_no_line_feed(write_jsonl):
     both_fail(write_jsonl([b'{"a": 1}\n{"a": 2'], end=b""), r"00000\.jsonl:2:8: ")
 
 
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"\x1f\x8b\x08", "gzip data"),
+        (b"\x28\xb5\x2f\xfd\x04", "Zstandard data"),
+        (b"BZh91AY&SY", "bzip2 data"),
+        (b"\xfd7zXZ\0", "xz data"),
+        (b"PAR1\x15", "a parquet file"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"0.txt".ljust(257, b"\0") + b"ustar\00000", "a tar archive"),
+        (b"\n <!DOCTYPE html>\n", "an HTML or XML page"),
+        (b'\xef\xbb\xbf<?xml version="1.0"?><Error>', "an HTML or XML page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        ('{"n": 1}'.encode("utf-16"), "UTF-16 text"),
+    ],
+)
+@pytest.mark.parametrize("name", ["0.jsonl", "0.jsonl.zstd", "0.JSONL.GZ"])
+def test_a_file_of_another_format_is_an_error_that_says_which(write_jsonl, head, what, name):
+    """By its first bytes, where a name is spelt out; not as a broken line of JSON."""
+    both_fail(write_jsonl([head], name), rf"{name}': expected JSON Lines, got {what}, which begins with ")
+
+
 def test_an_empty_file_has_no_records(write_jsonl):
     """No lines, no records, no error."""
     assert both_ways(write_jsonl([])) == []

@@ -147,3 +147,61 @@ def test_remote_compressed_shards_are_read():
     """Through fsspec, decompressed on the way."""
     fsspec.filesystem("memory").pipe("/sequential/0.jsonl.gz", gzip.compress(b'{"n": 1}\n{"n": 2}'))
     assert [record["n"] for record in SequentialJsonl(["memory://sequential/0.jsonl.gz"]).stream(0)] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["0.jsonl.gz", "0.jsonl.zst", "0.tar.gz", "0.tgz", "0.tar.zst"])
+@pytest.mark.parametrize("where", ["{}/", "memory:/{}/"])
+def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path, name, where):
+    """It has not even a header; one of no content has, and holds no rows."""
+    url, reader = where.format(tmp_path) + name, SequentialTar if "t" in name.removesuffix(".zst") else SequentialJsonl
+    fsspec.core.open(url, "wb").open().close()
+    with pytest.raises(ShardError, match=rf"{name}': expected .* data, by its name, got a file of 0 bytes"):
+        list(reader([url]).stream(0))
+    if reader is SequentialJsonl:
+        with fsspec.open(url, "wb") as file:
+            file.write(COMPRESS[Path(name).suffix](b""))
+        assert list(reader([url]).stream(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "message"),
+    [
+        ("0.jsonl.gz", zstandard.compress(b"{}"), "expected gzip data, by its name, got Zstandard data"),
+        ("0.jsonl.zst", gzip.compress(b"{}", mtime=0), "expected Zstandard data, by its name, got gzip data"),
+        ("0.jsonl.gz", b'{"n": 1}\n', r"expected gzip data, by its name, got other data, which begins with b'\{\"n"),
+        ("0.tar.gz", b"<!DOCTYPE html>", "expected gzip data, by its name, got an HTML or XML page"),
+        ("0.jsonl.gz", gzip.compress(b"PAR1", mtime=0), "expected JSON Lines, got a parquet file"),
+        ("0.tar.zst", zstandard.compress(b"BZh91AY&SY"), "expected a tar archive, got bzip2 data"),
+        ("pipe:printf '\\037\\213'", None, r"expected JSON Lines, got gzip data"),
+    ],
+)
+def test_a_suffix_that_does_not_fit_the_first_bytes_is_an_error(tmp_path, name, head, message):
+    """It says what the file is, before decompression and after it."""
+    url = name if head is None else str(tmp_path / name)
+    if head is not None:
+        Path(url).write_bytes(head)
+    reader = SequentialTar if "tar" in name else SequentialJsonl
+    with pytest.raises(ShardError, match=message):
+        list(reader([url]).stream(0))
+
+
+def test_skippable_frames_may_come_first(tmp_path):
+    """As tools for parallel decompression write them."""
+    path = tmp_path / "0.jsonl.zst"
+    path.write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0same" + zstandard.compress(b'{"n": 1}'))
+    assert [record["n"] for record in SequentialJsonl([str(path)]).stream(0)] == [1]
+
+
+def test_zstd_frames_without_a_checksum_are_said_once_per_source(tmp_path, caplog):
+    """Of the first shard with one, wherever in it; not again in the next epoch, nor where all have one."""
+    plain, checked = (zstandard.ZstdCompressor(write_checksum=check).compress(b"{}\n") for check in (False, True))
+    for name, frames in {"0": checked, "1": checked + plain, "2": plain, "3": checked * 3}.items():
+        (tmp_path / f"{name}.jsonl.zst").write_bytes(frames)
+    urls = [str(tmp_path / f"{number}.jsonl.zst") for number in range(4)]
+    for chosen, said in ((urls, ["1.jsonl.zst"]), (urls[2:], ["2.jsonl.zst"]), ([urls[0], urls[3]], [])):
+        shards = SequentialJsonl(chosen)
+        caplog.clear()
+        for _ in range(2):
+            assert all(list(shards.stream(shard)) for shard in range(len(chosen)))
+        assert [name for name in said if f"/{name}': its Zstandard frames have no checksum" in caplog.text] == said
+        assert len(caplog.messages) == len(said)

@@ -135,6 +135,25 @@ def _directory(name):
     return info
 
 
+@pytest.mark.parametrize("size", [30, 2048])
+@pytest.mark.parametrize(
+    ("head", "what"), [(b"\x1f\x8b\x08", "gzip data"), (b"<html>", "an HTML or XML page"), (b"PAR1", "a parquet file")]
+)
+def test_a_file_of_another_format_is_an_error_that_says_which(tmp_path, head, what, size):
+    """By its first bytes, where they are no header."""
+    path = tmp_path / "0.tar"
+    path.write_bytes(head.ljust(size, b"\1"))
+    for read in (lambda: TarShards([str(path)]), lambda: list(SequentialTar([str(path)]).stream(0))):
+        with pytest.raises(ShardError, match=rf"0\.tar': expected a tar archive, got {what}, which begins with"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["PAR1.x", "BZh91AY&SY.x", "<html>.x", "version https://git-lfs.x"])
+def test_members_may_have_any_names(write_tar, name):
+    """An archive begins with the name of its first member, which says nothing of the format."""
+    assert read_all(TarShards([write_tar([(name, b"1")])]))[0]["x"] == b"1"
+
+
 def test_any_cut_of_an_archive_is_an_error(write_tar, members, tmp_path):
     """An archive cut at each block, and near each, raises with the file's name, however it is read."""
     data = Path(write_tar(members, tar_format=tarfile.PAX_FORMAT, mtime=0.5)).read_bytes()
