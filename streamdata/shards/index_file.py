@@ -1,10 +1,10 @@
 """The file that an index is kept in: a checked header, rows of a fixed size, and a CRC32 per 512 rows.
 
 Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes per row, size and version of the shard
-and of its sidecar, number of records, how much was passed over and where first, how many records hold integers that
-64 bits cannot, CRC32 of the header so far), one row per record and one more that tells where the last record ends, then
-the CRCs. The header is checked whenever it is
-read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9 records.
+and of its sidecar, number of records, how much was passed over and where first, how much is noteworthy otherwise, CRC32
+of the header so far), one row per record and one more that tells where the last record ends, then the CRCs. The header
+is checked whenever it is read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9
+records.
 """
 
 import mmap
@@ -40,7 +40,7 @@ class Contents(NamedTuple):
     rows: Rows  # one more than there are records
     skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
     first_skipped: int  # where the first was: a line from 1, an offset, or a record from 0
-    long_integers: int = 0  # rows of JSONL with an integer that 64 bits cannot hold, which are errors when read
+    noted: int = 0  # rows of JSONL with an integer that 64 bits cannot hold; lines of a sidecar that join no record
 
 
 class IndexHeader(NamedTuple):
@@ -52,7 +52,7 @@ class IndexHeader(NamedTuple):
     num_records: int
     skipped: int  # this and what follows as in `Contents`
     first_skipped: int
-    long_integers: int
+    noted: int
 
 
 def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
@@ -61,7 +61,7 @@ def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
     (shard, sidecar) = header.stamps
     head = _HEADER.pack(
         _MAGIC, header.kind.encode(), _FORMAT, header.row_bytes, *shard, *sidecar, header.num_records, header.skipped,
-        header.first_skipped, header.long_integers,
+        header.first_skipped, header.noted,
     )  # fmt: skip
     body = rows.tobytes()
     step = CHUNK_ROWS * header.row_bytes

@@ -44,7 +44,7 @@ class IndexedFiles:
         self._sizes: Int64s = np.array([stamp.size for stamp in self.stamps], np.int64)
         self.num_records: Int64s = np.array([headers[place].num_records for place in places], np.int64)
         self.skipped = sum(headers[place].skipped for place in places)
-        self.holds_long_integers = np.array([headers[place].long_integers > 0 for place in places], np.bool_)
+        self.noted: Int64s = np.array([headers[place].noted for place in places], np.int64)
 
     def runs(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
         """The records of the runs [first, first + count)."""

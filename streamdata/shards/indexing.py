@@ -14,6 +14,7 @@ from streamdata.shards import jsonl_index, sidecar_index, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
 from streamdata.shards.recent import Recent
+from streamdata.shards.sidecar_keys import DTYPE, SIDECAR_KEYS
 from streamdata.shards.storage import Stamp, check_stamp, is_remote, local_path
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ Stamps = tuple[Stamp, Stamp]
 
 
 class Job(NamedTuple):
-    """One index: its kind (tar, jsonl, or meta: of the sidecar of a tar), the shard, and for meta the sidecar."""
+    """One index: its kind, the shard, and where the kind is of the sidecar of a tar, the sidecar."""
 
     kind: str
     url: str
@@ -41,15 +42,26 @@ class _Kind(NamedTuple):
     dtype: np.dtype[Any]
     build: Callable[[Job], Contents]
     skipped: str  # what the count of the passed over counts
+    noted: str = ""  # what the count of the noteworthy counts, if that is to be said
+
+
+def sidecar_kind(by: str | None) -> str:
+    """The kind of the index of a sidecar whose keys are these; None where the shard tells what they are."""
+    return f"join-{by}" if by else "join"
+
+
+def _sidecar_kind(by: str | None) -> _Kind:
+    return _Kind(
+        DTYPE,
+        lambda job: sidecar_index.build_rows(job.url, job.sidecar, by),
+        "records without a line in the sidecar, the first record number {}",
+        "lines of the sidecar that are of no record",
+    )
 
 
 KINDS = {
     "jsonl": _Kind(jsonl_index.DTYPE, lambda job: jsonl_index.build_rows(job.url), "blank lines, the first line {}"),
-    "meta": _Kind(
-        sidecar_index.DTYPE,
-        lambda job: sidecar_index.build_rows(job.url, job.sidecar),
-        "records without a line in the sidecar, the first record number {}",
-    ),
+    **{sidecar_kind(by): _sidecar_kind(by) for by in (None, *SIDECAR_KEYS)},
     "tar": _Kind(
         tar_index.DTYPE,
         lambda job: tar_index.build_rows(job.url),
@@ -106,6 +118,8 @@ def warn_of_skipped(job: Job, header: IndexHeader) -> None:
     if header.skipped:
         what = KINDS[job.kind].skipped.format(header.first_skipped)
         logger.warning("shard '%s': %d %s", job.url, header.skipped, what)
+    if header.noted and KINDS[job.kind].noted:
+        logger.warning("shard '%s': %d %s", job.url, header.noted, KINDS[job.kind].noted)
 
 
 _open_indexes: Recent[tuple[Job, Stamps], IndexFile] = Recent(MAX_OPEN_INDEXES)

@@ -62,7 +62,7 @@ class JsonlWindow:
         shards.files.check_spans(runs, self._begins, self._ends)
         self._numbers = runs.numbers() + rows["blanks"][own]
         self._shards = runs.per_record(runs.shards)
-        self._doubtful = bool(shards.files.holds_long_integers[runs.shards].any())
+        self._doubtful = bool(shards.files.noted[runs.shards].any())
         self._size = int((self._ends - self._begins).sum())
         self.look_ahead = max(1, min(LOOK_AHEAD, _MAX_KEPT_BYTES * len(own) // max(self._size, 1)))
         self._kept: tuple[memoryview, Int64s] | None = None

@@ -13,8 +13,9 @@ from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import RESERVED, doubtful_integers, parse_row, reserved
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
-from streamdata.shards.sidecar import checked_names, join
-from streamdata.shards.sidecar_index import SidecarKeys, find_sidecar, match_key
+from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
+from streamdata.shards.sidecar_index import find_sidecar
+from streamdata.shards.sidecar_keys import Names, SidecarKeys, names_of
 from streamdata.shards.storage import Stamp, base_name, is_pipe, stamps_of
 from streamdata.shards.streams import SaidOnce, open_stream
 from streamdata.shards.tar_headers import Entry
@@ -24,6 +25,7 @@ from streamdata.shards.tar_records import TarRecord, every_field, interleaved, r
 logger = logging.getLogger(__name__)
 _NO_FIELD = "members without key and field"
 _NO_LINE = "records without a sidecar line"
+_NO_RECORD = "sidecar lines without a record"
 _BLANK = "blank lines"
 
 
@@ -67,35 +69,40 @@ class SequentialTar(_Sequential):
     Args:
         urls: The shards.
         meta_names: Fields of the sidecars (which are not compressed) that join the records.
+        sidecar_key: What the keys of sidecars are (see `sidecar_keys`).
 
     Raises:
         FileNotFoundError: There is no such shard.
         ShardError: A shard has no sidecar though meta_names are asked for.
     """
 
-    def __init__(self, urls: list[str], meta_names: Sequence[str] = ()) -> None:
+    def __init__(self, urls: list[str], meta_names: Sequence[str] = (), sidecar_key: str | None = None) -> None:
         super().__init__(urls)
         self.meta_names = checked_names(meta_names)
-        self._sidecars = [find_sidecar(url) for url in urls] if meta_names else []
-        self._sidecar_stamps = stamps_of(self._sidecars)
+        self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
+        self.sidecars = [find_sidecar(url) for url in urls] if meta_names else []
+        self.sidecar_stamps = stamps_of(self.sidecars)
 
     def stream(self, shard: int) -> Iterator[Record]:
         """The records of one shard in their order in the file.
 
         Raises:
-            ShardError: The shard or its sidecar is damaged, or has changed.
+            ShardError: The shard or its sidecar is damaged, or has changed; or no line of it joins a record, which
+                shows at the end, or it is in doubt which does, which shows at the first record of that kind.
         """
         url = self.urls[shard]
-        join_line = self._joiner(shard) if self.meta_names else None
+        joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
         seen: set[int] = set()
         for found in self._tar_records(shard):
             if (known := key_hash(found.key)) in seen:
                 raise interleaved(url, found.key, found.offset)
             seen.add(known)
             record: Record = {"__key__": found.key, "__url__": url, **found.fields}
-            if join_line is not None:
-                join_line(record)
+            if joiner is not None:
+                joiner.join(record)
             yield record
+        if joiner is not None:
+            joiner.finish()
 
     def _tar_records(self, shard: int) -> Iterator[TarRecord]:
         url = self.urls[shard]
@@ -107,28 +114,54 @@ class SequentialTar(_Sequential):
         with open_stream(url, self._stamps[shard], self._unchecked) as stream:
             yield from records(stream, url, every_field, skipped)
 
-    def _joiner(self, shard: int) -> "_Joiner":
-        notice = _Notice(self._counts, _NO_LINE, self.urls[shard])
-        return _Joiner(self._sidecars[shard], self._sidecar_stamps[shard], self.meta_names, notice)
-
 
 class _Joiner:
-    """Joins lines of one sidecar to records as they come."""
+    """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar_keys`."""
 
-    def __init__(self, sidecar: str, stamp: Stamp, meta_names: Sequence[str], notice: _Notice) -> None:
-        self._sidecar, self._stamp, self._meta_names, self._notice = sidecar, stamp, meta_names, notice
-        self._keys = SidecarKeys(sidecar)
+    def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
+        self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
+        self._sidecar, self._stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
+        self._keys = SidecarKeys(self._sidecar)
+        self._used = np.zeros(len(self._keys) + 1, np.bool_)
+        self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
+        self._first: Names | None = None
+        self._with_id: Names | None = None  # the first record with a line by its id
+        self._other: Names | None = None  # the first with a line by its key alone
 
-    def __call__(self, record: Record) -> None:
-        key = match_key(record["__key__"], record.get("id"), record["__url__"])
-        offset, length = self._keys.find(np.array([key_hash(key)], np.uint64))[0].tolist()
+    def join(self, record: Record) -> None:
+        """Add the fields of its line to a record."""
+        offset, length = self._keys.rows[self._place(record)].tolist()
         line = None
         if length:
             memory, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]))
             line = bytes(memory)
         else:
             self._notice(1, f"record '{record['__key__']}'")
-        join(record, line, self._meta_names, self._sidecar, offset)
+        join(record, line, self._meta_names, self._by, self._sidecar, offset)
+
+    def _place(self, record: Record) -> int:
+        names = names_of(record["__key__"], record.get("id"), self._url, self._by)
+        self._first = self._first or names
+        by_id, by_key = self._keys.places([key_hash(names.by_id), key_hash(names.by_key)]).tolist()
+        none = len(self._keys)
+        if names.has_id and by_id != none:
+            self._with_id = self._with_id or names
+        if by_key not in (by_id, none):
+            self._other = self._other or names
+        if self._with_id and self._other:
+            raise self._keys.ambiguous(self._url, self._with_id, self._other)
+        place: int = by_id if by_id != none else by_key
+        self._used[place] = True
+        return place
+
+    def finish(self) -> None:
+        """Count the lines that joined no record, once all records came."""
+        unused = int(len(self._keys) - self._used[:-1].sum())
+        if unused == len(self._keys) and (unused or self._first):
+            raise self._keys.unfit(self._url, self._first, self._by)
+        self._counts[_NO_RECORD] += unused
+        if unused:
+            logger.warning("shard '%s': %d %s", self._url, unused, _NO_RECORD)
 
 
 class SequentialJsonl(_Sequential):

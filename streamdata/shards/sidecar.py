@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from streamdata.errors import ShardError
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Record
-from streamdata.shards.sidecar_index import line_key, match_key
+from streamdata.shards.sidecar_keys import SIDECAR_KEYS, line_key, names_of
 
 
 def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
@@ -25,7 +25,28 @@ def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
     return tuple(meta_names)
 
 
-def join(record: Record, line: bytes | None, meta_names: Sequence[str], sidecar: str, offset: int) -> None:
+def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> str | None:
+    """What the keys of sidecars are; None where each shard has to tell.
+
+    Raises:
+        ValueError: It is neither of the two, or there are no fields to join.
+    """
+    if sidecar_key not in (None, *SIDECAR_KEYS):
+        raise ValueError(
+            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {sidecar_key!r}\n"
+            "  The keys of sidecars are the texts of '.id' members, or the records' keys. Without it, each shard tells."
+        )
+    if sidecar_key is not None and not meta_names:
+        raise ValueError(
+            f"sidecar_key: expected meta_names with it, got {sidecar_key!r} alone\n"
+            "  Name the fields of the sidecar, or drop it."
+        )
+    return sidecar_key
+
+
+def join(
+    record: Record, line: bytes | None, meta_names: Sequence[str], by: str | None, sidecar: str, offset: int
+) -> None:
     """Add the fields `meta_names` of a sidecar's line to a record; all None where the record has no line.
 
     Raises:
@@ -34,10 +55,11 @@ def join(record: Record, line: bytes | None, meta_names: Sequence[str], sidecar:
     url = record["__url__"]
     row = {} if line is None else parse_row(line, f"{sidecar} (at offset {offset})", 1)
     if line is not None:
-        expected = match_key(record["__key__"], record.get("id"), url)
-        if (got := line_key(row, sidecar, 1)) != expected:
+        names = names_of(record["__key__"], record.get("id"), url, by)
+        if (got := line_key(row, sidecar, 1)) not in (names.by_id, names.by_key):
+            expected = " or ".join(dict.fromkeys([f"'{names.by_id}'", f"'{names.by_key}'"]))
             raise ShardError(
-                f"sidecar '{sidecar}': offset {offset}: expected the line of key '{expected}', got that of '{got}'\n"
+                f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of '{got}'\n"
                 "  Delete the index of the shard; it is then built again."
             )
     for name in meta_names:

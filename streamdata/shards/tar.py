@@ -5,15 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.shards import sidecar_index, tar_index
+from streamdata.shards import tar_index
 from streamdata.shards.indexed import IndexedFiles
-from streamdata.shards.indexing import Job
+from streamdata.shards.indexing import Job, sidecar_kind
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.room import Room
 from streamdata.shards.runs import Runs
-from streamdata.shards.sidecar import checked_names, join
+from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
 from streamdata.shards.sidecar_index import find_sidecar
+from streamdata.shards.sidecar_keys import DTYPE as LINE_DTYPE
 from streamdata.shards.storage import LocalShard, opened, short_read
 from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_plain import plain_record
@@ -37,16 +38,19 @@ class TarShards:
     Args:
         urls: The shards; one that is named n times counts as n shards.
         meta_names: Fields of the sidecars that join the records.
+        sidecar_key: What the keys of sidecars are (see `sidecar_keys`).
 
     Raises:
-        ShardError: A shard is damaged, or has no sidecar though meta_names are asked for.
+        ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
         FileNotFoundError: There is no such shard.
     """
 
-    def __init__(self, urls: list[str], meta_names: Sequence[str] = ()) -> None:
+    def __init__(self, urls: list[str], meta_names: Sequence[str] = (), sidecar_key: str | None = None) -> None:
         self.meta_names = checked_names(meta_names)
+        self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
         self.files = IndexedFiles(urls, lambda url: Job("tar", url))
-        self.sidecars = IndexedFiles(urls, lambda url: Job("meta", url, find_sidecar(url))) if meta_names else None
+        kind = sidecar_kind(sidecar_key)
+        self.sidecars = IndexedFiles(urls, lambda url: Job(kind, url, find_sidecar(url))) if meta_names else None
         self.urls = urls
         self.num_records = self.files.num_records
         self.room = Room()
@@ -60,9 +64,12 @@ class TarShards:
         return self.files.identity()
 
     def anomalies(self) -> dict[str, int]:
-        """How many members belong to no record, and how many records have no line in their sidecar."""
+        """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
         found = {"members without key and field": self.files.skipped}
-        return found | ({"records without a sidecar line": self.sidecars.skipped} if self.sidecars else {})
+        if self.sidecars is not None:
+            found["records without a sidecar line"] = self.sidecars.skipped
+            found["sidecar lines without a record"] = int(self.sidecars.noted.sum())
+        return found
 
 
 class TarWindow:
@@ -79,7 +86,7 @@ class TarWindow:
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // int((ends - begins).sum() or 1)))
         self._lines: Int64s | None = None
         if shards.sidecars is not None:
-            lines, _ = shards.sidecars.rows(runs, sidecar_index.DTYPE)
+            lines, _ = shards.sidecars.rows(runs, LINE_DTYPE)
             self._lines = np.stack([lines["offset"][own], lines["length"][own]], axis=1).astype(np.int64)
         self._kept: Remote | None = None
         self._at_their_paths: set[int] = set()
@@ -174,7 +181,7 @@ class TarWindow:
         starts = iter(offsets.tolist())
         for record, shard, (offset, length) in zip(found, shards, lines, strict=True):
             line = bytes(memory[(start := next(starts)) : start + length]) if length else None
-            join(record, line, self._shards.meta_names, sidecars.sidecars[shard], offset)
+            join(record, line, self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecars[shard], offset)
             yield record
 
 

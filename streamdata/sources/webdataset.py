@@ -20,6 +20,8 @@ class MetaDistributedWebDataset(ShardDataset):
         process_fn: A stream function, see `streamdata.sources`.
         meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
             missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
+        sidecar_key: What the `key` of a line is: `id`, the text of the record's `.id` member where it has one, or
+            `key`, the record's own key. Without it each shard tells: ids if any line joins so, else keys.
         include_dirs: Further directories, with all below them; `dir*3` reads its shards three times per epoch.
         single_process_fn: A function of one record, called first.
         block_size: The most records that are dealt to a lane at once.
@@ -28,7 +30,7 @@ class MetaDistributedWebDataset(ShardDataset):
     Raises:
         FileNotFoundError: A pattern matches nothing.
         ValueError: A shard is listed twice.
-        ShardError: A shard or sidecar is damaged.
+        ShardError: A shard or sidecar is damaged; no line of a sidecar joins, or by ids some do, and by keys others.
     """
 
     def __init__(
@@ -41,10 +43,11 @@ class MetaDistributedWebDataset(ShardDataset):
         single_process_fn: PerRecordFn | None = None,
         block_size: int = DEFAULT_BLOCK_SIZE,
         shuffle_buffer: int = 1000,
+        sidecar_key: str | None = None,
     ) -> None:
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         urls = expand(path, TAR_SUFFIXES, include_dirs)
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("tar", SequentialTar(urls, meta_names), shuffle_buffer)
+            self.source = SequentialSource("tar", SequentialTar(urls, meta_names, sidecar_key), shuffle_buffer)
         else:
-            self.source = BlockSource("tar", TarShards(urls, meta_names), block_size, shuffle_buffer)
+            self.source = BlockSource("tar", TarShards(urls, meta_names, sidecar_key), block_size, shuffle_buffer)

@@ -155,9 +155,9 @@ def test_the_index_counts_the_rows_with_integers_that_64_bits_cannot_hold(write_
     write_jsonl([{"id": "1" * 30}, {"n": 2**64 - 1}, {"x": 0.1}, {"m": [-(2**63)]}], "safe.jsonl")
     write_jsonl([{"n": 2**64}, {"n": 1}, {"m": -(2**63) - 1}], "unsafe.jsonl")
     shards = JsonlShards([str(tmp_path / "safe.jsonl"), str(tmp_path / "unsafe.jsonl")])
-    headers = {path.name: indexing.read_header(path).long_integers for path in indexes(tmp_path)}
+    headers = {path.name: indexing.read_header(path).noted for path in indexes(tmp_path)}
     assert headers == {".safe.jsonl.jsonl.index": 0, ".unsafe.jsonl.jsonl.index": 2}
-    assert shards.files.holds_long_integers.tolist() == [False, True]
+    assert (shards.files.noted > 0).tolist() == [False, True]
 
 
 def test_an_index_of_an_earlier_format_is_built_again(write_jsonl, tmp_path, builds, caplog):
@@ -180,7 +180,7 @@ def test_indexes_cost_at_most_24_bytes_per_record(write_tar, write_jsonl, tmp_pa
     TarShards([write_tar([(f"{n}.x", b"") for n in range(count)])], ["key"])
     JsonlShards([write_jsonl([{}] * count, "rows.jsonl")])
     sizes = {path.name: (path.stat().st_size - HEADER_BYTES) / count for path in indexes(tmp_path)}
-    assert sizes[".00000.tar.tar.index"] + sizes[".00000.tar.meta.index"] < 21
+    assert sizes[".00000.tar.tar.index"] + sizes[".00000.tar.join.index"] < 21
     assert sizes[".rows.jsonl.jsonl.index"] < 13
 
 

@@ -11,22 +11,28 @@ from streamdata.shards.tar import TarShards
 from tests.shards.conftest import read_all, whole
 
 MEMBERS = [("a/0.jpg", b"0"), ("a/1.jpg", b"1"), ("a/2.jpg", b"2"), ("a/2.id", b" id-2\n")]
-LINES = [{"key": "id-2", "score": 2}, {"key": "a/2", "score": -1}, {"key": "a/0", "score": 0, "more": [1]}]
+LINES = [{"key": "id-2", "score": 2}, {"key": "a/9", "score": -1}, {"key": "a/0", "score": 0, "more": [1]}]
+WITH_IDS = [member for n in range(3) for member in ((f"{n}.jpg", b"%d" % n), (f"{n}.id", b"id-%d" % n))]
 
 
-def both_ways(url, names):
+def both_ways(url, names, sidecar_key=None):
     """All records by the index, which are also those read from the start."""
-    records = read_all(TarShards([url], names))
-    assert list(SequentialTar([url], names).stream(0)) == records
+    records = read_all(TarShards([url], names, sidecar_key))
+    assert list(SequentialTar([url], names, sidecar_key).stream(0)) == records
     return records
 
 
-def both_fail(url, names, message):
+def both_fail(url, names, message, sidecar_key=None):
     """Both ways of reading raise an error that matches `message`."""
     with pytest.raises(ShardError, match=message):
-        read_all(TarShards([url], names))
+        read_all(TarShards([url], names, sidecar_key))
     with pytest.raises(ShardError, match=message):
-        list(SequentialTar([url], names).stream(0))
+        list(SequentialTar([url], names, sidecar_key).stream(0))
+
+
+def scores_of(keys):
+    """Lines for these keys, each of which scores its number."""
+    return [{"key": key, "score": number} for number, key in enumerate(keys)]
 
 
 @pytest.mark.parametrize("suffix", [".meta.jsonl", ".jsonl"])
@@ -50,18 +56,105 @@ def test_integer_keys_match_their_digits(write_tar, write_jsonl):
     assert both_ways(write_tar([("a.id", b"17")]), ["score"])[0]["score"] == 3
 
 
-def test_records_without_a_line_are_counted_and_logged(write_tar, write_jsonl, caplog):
-    """Once per shard, with the first of them."""
+def test_what_does_not_join_is_counted_and_logged(write_tar, write_jsonl, caplog):
+    """Records, with the first of them, and lines; once per shard each."""
     write_jsonl(LINES, "00000.meta.jsonl")
     url = write_tar(MEMBERS)
-    assert TarShards([url], ["score"]).anomalies()["records without a sidecar line"] == 1
+    counts = {"records without a sidecar line": 1, "sidecar lines without a record": 1}
+    assert TarShards([url], ["score"]).anomalies() == {"members without key and field": 0, **counts}
     assert "1 records without a line in the sidecar, the first record number 1" in caplog.text
+    assert "1 lines of the sidecar that are of no record" in caplog.text
     caplog.clear()
     sequential = SequentialTar([url], ["score"])
     assert len(list(sequential.stream(0))) == 3
-    assert sequential.anomalies() == {"records without a sidecar line": 1}
-    assert [entry.levelno for entry in caplog.records] == [logging.WARNING]
+    assert sequential.anomalies() == counts
+    assert [entry.levelno for entry in caplog.records] == [logging.WARNING] * 2
     assert "a/1" in caplog.text
+
+
+def test_keys_may_be_the_records_own_though_they_have_ids(write_tar, write_jsonl):
+    """Where no line joins by an id; every field was None then."""
+    write_jsonl(scores_of("012"), "00000.meta.jsonl")
+    assert [record["score"] for record in both_ways(write_tar(WITH_IDS), ["score"])] == [0, 1, 2]
+
+
+def test_each_shard_tells_for_itself(write_tar, write_jsonl):
+    """Ids in one, keys in the other."""
+    write_jsonl(scores_of("012"), "a.meta.jsonl")
+    write_jsonl(scores_of(["id-0", "id-1", "id-2"]), "b.meta.jsonl")
+    urls = [write_tar(WITH_IDS, name) for name in ("a.tar", "b.tar")]
+    assert [record["score"] for record in read_all(TarShards(urls, ["score"]))] == [0, 1, 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "by_id", "by_key"),
+    [
+        (["id-0", "0", "id-1"], [0, 2, None], [1, None, None]),  # two lines for one record
+        (["id-2", "0"], [None, None, 0], [1, None, None]),  # a line by id for one, by key for another
+        (["0", "1", "id-2"], [None, None, 2], [0, 1, None]),
+    ],
+)
+def test_lines_that_join_both_ways_ask_for_the_parameter(write_tar, write_jsonl, keys, by_id, by_key):
+    """Neither way is chosen silently; with sidecar_key it is the one that is said, by another index."""
+    write_jsonl(scores_of(keys), "00000.meta.jsonl")
+    url = write_tar(WITH_IDS)
+    both_fail(
+        url, ["score"], r"00000\.meta\.jsonl': .*, got both: a line for .*\n  Say .* sidecar_key: id, or sidecar_k"
+    )
+    assert [record["score"] for record in both_ways(url, ["score"], "id")] == by_id
+    assert [record["score"] for record in both_ways(url, ["score"], "key")] == by_key
+
+
+def test_an_id_that_is_the_key_leaves_no_doubt(write_tar, write_jsonl):
+    """Both ways join the same line; a record without an id has its key."""
+    write_jsonl(scores_of(["0", "id-1", "a/2"]), "00000.meta.jsonl")
+    url = write_tar([("0.id", b"0"), ("1.id", b"id-1"), ("a/2.jpg", b"")])
+    for sidecar_key in (None, "id"):
+        assert [record["score"] for record in both_ways(url, ["score"], sidecar_key)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("keys", [["7", "8"], []])
+@pytest.mark.parametrize("sidecar_key", [None, "id", "key"])
+def test_a_sidecar_of_which_no_line_joins_is_an_error(write_tar, write_jsonl, keys, sidecar_key):
+    """It is another shard's, or empty, and every field would be None; both first keys are named."""
+    write_jsonl(scores_of(keys), "00000.meta.jsonl")
+    lines = "none that joins.*, the first is for '7'" if keys else "no line"
+    message = rf"00000\.meta\.jsonl': .*the first is record '0'.* got {lines}"
+    both_fail(write_tar(WITH_IDS), ["score"], message, sidecar_key)
+
+
+def test_lines_for_a_shard_without_records_are_an_error(write_tar, write_jsonl):
+    """No lines for none are fine."""
+    sidecar = write_jsonl(scores_of("0"), "00000.meta.jsonl")
+    both_fail(write_tar([]), ["score"], r"\(there is none\), got none that joins, the first is for '0'")
+    Path(sidecar).write_bytes(b"")
+    assert both_ways(write_tar([]), ["score"]) == []
+
+
+def test_ids_need_not_be_text_where_keys_are_meant(write_tar, write_jsonl):
+    """With sidecar_key: key they are members like others; the error says so."""
+    write_jsonl(scores_of("0"), "00000.meta.jsonl")
+    url = write_tar([("0.id", b"\xff")])
+    both_fail(url, ["score"], r"expected text in its '\.id' member.*\n.*sidecar_key: key")
+    assert both_ways(url, ["score"], "key")[0]["score"] == 0
+
+
+@pytest.mark.parametrize(("names", "sidecar_key"), [(["score"], "stem"), (["score"], ""), ([], "id")])
+def test_a_sidecar_key_that_says_nothing_is_refused(write_tar, names, sidecar_key):
+    """It is id or key, for fields that are asked for."""
+    for reader in (TarShards, SequentialTar):
+        with pytest.raises(ValueError, match="sidecar_key: expected"):
+            reader([write_tar(WITH_IDS)], names, sidecar_key)
+
+
+def test_an_index_of_before_is_not_taken(write_tar, write_jsonl, tmp_path):
+    """One that an earlier version wrote may say of each record that it has no line."""
+    write_jsonl(scores_of("012"), "00000.meta.jsonl")
+    url = write_tar(WITH_IDS)
+    TarShards([url], ["score"])
+    (path,) = tmp_path.glob(".*.join.index")
+    path.rename(path.with_name(".00000.tar.meta.index"))
+    assert both_ways(url, ["score"])[2]["score"] == 2
 
 
 def test_a_missing_sidecar_is_an_error(write_tar):
