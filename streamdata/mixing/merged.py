@@ -204,7 +204,7 @@ class MergedDataset(IterableDataset[Sample]):
             generation=progress.generation(tree),
             epoch_pass=epoch_pass,
             tree=tree,
-            header=header(tree, lane),
+            header=header(tree, lane, self._anomalies()),
             from_window=from_window,
             link=LaneLink(progress.batches_before(lane, epoch_pass), beginning, note_batches),
         )
@@ -317,6 +317,17 @@ class MergedDataset(IterableDataset[Sample]):
             if isinstance(dataset, MergedDataset):
                 weights.update(dataset._weights(below))  # noqa: SLF001 (the same class)
         return weights
+
+    def _anomalies(self, path: str = "") -> dict[str, dict[str, int]]:
+        """What the sources have in their shards that is no record, or less than one, by path."""
+        found = {}
+        for dataset in self.datasets:
+            below = path_below(path, dataset.name)
+            if isinstance(dataset, MergedDataset):
+                found.update(dataset._anomalies(below))  # noqa: SLF001 (the same class)
+            elif anomalies := self._source(dataset, below).anomalies():
+                found[below] = anomalies
+        return found
 
     def _source(self, dataset: Any, path: str) -> Source:
         source: Source = dataset.source if isinstance(dataset, ShardDataset) else MapStyleSource(dataset)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamdata.errors import StateError
-from streamdata.progress.progress import Progress
+from streamdata.progress.progress import ANOMALIES, Progress
 from streamdata.progress.to_state import States
 
 
@@ -32,7 +32,7 @@ def merge_states(*states: Mapping[str, Any]) -> States:
         ranks: defaultdict[str, States] = defaultdict(dict)
         for key, value in part.items():
             if key.startswith("generation/"):
-                if merged.setdefault(key, value) != value:
+                if _order(merged.setdefault(key, value)) != _order(value):
                     raise StateError(
                         f"merge_states: {key!r} differs between the states, got {str(value)[:100]} "
                         f"and {str(merged[key])[:100]}\n  Join states of one run only."
@@ -45,6 +45,11 @@ def merge_states(*states: Mapping[str, Any]) -> States:
     for _, entries in furthest.values():
         merged.update(entries)
     return merged
+
+
+def _order(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a generation's header determines the order; a rank may not have delivered since a sidecar was mended."""
+    return {name: value for name, value in header.items() if name != ANOMALIES}
 
 
 def _rank(key: str) -> str:

@@ -11,6 +11,7 @@ from streamdata.progress.cursor import Cursor
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.run import Lane
 
+ANOMALIES = "anomalies"
 _LANE_NUMBERS = 4
 """Numbers in a key that names a lane: generation, pass, rank, worker."""
 
@@ -37,10 +38,17 @@ class Tree(NamedTuple):
         return {key: weight for key, weight in self.weights.items() if key.rpartition(".")[0] == path}
 
 
-def header(tree: Tree, lane: Lane) -> str:
-    """Write a generation's header: its topology and its tree."""
+def header(tree: Tree, lane: Lane, anomalies: Mapping[str, Mapping[str, int]]) -> str:
+    """Write a generation's header: its topology, its tree, and for people what its sources have in their shards.
+
+    Args:
+        tree: What determines the order.
+        lane: Whose number of ranks and workers count.
+        anomalies: Of each node that has any: how much is no record, or less than one, by kind. No resume compares it.
+    """
     topology = {"dp_size": lane.dp_size, "num_workers": lane.num_workers}
-    return json.dumps({"format": FORMAT, **topology, "nodes": dict(tree.nodes), "weights": dict(tree.weights)})
+    noted = {ANOMALIES: anomalies} if anomalies else {}
+    return json.dumps({"format": FORMAT, **topology, "nodes": dict(tree.nodes), "weights": dict(tree.weights), **noted})
 
 
 class Standing:

@@ -26,7 +26,8 @@ def to_state(batch: object) -> States:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
         generation G and pass P; `drawn/G/P/RANK/WORKER/PATH` how many samples a mixture has drawn there, which its
         sources' draws must add up to; `lane/G/P/RANK/WORKER` how many batches the lane has delivered, and whether it
-        has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the order.
+        has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the
+        order, and beside it what the shards hold that is no record, or less than one.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.

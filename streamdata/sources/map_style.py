@@ -57,6 +57,9 @@ class MapStyleSource:
         of_what = "" if identity is None else f" of {identity}"
         return f"map-style, {len(self._dataset)} records{of_what}{blocks}, shuffle {shuffle}"
 
+    def anomalies(self) -> dict[str, int]:
+        return {}
+
     def start_of(self, after: Position) -> Position:
         epoch, window, taken, _ = after
         return (epoch, window, taken - 1, 0) if taken else (epoch, window - 1, self._block_size - 1, 0)

@@ -76,6 +76,9 @@ class BlockSource:
             f"blocks of {self._block_size}, shuffle {shuffle}, windows of {window}"
         )
 
+    def anomalies(self) -> dict[str, int]:
+        return {kind: count for kind, count in self.shards.anomalies().items() if count}
+
     def start_of(self, after: Position) -> Position:
         return _start_within_window(after)
 
@@ -177,6 +180,9 @@ class SequentialSource:
         group = self._group if shuffle else 0
         shards = f"{self.num_blocks} shards {_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
+
+    def anomalies(self) -> dict[str, int]:
+        return {}  # what the reader counts is what this process has seen so far, which is not the same in each
 
     def start_of(self, after: Position) -> Position:
         return _start_within_window(after)

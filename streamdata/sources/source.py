@@ -23,6 +23,9 @@ class Source(Protocol):
     def describe(self, shuffle: bool) -> str:
         """What determines the order of its records: a line to be compared on resume."""
 
+    def anomalies(self) -> dict[str, int]:
+        """What of it is known, before it is read, to be no record, or less than one: how many, by kind."""
+
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
         """Yield each record from `position` on, with the position after it, until the order ends.
 

@@ -19,6 +19,7 @@ from streamdata import (
     MetaDistributedWebDataset,
     ShardError,
     StateError,
+    merge_states,
     mixed_collate,
     record_rng,
     to_state,
@@ -267,6 +268,48 @@ def test_data_may_move(make_source, tmp_path):
     assert str(tmp_path) not in json.dumps(states)
     rest = [sample["value"] for sample in islice(iter(resumed(lambda: MergedDataset([source]), states)), 18)]
     assert len(set(rest)) == 18
+
+
+@pytest.fixture
+def flawed(make_source, tmp_path):
+    """A mixture of tars with a sidecar's line of no record and a record of no line, of blank lines, and of neither."""
+    make_source("tar", "t"), make_source("jsonl", "j"), make_source("jsonl", "clean")
+    sidecar = tmp_path / "tar" / "t" / "00000.meta.jsonl"
+    sidecar.write_text(sidecar.read_text().replace("r00003", "x"))
+    with (tmp_path / "jsonl" / "j" / "00000.jsonl").open("a") as file:
+        file.write("\n\n")
+
+    def make():
+        inner = MergedDataset([make_source("tar", "t"), make_source("jsonl", "clean")])
+        inner.name, inner.percent = "m", 1
+        return MergedDataset([inner, make_source("jsonl", "j")])
+
+    return make, sidecar
+
+
+def test_what_of_the_shards_is_no_record_is_in_the_states(flawed):
+    """By source and kind, where there is any; as JSON."""
+    make, _ = flawed
+    states = json.loads(json.dumps(to_state(list(islice(make(), 5)))))
+    assert states["generation/0"]["anomalies"] == {
+        "m.t": {"records without a sidecar line": 1, "sidecar lines without a record": 1},
+        "j": {"blank lines": 2},
+    }
+
+
+def test_states_with_and_without_it_are_of_one_run(flawed):
+    """Those of earlier versions lack it, and a sidecar may be mended: the order is the same, whichever rank tells."""
+    make, sidecar = flawed
+    samples = list(islice(make(), 12))
+    states = to_state(samples[:5])
+    del states["generation/0"]["anomalies"]
+    again = resumed(make, states)
+    assert [plain(sample) for sample in islice(again, 7)] == [plain(sample) for sample in samples[5:]]
+    sidecar.write_text(sidecar.read_text().replace('"x"', '"r00003"'))
+    other = to_state(next(iter(resumed(make, to_state(samples[:5])))))
+    assert other["generation/0"]["anomalies"] == {"j": {"blank lines": 2}}
+    for parts in ((states, other), (other, states), (other, to_state(samples[:5]))):
+        assert merge_states(*parts)["generation/0"]["nodes"] == states["generation/0"]["nodes"]
 
 
 @pytest.mark.parametrize("options", [{"block_size": 0}, {"shuffle_buffer": -1}])
