@@ -142,7 +142,8 @@ class _Joiner:
     def _place(self, record: Record) -> int:
         names = names_of(record["__key__"], record.get("id"), self._url, self._by)
         self._first = self._first or names
-        by_id, by_key = self._keys.places([key_hash(names.by_id), key_hash(names.by_key)]).tolist()
+        called = (names.by_id, names.by_key) if names.by_id != names.by_key else (names.by_id,)
+        by_id, by_key = (self._keys.places([key_hash(name) for name in called]).tolist() * 2)[:2]
         none = len(self._keys)
         if names.has_id and by_id != none:
             self._with_id = self._with_id or names
