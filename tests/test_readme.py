@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from streamdata import MergedDataset
 from streamdata.recipe import check_recipe
+from tests.streams import Numbers, assert_exact_resume
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,11 +43,17 @@ def workplace(tmp_path_factory):
 def test_the_training_loop_runs_and_resumes(workplace, monkeypatch):
     """Twice: from the start, and from its checkpoint."""
     monkeypatch.chdir(workplace)
-    code, _ = blocks("python")
+    code, epochs, *_ = blocks("python")
     script = written("loop.py", code)
     for _ in range(2):
         subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
     assert '"draws"' in Path("states.json").read_text()
+    finite = code.replace("configs/demo.yaml", "finite.yaml").split("for batch in")[0]
+    Path("finite.yaml").write_text(
+        Path("configs/demo.yaml").read_text().replace("params:\n", "params:\n  cyclic: false\n", 1)
+    )
+    script = written("epochs.py", finite.replace("states.json", "none.json") + epochs)
+    subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
 
 
 def test_the_recipe_and_the_commands_work(workplace, monkeypatch):
@@ -61,8 +69,24 @@ def test_the_recipe_and_the_commands_work(workplace, monkeypatch):
         more = ["--batches", "5"] if command[1] == "run" else []
         script = str(Path(sys.executable).parent / command[0])
         subprocess.run([script, *command[1:], *more], check=True, capture_output=True)
-    _, code = blocks("python")
+    _, _, code, _ = blocks("python")
     assert runpy.run_path(str(written("tokens.py", code)))["batch"]["target_ids"].shape == (8, 1024)
+
+
+def test_the_packer_resumes_exactly(tmp_path):
+    """After each row, and one function for all iterations; no id is lost."""
+    *_, code = blocks("python")
+    packer = runpy.run_path(str(written(tmp_path / "packer.py", code)))["Packer"](7)
+
+    def with_ids(record):
+        return {"ids": [record["value"]] * (record["value"] % 5)}
+
+    def make(**options):
+        return MergedDataset([Numbers("a", 11, single_process_fn=with_ids, process_fn=packer)], **options)
+
+    assert_exact_resume(make)
+    rows = [sample["ids"] for sample in make(cyclic=False)]
+    assert sorted(i for ids in rows for i in ids) == sorted(i for i in range(11) for _ in range(i % 5))
 
 
 def test_the_demo_runs(workplace, capsys, monkeypatch):
