@@ -3,21 +3,21 @@
 Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes per row, size and version of the shard
 and of its sidecar, number of records, how much was passed over and where first, how much is noteworthy otherwise, CRC32
 of the header so far), one row per record and one more that tells where the last record ends, then the CRCs. The header
-is checked whenever it is read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9
-records.
+and the rows are checked whenever they are read, the rows not before they are used, so that opening costs the same for
+10^3 and for 10^9 records.
 """
 
-import mmap
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.shards.storage import Stamp
+from streamdata.shards.storage import LocalShard, Stamp
 
 _MAGIC = b"sdindex\n"
 _FORMAT = 2
@@ -101,39 +101,43 @@ def read_header(path: Path) -> IndexHeader:
 
 
 class IndexFile:
-    """A mapped index. It may be mapped because published files are replaced, never changed."""
+    """An open index. It is read by positioned reads: under a memory map, a file cut short would end the process."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self.path = path
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self.header = _decode(file.read(HEADER_BYTES), size)
-            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        self._file = LocalShard(str(path))
+        self.header = _decode(self._file.read(HEADER_BYTES, 0), self._file.size)
         if self.header.row_bytes != dtype.itemsize:
             raise IndexDamageError(f"its rows have {self.header.row_bytes} bytes, expected {dtype.itemsize}")
-        count = self.header.num_records
-        self._rows: Rows = np.frombuffer(self._map, dtype, count + 1, HEADER_BYTES)
-        crcs_at = HEADER_BYTES + self._rows.nbytes
-        self._crcs: npt.NDArray[np.uint32] = np.frombuffer(self._map, "<u4", _chunks(count), crcs_at)
-        self._checked = bytearray(_chunks(count))
 
-    def run(self, first: int, count: int) -> bytes:
-        """The rows of `count` records from `first` on and the row after them (which tells where the last one ends).
+    def runs(self, runs: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The rows of each run (first, count), and the row after them (which tells where the last record ends).
 
         Raises:
             IndexDamageError: A row is not as it was published.
         """
+        chunks: dict[int, bytes] = {}
+        return [self._run(first, count, chunks) for first, count in runs]
+
+    def _run(self, first: int, count: int, chunks: dict[int, bytes]) -> bytes:
+        """One run; `chunks` are those read so far."""
         last = first + count
         if last > self.header.num_records:
             raise IndexDamageError(f"it has {self.header.num_records} records, expected {last} or more")
         chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
-        while (chunk := self._checked.find(0, chunk, stop)) >= 0:
-            self._check(chunk)
-        row_bytes = self.header.row_bytes
-        return self._map[HEADER_BYTES + first * row_bytes : HEADER_BYTES + (last + 1) * row_bytes]
+        for number in range(chunk, stop):
+            if number not in chunks:
+                chunks[number] = self._chunk(number)
+        rows = chunks[chunk] if stop == chunk + 1 else b"".join(map(chunks.__getitem__, range(chunk, stop)))
+        begin, row_bytes = first - chunk * CHUNK_ROWS, self.header.row_bytes
+        return rows[begin * row_bytes : (begin + count + 1) * row_bytes]
 
-    def _check(self, chunk: int) -> None:
-        crc = zlib.crc32(self._rows[chunk * CHUNK_ROWS : (chunk + 1) * CHUNK_ROWS].tobytes())
-        if crc != self._crcs[chunk]:
-            raise IndexDamageError(f"rows from {chunk * CHUNK_ROWS} on do not match their CRC32")
-        self._checked[chunk] = 1
+    def _chunk(self, number: int) -> bytes:
+        """The rows that share a CRC32; the last chunk may have fewer."""
+        first, row_bytes = number * CHUNK_ROWS, self.header.row_bytes
+        num_rows = self.header.num_records + 1
+        rows = self._file.read(min(CHUNK_ROWS, num_rows - first) * row_bytes, HEADER_BYTES + first * row_bytes)
+        crc = self._file.read(_CRC.size, HEADER_BYTES + num_rows * row_bytes + number * _CRC.size)
+        if crc != _CRC.pack(zlib.crc32(rows)):
+            raise IndexDamageError(f"rows from {first} on do not match their CRC32")
+        return rows

@@ -126,7 +126,7 @@ _open_indexes: Recent[tuple[Job, Stamps], IndexFile] = Recent(MAX_OPEN_INDEXES)
 
 
 def open_index(job: Job, stamps: Stamps) -> IndexFile:
-    """The mapped index, one of a bounded number per thread; built again where it is gone or damaged."""
+    """The open index, one of a bounded number per thread; built again where it is gone or damaged."""
     return _open_indexes.get((job, stamps), lambda _: _open(job, stamps))
 
 
@@ -140,15 +140,14 @@ def _open(job: Job, stamps: Stamps) -> IndexFile:
 def rows_of(job: Job, stamps: Stamps, runs: Sequence[tuple[int, int]]) -> list[bytes]:
     """The rows of each run (first, count), and the row after it, from an index that is built again if it is damaged."""
     try:
-        index = open_index(job, stamps)
-        return [index.run(first, count) for first, count in runs]
+        return open_index(job, stamps).runs(runs)
     except IndexDamageError as damage:
         logger.warning("index of '%s': %s; it is built again", job.url, damage)
     path = build(job, stamps).path
     _open_indexes.forget((job, stamps))
     try:
         index = _open_indexes.get((job, stamps), lambda _: IndexFile(path, KINDS[job.kind].dtype))
-        return [index.run(first, count) for first, count in runs]
+        return index.runs(runs)
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Look after the disk that holds it."

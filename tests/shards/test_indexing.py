@@ -1,6 +1,8 @@
 import errno
 import logging
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -137,6 +139,38 @@ def test_damage_that_appears_later_is_repaired_too(write_jsonl, tmp_path, caplog
     assert not caplog.records
     assert next(whole(shards).take([600]))["n"] == 600
     assert "do not match their CRC32" in caplog.text
+
+
+READ_A_CUT_INDEX = """
+import os, sys
+import numpy as np
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.tar import TarShards
+
+url, size, *indexes = sys.argv[1:]
+shards = TarShards([url], ["n"]) if url.endswith(".tar") else JsonlShards([url])
+zeros = np.zeros(1, np.int64)
+read = lambda record: list(shards.window(zeros, zeros + record, zeros + 1).take([0]))
+first = read(0)
+for index in indexes:
+    os.truncate(index, int(float(size) * os.path.getsize(index)))
+assert read(0) == first
+print(read(1999)[0]["__key__"])
+"""
+
+
+@pytest.mark.parametrize("size", [0, 0.5])
+@pytest.mark.parametrize("kind", ["jsonl", "tar"])
+def test_an_index_cut_short_under_a_reader_is_built_again(kind, size, write_tar, write_jsonl, tmp_path):
+    """In place, while it is open: a warning, and the records come all the same; no signal ends the process."""
+    url = write_jsonl([{"key": n, "n": n} for n in range(2000)])
+    if kind == "tar":
+        url = write_tar([(f"{n}.x", b"") for n in range(2000)])
+    read_all(TarShards([url], ["n"]) if kind == "tar" else JsonlShards([url]))
+    command = [sys.executable, "-c", READ_A_CUT_INDEX, url, str(size), *map(str, indexes(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1999\n"), done.stderr
+    assert done.stderr.count("do not match their CRC32; it is built again") == len(indexes(tmp_path))
 
 
 def test_an_index_that_lies_is_an_error(write_jsonl, tmp_path):
