@@ -209,13 +209,12 @@ def _memory_row(folder: Path, scale: Scale) -> Row:
         reach="flat",
         got=f"{last - first:+.1f} MB ({last / first:.3f} x)",
         ok=last - first <= _FLAT_MB,
-        from_=f"the most anonymous memory in its first quarter {first:.0f} MB, in its last {last:.0f} MB; "
-        "the map itself is page cache",
+        from_=f"the most anonymous memory in its first quarter {first:.0f} MB, in its last {last:.0f} MB",
     )
 
 
 def _heap_mb(folder: Path, count: int) -> list[float]:
-    """The process's anonymous memory along the file, in MB; pages of the map are shared, and the kernel's to take."""
+    """The process's anonymous memory along the file, in MB."""
     dataset = _dataset(folder, _many(folder, count), mode="raw")
     found = []
     for place, number in enumerate(range(0, len(dataset), _STRIDE)):

@@ -9,8 +9,9 @@ import torch
 
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.prompts.messages import Message, messages_of, read_tools
-from streamdata.sources.prompts.rows import Row, Rows
+from streamdata.sources.prompts.rows import Rows
 from streamdata.sources.prompts.settings import read_settings
+from streamdata.sources.prompts.stored_rows import Row
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
 from streamdata.text.truncation import train_from
 

@@ -9,7 +9,7 @@ import torch
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.chats.dataset import ChatDataset
 from streamdata.sources.prompts.messages import Message
-from streamdata.sources.prompts.rows import Row
+from streamdata.sources.prompts.stored_rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)

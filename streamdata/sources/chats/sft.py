@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.chats.dataset import ChatDataset
-from streamdata.sources.prompts.rows import Row
+from streamdata.sources.prompts.stored_rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Prompts for reinforcement learning: parquet to ready tensors.
 
-1. parquet → `Rows` → rows, mapped from an Arrow file in the cache
+1. parquet → `Rows` → rows, read from a file in the cache
 2. row → `read_chat`, `open_media` → messages with typed parts, media
 3. messages → `PromptReader.encode` → token ids, media expanded
 4. lengths → `choose_rows` → the rows that stay

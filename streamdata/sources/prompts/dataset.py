@@ -1,6 +1,5 @@
 """Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,11 +13,12 @@ from streamdata.errors import StateError
 from streamdata.sources.prompts.config import WHO, read_config
 from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
-from streamdata.sources.prompts.lengths import Kept, choose_rows
+from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
 from streamdata.sources.prompts.messages import Chat, Message, read_tools, without_nulls
 from streamdata.sources.prompts.reader import Prompt, PromptReader
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
-from streamdata.sources.prompts.rows import Row, Rows
+from streamdata.sources.prompts.rows import Rows
+from streamdata.sources.prompts.stored_rows import Row
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
@@ -105,8 +105,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def source_identity(self) -> str:
         """What determines the items: the files' content, and which of their rows stay; a resume compares it."""
-        kept = hashlib.blake2b(b"" if self._numbers is None else self._numbers, digest_size=8).hexdigest()
-        return f"prompts {self.content}, rows {kept}"
+        return f"prompts {self.content}, rows {self._kept.digest}"
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -153,7 +152,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return {key: value for key, value in self.__dict__.items() if key not in ("_numbers", "_rope")}
 
     @cached_property
-    def _numbers(self) -> Any:
+    def _numbers(self) -> KeptNumbers | None:
         return self._kept.numbers()
 
     @cached_property
@@ -165,7 +164,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if not -size <= item < size:
             raise IndexError(f"{WHO}: item {item} of {size}")
         place = item % size // self.config.repeat
-        return place if self._numbers is None else int(self._numbers[place])
+        return place if self._numbers is None else self._numbers[place]
 
     def _make(self, number: int) -> dict[str, Any]:
         try:

@@ -14,35 +14,68 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError
 from streamdata.run import Permutation, stable_seed
+from streamdata.shards.storage import LocalShard
 from streamdata.sources.prompts.cache import Cache
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.measuring import NOT_MEASURED, Int32s, measure_rows
 from streamdata.sources.prompts.reader import EMPTY, MEDIA_CUT, PromptReader
-from streamdata.sources.prompts.rows import GONE, Rows
+from streamdata.sources.prompts.rows import Rows
+from streamdata.sources.prompts.stored_rows import GONE
 
 logger = logging.getLogger("streamdata")
 Int64s = npt.NDArray[np.int64]
+_NUMBER_BYTES = 8
 _REASONS = {EMPTY: "empty", MEDIA_CUT: "media cut"}
 
 
 class Kept(NamedTuple):
-    """The rows that stay: a file of their numbers, int64, how many they are, and why the others do not."""
+    """The rows that stay: a file of their numbers, int64, how many they are, their hash, and why the others do not."""
 
     path: Path | None
     size: int
+    digest: str
     dropped: dict[str, int]
 
-    def numbers(self) -> Int64s | None:
-        """The mapped numbers, shape (size,); None where all rows stay, in their order.
+    def numbers(self) -> "KeptNumbers | None":
+        """The rows' numbers; None where all rows stay, in their order.
 
         Raises:
             FileNotFoundError: The cache was deleted since.
         """
+        return None if self.path is None else KeptNumbers(self.path)
+
+
+class KeptNumbers:
+    """The numbers of rows in a file, which is read by positioned reads."""
+
+    def __init__(self, path: Path) -> None:
         try:
-            return None if self.path is None else np.memmap(self.path, "<i8", "r")
+            self._file = LocalShard(str(path))
         except FileNotFoundError as error:
             error.add_note(GONE)
             raise
+
+    def __getitem__(self, place: int) -> int:
+        """Number `place`.
+
+        Raises:
+            SourceError: The file was cut short.
+        """
+        content = self._file.read(_NUMBER_BYTES, _NUMBER_BYTES * place)
+        if len(content) < _NUMBER_BYTES:
+            raise SourceError(
+                f"'{self._file.url}': expected the number of row {place} that stays, got a file that ends before it\n"
+                "  Start again: that makes the file again."
+            )
+        return int.from_bytes(content, "little", signed=True)
+
+
+def _everything(size: int) -> Kept:
+    return Kept(None, size, _digest(b""), {})
+
+
+def _digest(numbers: bytes) -> str:
+    return hashlib.blake2b(numbers, digest_size=8).hexdigest()
 
 
 def choose_rows(reader: PromptReader) -> Kept:
@@ -59,7 +92,7 @@ def choose_rows(reader: PromptReader) -> Kept:
     wanted = _wanted(len(rows), config)
     filters = config.filter_prompts or reader.measures_tokens
     if wanted is None and not filters:
-        return Kept(None, len(rows), {})
+        return _everything(len(rows))
     policy = reader.policy() if filters else ""
     name = _name_of_choice(rows, policy, config)
     numbers = np.arange(len(rows)) if wanted is None else wanted
@@ -76,19 +109,19 @@ def choose_rows(reader: PromptReader) -> Kept:
     if dropped:
         logger.warning("%s: dropped %d of %d rows: %s", WHO, len(numbers) - len(stay), len(numbers), _told(dropped))
     if len(stay) == len(rows):
-        return Kept(None, len(rows), {})
-    return Kept(_stored_numbers(cache, name, stay), len(stay), dropped)
+        return _everything(len(rows))
+    content = stay.astype("<i8").tobytes()
+    return Kept(_stored_numbers(cache, name, content), len(stay), _digest(content), dropped)
 
 
-def _stored_numbers(cache: Cache, name: str, stay: Int64s) -> Path:
+def _stored_numbers(cache: Cache, name: str, content: bytes) -> Path:
     """The file of the numbers; one that holds others is damaged, and made again."""
 
     def write(path: Path) -> None:
-        stay.astype("<i8").tofile(path)
+        path.write_bytes(content)
 
     path = cache.get(name, write)
-    is_whole = path.stat().st_size == stay.nbytes and np.array_equal(np.memmap(path, "<i8", "r"), stay)
-    return path if is_whole else cache.publish(name, write)
+    return path if path.read_bytes() == content else cache.publish(name, write)
 
 
 def _wanted(total: int, config: PromptConfig) -> Int64s | None:
@@ -157,9 +190,9 @@ def _part(rows: Rows, file: int, numbers: Int64s) -> _Part:
 def _stored(cache: Cache, name: str, size: int) -> Int32s:
     """The lengths of a file's rows, and after them their checksum; none was measured where they do not agree."""
     path = cache.directory / name
-    if size and path.exists() and path.stat().st_size == 4 * (size + 1):
-        whole = np.memmap(path, "<i4", "r")
-        if zlib.crc32(whole[:-1].data) == whole[-1:].view("<u4")[0]:
+    if size and path.exists():
+        whole = np.fromfile(path, "<i4")
+        if len(whole) == size + 1 and zlib.crc32(whole[:-1].data) == whole[-1:].view("<u4")[0]:
             return whole[:-1]
     return np.full(size, NOT_MEASURED, dtype=np.int32)
 

@@ -15,7 +15,8 @@ from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
 from streamdata.sources.prompts.media import open_media
 from streamdata.sources.prompts.messages import Chat, is_empty, read_chat, read_tools
-from streamdata.sources.prompts.rows import Row, Rows
+from streamdata.sources.prompts.rows import Rows
+from streamdata.sources.prompts.stored_rows import Row
 from streamdata.sources.prompts.tool_file import read_tool_file
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import as_tokenizer, tokenizer_digest

@@ -1,8 +1,8 @@
-"""Rows of parquet files: `parquet → Arrow IPC file in the cache, made once → memory map → rows`.
+"""Rows of parquet files: `parquet → StoredRows in the cache, made once → rows`.
 
-A row of a parquet file costs the decoding of its row group, by default a million rows. The IPC file holds the same
-columns uncompressed, so that any row is read where it lies, and no process's heap grows with the file.
-Formats: https://parquet.apache.org/docs/file-format, https://arrow.apache.org/docs/format/Columnar.html.
+A row of a parquet file costs the decoding of its row group, by default a million rows. The file in the cache holds the
+same rows one by one, so that any is read where it lies, and no process's heap grows with the file.
+Format: https://parquet.apache.org/docs/file-format.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import accumulate
@@ -22,28 +22,23 @@ from streamdata.shards.recent import Recent
 from streamdata.shards.storage import is_remote, local_path
 from streamdata.shards.urls import expand
 from streamdata.sources.prompts.cache import Cache, Stamp, stamp_of
+from streamdata.sources.prompts.stored_rows import Row, StoredRows, import_pyarrow, write_rows
 
 SUFFIXES = (".parquet",)
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_own_shared_memory`
-_BATCH_BYTES = 32 << 20
+_BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
 _BATCH_ROWS = 1 << 16
-_OPEN_BATCHES = 64
+_OPEN_FILES = 64
 _READ_BYTES = 1 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-GONE = "  The cache is made again by the next start, and by resume_dataset_state() of a dataset that was unpickled."
-
-Row = dict[str, Any]
-ReadValue = Callable[[int], Any]
-"""Gives the value at a place."""
-
 
 class RowFile(NamedTuple):
-    """One parquet file, as rows: where it lies, its content's hash, the IPC file of that content, and its length."""
+    """One parquet file, as rows: where it lies, its content's hash, where the rows of that content are, how many."""
 
     path: str
     digest: str
-    arrow: Path
+    stored: Path
     num_rows: int
 
 
@@ -55,8 +50,8 @@ class Rows:
     Args:
         data_files: A file, glob, brace expression or directory, or a list of these; the files are sorted, and one that
             is named twice is an error.
-        cache_dir: Of the IPC files, see `Cache`.
-        use_shm: Copy the IPC files to a directory of this user's own in /dev/shm, and read them there. They stay until
+        cache_dir: Of the files of rows, see `Cache`.
+        use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
 
     Raises:
@@ -72,8 +67,11 @@ class Rows:
         self._ends = list(accumulate(file.num_rows for file in self.files))
 
     @cached_property
-    def _tables(self) -> list["_Table"]:
-        return [_Table(file.arrow, file.path) for file in self.files]
+    def _opened(self) -> Recent[int, StoredRows]:
+        return Recent(_OPEN_FILES)
+
+    def _stored(self, file: int) -> StoredRows:
+        return self._opened.get(file, lambda _: StoredRows(self.files[file].stored, self.files[file].path))
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -83,10 +81,10 @@ class Rows:
 
         Raises:
             IndexError: There is no such row.
-            SourceError: It holds what these types cannot.
+            SourceError: It holds what these types cannot, or the cache is damaged.
         """
         file, row = self.locate(index)
-        return self._tables[file].row(row)
+        return self._stored(file).row(row)
 
     def locate(self, index: int) -> tuple[int, int]:
         """The number of the file in `files`, and the row's number in it.
@@ -116,7 +114,7 @@ class Rows:
     @property
     def columns(self) -> list[str]:
         """The names of all columns of all files, sorted."""
-        return sorted({name for table in self._tables for name in table.names})
+        return sorted({name for file in range(len(self.files)) for name in self._stored(file).names})
 
     @property
     def digest(self) -> str:
@@ -124,98 +122,7 @@ class Rows:
         return hashlib.blake2b("".join(file.digest for file in self.files).encode(), digest_size=16).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_tables"}
-
-
-class _Table:
-    """A mapped IPC file: rows by number. The map is shared with all processes that read it.
-
-    Args:
-        path: Of the IPC file.
-        source: Of the parquet file whose rows these are, for messages.
-    """
-
-    def __init__(self, path: Path, source: str) -> None:
-        pyarrow = import_pyarrow()
-        try:
-            self._reader = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
-        except pyarrow.ArrowInvalid as error:
-            raise SourceError(
-                f"'{path}': expected rows as they were written, got a damaged file: {error}\n"
-                "  Delete it; the next start makes it again."
-            ) from error
-        except FileNotFoundError as error:
-            error.add_note(GONE)
-            raise
-        batches = range(self._reader.num_record_batches)
-        self._starts = [0, *accumulate(self._reader.get_batch(number).num_rows for number in batches)]
-        self._batches: Recent[int, list[ReadValue]] = Recent(_OPEN_BATCHES)
-        self.names: list[str] = self._reader.schema.names
-        self._source = source
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def row(self, number: int) -> Row:
-        batch = bisect_right(self._starts, number) - 1
-        place = number - self._starts[batch]
-        row: Row = {}
-        for name, read in zip(self.names, self._batches.get(batch, self._columns), strict=True):
-            try:
-                row[name] = read(place)
-            except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
-                raise SourceError(
-                    f"'{self._source}', row {number}, column {name!r}: expected a value that Python's own types can "
-                    f"hold, got: {error}\n  Write the column in another type, such as times in microseconds, or leave "
-                    "it out of the file."
-                ) from error
-        return row
-
-    def _columns(self, batch: int) -> list[ReadValue]:
-        # Value by value takes two thirds of what `slice` and `to_pylist` of the batch would.
-        return [read_value(column) for column in self._reader.get_batch(batch).columns]
-
-
-def read_value(array: Any) -> ReadValue:
-    """What gives the value at a place of an Arrow array, as `array[place].as_py()` does.
-
-    What has no nulls, of the kinds that prompts are made of, is read here, in half of pyarrow's time.
-    """
-    read = None if array.null_count or array.offset or not len(array) else _read_bare(array)
-    return read or (lambda place: array[place].as_py())
-
-
-def _read_bare(array: Any) -> ReadValue | None:
-    """What reads an array without nulls that is no part of another; None for other kinds."""
-    types, kind = import_pyarrow().types, array.type
-    if types.is_struct(kind):
-        names = [field.name for field in kind]
-        parts = [(name, read_value(array.field(number))) for number, name in enumerate(names)]
-        return None if len(set(names)) < len(names) else lambda place: {name: read(place) for name, read in parts}
-    if types.is_list(kind):
-        read_item, ends = read_value(array.values), memoryview(array.buffers()[1]).cast("i")
-        return lambda place: [read_item(item) for item in range(ends[place], ends[place + 1])]
-    if types.is_string(kind):
-        _, offsets, content = array.buffers()
-        ends, letters = memoryview(offsets).cast("i"), memoryview(content or b"")
-        return lambda place: str(letters[ends[place] : ends[place + 1]], "utf-8")
-    return memoryview(array.buffers()[1]).cast("q").__getitem__ if types.is_int64(kind) else None
-
-
-def import_pyarrow() -> Any:
-    """Import pyarrow with its parts for IPC and parquet.
-
-    Raises:
-        ImportError: It is missing.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError as error:
-        error.add_note("  Prompts in parquet need pyarrow: pip install 'torch-streamdata[parquet]'")
-        raise
-    return pa
+        return {key: value for key, value in self.__dict__.items() if key != "_opened"}
 
 
 def _patterns(data_files: Any) -> str | list[str]:
@@ -232,10 +139,10 @@ def _patterns(data_files: Any) -> str | list[str]:
 def _row_file(path: str, cache: Cache, use_shm: bool) -> RowFile:
     stamp = stamp_of(path)
     digest = cache.digest(path)
-    arrow = cache.get(f"rows/{digest}.arrow", partial(_convert, path, stamp))
+    stored = cache.get(f"rows/{digest}.rows", partial(_convert, path, stamp))
     if use_shm:
-        arrow = Cache(_own_shared_memory()).get(f"{digest}.arrow", partial(_copy, arrow))
-    return RowFile(path, digest, arrow, len(_Table(arrow, path)))
+        stored = Cache(_own_shared_memory()).get(f"{digest}.rows", partial(_copy, stored))
+    return RowFile(path, digest, stored, len(StoredRows(stored, path)))
 
 
 def _own_shared_memory() -> str:
@@ -255,18 +162,18 @@ def _own_shared_memory() -> str:
     return str(path)
 
 
-def _copy(arrow: Path, target: Path) -> None:
+def _copy(stored: Path, target: Path) -> None:
     try:
-        shutil.copyfile(arrow, target)
+        shutil.copyfile(stored, target)
     except OSError as error:
         raise SourceError(
-            f"use_shm: expected room for {arrow.stat().st_size} bytes in {SHARED_MEMORY}, got: {error}\n"
+            f"use_shm: expected room for {stored.stat().st_size} bytes in {SHARED_MEMORY}, got: {error}\n"
             f"  Delete what is old there, or leave use_shm out."
         ) from error
 
 
 def _convert(path: str, stamp: Stamp, target: Path) -> None:
-    """Stream a parquet file, with this stamp before its content was hashed, into an IPC file.
+    """Stream a parquet file, with this stamp before its content was hashed, into a file of rows.
 
     What is in memory is one batch of about `_BATCH_BYTES`.
     """
@@ -274,11 +181,11 @@ def _convert(path: str, stamp: Stamp, target: Path) -> None:
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES) as source:
             schema = pyarrow.schema([_plain_field(field) for field in source.schema_arrow])
-            with pyarrow.ipc.new_file(target, schema) as writer:
-                for batch in source.iter_batches(batch_size=_batch_rows(source.metadata)):
-                    # Only where there is something to cast: pyarrow spoils lists of nulls in structs, even as they are.
-                    writer.write_batch(batch if batch.schema.equals(schema) else batch.cast(schema))
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
+            batches = source.iter_batches(batch_size=_batch_rows(source.metadata))
+            # Only where there is something to cast: pyarrow spoils lists of nulls in structs, even as they are.
+            plain = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
+            write_rows(target, schema.names, source.metadata.num_rows, plain)
+    except (ValueError, NotImplementedError, OSError) as error:  # pyarrow's too
         raise SourceError(
             f"'{path}': expected a parquet file that becomes rows in '{target.parent}', got: {error}\n"
             "  Write it again if it cannot be read; make room, or set cache_dir, if the rows cannot be written."
@@ -288,7 +195,7 @@ def _convert(path: str, stamp: Stamp, target: Path) -> None:
 
 
 def _plain_field(field: Any) -> Any:
-    """A dictionary-encoded column as its values: an IPC file holds one dictionary, parquet one per row group."""
+    """A dictionary-encoded column as its values."""
     is_dictionary = import_pyarrow().types.is_dictionary(field.type)
     return field.with_type(field.type.value_type) if is_dictionary else field
 

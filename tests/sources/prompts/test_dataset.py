@@ -110,7 +110,7 @@ def test_rows_and_lengths_are_kept_where_the_config_says(tokenizer, tmp_path, mo
     dataset = build(path, tokenizer=tokenizer, cache_dir=str(tmp_path / "mine"), use_shm=True)
     assert {folder.name for folder in (tmp_path / "mine").iterdir()} == {"digests", "rows", "lengths"}
     assert not (tmp_path / "cache").exists()
-    assert dataset._reader.rows.files[0].arrow.parent.name == f"streamdata-{os.getuid()}"
+    assert dataset._reader.rows.files[0].stored.parent.name == f"streamdata-{os.getuid()}"
     assert dataset[3]["index"] == 103
 
 

@@ -1,4 +1,5 @@
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -265,7 +266,13 @@ def test_damaged_lengths_are_measured_again(length, tokenizer, tmp_path):
     assert (prompts_of(dataset), dataset.dropped) == (expected, {"overlong": 9})
 
 
-def test_the_numbers_of_kept_rows_are_mapped(tokenizer, tmp_path):
-    """No array of them is in the heap, and none is pickled."""
+def test_the_numbers_of_kept_rows_are_not_in_the_heap(tokenizer, tmp_path):
+    """Each is read where it lies, and none is pickled; a file cut short meanwhile is an error, never a dead process."""
     dataset = RLHFDataset(sums(tmp_path / "a.parquet", 12, words=2), tokenizer, {"max_prompt_length": 45})
-    assert isinstance(dataset._kept.numbers(), np.memmap)
+    numbers = dataset._kept.numbers()
+    assert [numbers[place] for place in range(len(dataset))] == [0, 1, 2]
+    _ = dataset[0]
+    (stored,) = (tmp_path / "cache").rglob("*.i64")
+    os.truncate(stored, 12)
+    with pytest.raises(SourceError, match=f"'{stored}': expected the number of row 1 .*\n.*Start again"):
+        dataset[1]

@@ -1,0 +1,212 @@
+"""Rows in a file of the cache, any of which is read by its number at the cost of itself: `batches → file → rows`.
+
+Layout, little-endian: a header (magic, number of rows, CRC32 of both); an entry per record (where it begins, how many
+bytes of it are JSON, its CRC32, which begins with its number and that of the bytes) and one more for where the last
+ends; the records. The first record is the JSON list of
+the columns' names, each other one a row: the JSON list of its values, then, where JSON would not give a column's values
+back as they are (bytes, times, NaN), null in their place and an Arrow stream of one row with these columns.
+Formats: https://www.rfc-editor.org/rfc/rfc8259, https://arrow.apache.org/docs/format/Columnar.html.
+
+Everything is read by positioned reads and checked when it is read: under a memory map, as Arrow files are read
+elsewhere, a file cut short would end the process.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from streamdata.errors import SourceError
+from streamdata.shards.storage import LocalShard
+
+GONE = "  The cache is made again by the next start, and by resume_dataset_state() of a dataset that was unpickled."
+_MAGIC = b"sdrows1\n"
+_HEADER = struct.Struct("<8sQ")
+_CRC = struct.Struct("<I")
+_ENTRY = struct.Struct("<QII")
+_ENTRY_AND_END = struct.Struct("<QIIQ")
+_ENTRIES_AT = _HEADER.size + _CRC.size
+
+Row = dict[str, Any]
+
+
+def import_pyarrow() -> Any:
+    """Import pyarrow with its parts for IPC, parquet and compute.
+
+    Raises:
+        ImportError: It is missing; a note says how to install it.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        error.add_note("  Prompts in parquet need pyarrow: pip install 'torch-streamdata[parquet]'")
+        raise
+    return pa
+
+
+class StoredRows:
+    """The rows of such a file. It stays open; processes that fork may share it.
+
+    Args:
+        path: Of the file.
+        source: Of the parquet file whose rows these are, for messages.
+
+    Raises:
+        FileNotFoundError: The cache was deleted.
+        SourceError: The file is damaged.
+    """
+
+    def __init__(self, path: Path, source: str) -> None:
+        self._path, self._source = path, source
+        try:
+            self._file = LocalShard(str(path))
+        except FileNotFoundError as error:
+            error.add_note(GONE)
+            raise
+        self._num_rows = self._read_header()
+        self.names: list[str] = orjson.loads(self._record(0)[0])
+
+    def _read_header(self) -> int:
+        head = self._file.read(_ENTRIES_AT, 0)
+        if len(head) < _ENTRIES_AT or zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
+            raise self._damaged(f"{self._file.size} bytes with the header {head!r}")
+        magic, num_rows = _HEADER.unpack_from(head)
+        end = self._file.read(8, _ENTRIES_AT + (num_rows + 1) * _ENTRY.size)
+        if magic != _MAGIC or self._file.size != int.from_bytes(end, "little"):
+            raise self._damaged(f"{self._file.size} bytes with the header {head!r}")
+        return int(num_rows)
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def row(self, number: int) -> Row:
+        """Row `number`, in [0, len), as a dict of Python's own types.
+
+        Raises:
+            SourceError: It holds what these types cannot, or the file is not as it was written.
+        """
+        values, arrow = self._record(number + 1)
+        row: Row = dict(zip(self.names, orjson.loads(values), strict=True))
+        return self._with_columns(row, arrow, number) if arrow else row
+
+    def _record(self, number: int) -> tuple[bytes, bytes]:
+        """The JSON of a record, and its Arrow stream, b"" for none."""
+        entry = self._file.read(_ENTRY_AND_END.size, _ENTRIES_AT + number * _ENTRY.size)
+        if len(entry) < _ENTRY_AND_END.size:
+            raise self._damaged(f"one that ends before entry {number}")
+        begin, json_bytes, crc, end = _ENTRY_AND_END.unpack(entry)
+        content = self._file.read(end - begin, begin) if begin < end <= self._file.size else b""
+        if zlib.crc32(content, number + json_bytes) != crc:
+            raise self._damaged(f"record {number} with another CRC32")
+        return (content, b"") if json_bytes == len(content) else (content[:json_bytes], content[json_bytes:])
+
+    def _with_columns(self, row: Row, arrow: bytes, number: int) -> Row:
+        batch = import_pyarrow().ipc.open_stream(arrow).read_next_batch()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                row[name] = column[0].as_py()
+            except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
+                raise SourceError(
+                    f"'{self._source}', row {number}, column {name!r}: expected a value that Python's own types can "
+                    f"hold, got: {error}\n  Write the column in another type, such as times in microseconds, or leave "
+                    "it out of the file."
+                ) from error
+        return row
+
+    def _damaged(self, got: str) -> SourceError:
+        return SourceError(
+            f"'{self._path}': expected rows as they were written, got {got}\n"
+            "  Delete the file, and start again: that makes it again."
+        )
+
+
+def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Any]) -> None:
+    """Write the rows of Arrow batches, one batch after the other in memory.
+
+    Raises:
+        ValueError: There are more or fewer than `num_rows`.
+    """
+    head = _HEADER.pack(_MAGIC, num_rows)
+    with path.open("wb") as file:
+        file.write(head + _CRC.pack(zlib.crc32(head)))
+        number, end = 0, _ENTRIES_AT + (num_rows + 1) * _ENTRY.size + 8
+        for records in chain([[(orjson.dumps(names), b"")]], map(_records, batches)):
+            entries, contents, first = [], [], number
+            for values, arrow in records:
+                content = values + arrow
+                entries.append(_ENTRY.pack(end, len(values), zlib.crc32(content, number + len(values))))
+                contents.append(content)
+                number, end = number + 1, end + len(content)
+            if number > num_rows + 1:
+                break
+            file.seek(_ENTRIES_AT + first * _ENTRY.size)
+            file.write(b"".join(entries) + end.to_bytes(8, "little"))
+            file.seek(end - sum(map(len, contents)))
+            file.writelines(contents)
+    if number != num_rows + 1:
+        raise ValueError(f"expected {num_rows} rows, got {number - 1} or more")
+
+
+def _records(batch: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Each row of a batch: as JSON, and what JSON does not hold as an Arrow stream."""
+    columns = [_as_json(column) for column in batch.columns]
+    apart = batch.select([number for number, values in enumerate(columns) if values is None])
+    nulls = [None] * len(batch)
+    rows = zip(*(nulls if values is None else values for values in columns), strict=True)
+    for number, row in enumerate(rows):
+        yield orjson.dumps(row), _stream(apart.slice(number, 1)) if apart.num_columns else b""
+
+
+def _stream(batch: Any) -> bytes:
+    pyarrow = import_pyarrow()
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _as_json(array: Any) -> list[Any] | None:
+    """The values of an array; None where JSON would not give them back as they are."""
+    if not _has_json(array.type) or not all(map(_is_finite, _floats(array))):
+        return None
+    try:
+        values: list[Any] = array.to_pylist()
+    except ValueError:  # a text that is no UTF-8
+        return None
+    return values
+
+
+def _has_json(kind: Any) -> bool:
+    """Whether JSON holds values of this type and tells them from those of others; floats must be finite too."""
+    types = import_pyarrow().types
+    if types.is_struct(kind):
+        return len({field.name for field in kind}) == kind.num_fields and all(_has_json(field.type) for field in kind)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _has_json(kind.value_type)
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    is_number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+    return bool(is_text or is_number or types.is_boolean(kind) or types.is_null(kind))
+
+
+def _floats(array: Any) -> Iterator[Any]:
+    """The floats within an array, and perhaps some that its own nulls hide."""
+    types, kind = import_pyarrow().types, array.type
+    if types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _floats(array.field(number))
+    elif types.is_nested(kind):
+        yield from _floats(array.values)
+    elif types.is_floating(kind):
+        yield array
+
+
+def _is_finite(floats: Any) -> bool:
+    compute = import_pyarrow().compute
+    return compute.all(compute.is_finite(floats)).as_py() is not False
