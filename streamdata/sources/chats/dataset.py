@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from streamdata.sources.chats.config import ChatConfig
-from streamdata.sources.prompts.messages import Message, messages_of, read_tools
+from streamdata.sources.prompts.messages import Message, media_beside_text, messages_of, read_tools
 from streamdata.sources.prompts.rows import Rows
 from streamdata.sources.prompts.settings import read_settings
 from streamdata.sources.prompts.stored_rows import Row
@@ -86,7 +86,13 @@ class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def _messages(self, row: Row, key: str) -> list[Message]:
         """A column's messages, `loss_mask` turned into what `ChatEncoder` knows."""
-        return [self._message(number, message) for number, message in enumerate(messages_of(row, key, self._who))]
+        messages = messages_of(row, key, self._who)
+        if media := media_beside_text(row, messages):
+            raise ValueError(
+                f"{self._who}: expected text alone, got a row with media: {media}\n"
+                "  Their tokens would be missing: drop such rows, by max_bad or before, or the media with their places."
+            )
+        return [self._message(number, message) for number, message in enumerate(messages)]
 
     def _message(self, number: int, message: Message) -> Message:
         if LOSS_MASK not in message:

@@ -1,15 +1,17 @@
 """Pairs of answers, one preferred: `parquet → two conversations → token ids and loss masks → tensors`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.chats.dataset import ChatDataset
-from streamdata.sources.prompts.messages import Message
 from streamdata.sources.prompts.stored_rows import Row
+from streamdata.text.pairs import Message, mask_shared, with_prompt
+
+_PROMPT: Final = "prompt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +19,13 @@ class PreferenceConfig(ChatConfig):
     """Settings of `PreferenceDataset`.
 
     Attributes:
-        prompt_key: the column of messages that both conversations begin with; None where each is whole.
+        prompt_key: the column of messages that both conversations begin with; None where each is whole. Rows may lack
+            the column "prompt", no other. A text in it has to be what the first user of both says.
         chosen_key: the column of the preferred messages.
         rejected_key: the column of the others.
     """
 
-    prompt_key: str | None = None
+    prompt_key: str | None = _PROMPT
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
 
@@ -52,23 +55,26 @@ class PreferenceDataset(ChatDataset):
     settings = PreferenceConfig
 
     def _make(self, row: Row) -> dict[str, Any]:
-        chosen, rejected = (self._conversation(row, key) for key in (self.config.chosen_key, self.config.rejected_key))
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
-        pair = {"chosen": chosen, "rejected": rejected}
+        prompt, keys = self._prompt(row), (self.config.chosen_key, self.config.rejected_key)
+        pair = mask_shared(*(with_prompt(prompt, self._messages(row, key)) for key in keys))
         return {
             f"{side}_{key}": tensor
-            for side, messages in pair.items()
-            for key, tensor in self._side(row, side, messages, shared).items()
+            for side, messages in zip(("chosen", "rejected"), pair, strict=True)
+            for key, tensor in self._side(row, side, messages).items()
         }
 
-    def _conversation(self, row: Row, key: str) -> list[Message]:
-        prompt = self._messages(row, self.config.prompt_key) if self.config.prompt_key else []
-        return prompt + self._messages(row, key)
+    def _prompt(self, row: Row) -> str | Sequence[Message]:
+        """What both conversations begin with: messages, none too, or a text."""
+        key = self.config.prompt_key
+        if key is None or (key == _PROMPT and key not in row):
+            return []
+        value = row.get(key)
+        is_empty = key in row and value in (None, "", [])
+        return [] if is_empty else value if isinstance(value, str) else self._messages(row, key)
 
-    def _side(self, row: Row, side: str, messages: list[Message], shared: int) -> dict[str, torch.Tensor]:
-        prompt = [{**message, "train": False} for message in messages[:shared]]
+    def _side(self, row: Row, side: str, messages: Sequence[Message]) -> dict[str, torch.Tensor]:
         try:
-            return self._tensors(row, prompt + messages[shared:])
+            return self._tensors(row, messages)
         except ValueError as error:
             error.add_note(f"  in what was {side}")
             raise

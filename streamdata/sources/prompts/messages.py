@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from streamdata.sources.prompts.stored_rows import Row
@@ -10,6 +10,8 @@ from streamdata.sources.prompts.stored_rows import Row
 Message = dict[str, Any]
 _PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
+_MEDIA_COLUMNS: Final = ("images", "videos", "audios")
+_MEDIUM = re.compile("(input_)?(image|video|audio)(_url)?")
 _OWN_KEYS: Final = {"image": ("image", "url", "path", "bytes"), "video": ("video", "url", "path")}
 
 
@@ -78,6 +80,12 @@ def messages_of(row: Row, key: str, who: str) -> list[Message]:
     return [without_nulls(message) for message in messages]
 
 
+def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
+    """What a conversation has that is no text: columns of media that hold some, and types of its messages' parts."""
+    columns = [key for key in _MEDIA_COLUMNS if _is_given(row.get(key))]
+    return columns + [kind for part in _parts(messages) if (kind := _medium_type(part))]
+
+
 def is_empty(row: Row, prompt_key: str) -> bool:
     """Whether a prompt says nothing: no messages, or none with a content or a call; a row without it is no prompt."""
     if prompt_key not in row:
@@ -143,9 +151,24 @@ def _says_something(message: Any) -> bool:
 
 def _typed_media(messages: list[Message]) -> list[str]:
     """The types of parts that stand for media."""
+    return [kind for part in _parts(messages) if (kind := part.get("type")) in _OWN_KEYS]
+
+
+def _parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """The typed parts of all messages."""
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
-    types = [part.get("type") for content in contents for part in content if isinstance(part, dict)]
-    return [kind for kind in types if kind in _OWN_KEYS]
+    return [part for content in contents for part in content if isinstance(part, dict)]
+
+
+def _medium_type(part: Mapping[str, Any]) -> str | None:
+    """The type of a part that stands for a medium, as `image`, `image_url` or `input_audio`; templates take its key."""
+    names = [part.get("type"), *(key for key, value in part.items() if value is not None)]
+    return next((name for name in names if isinstance(name, str) and _MEDIUM.fullmatch(name)), None)
+
+
+def _is_given(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value
+    return any(map(_is_given, parts)) if isinstance(value, dict | list) else bool(value)
 
 
 def _typed(message: Message, waiting: dict[str, list[Any]], counts: Mapping[str, int], media: list[Medium]) -> Message:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Final, TypeVar, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from streamdata.recipe.places import did_you_mean, listing
 
@@ -29,7 +29,9 @@ Settings = TypeVar("Settings")
 
 
 def read_settings(kind: type[Settings], config: Any, who: str, elsewhere: Mapping[str, str] | None = None) -> Settings:
-    """Read settings from a mapping, or from OmegaConf's DictConfig; null stands for the default, a path for its text.
+    """Read settings from a mapping, or from OmegaConf's DictConfig; a path stands for its text.
+
+    Null stands for the default where a setting cannot be None.
 
     Args:
         kind: The dataclass of the settings.
@@ -51,8 +53,9 @@ def read_settings(kind: type[Settings], config: Any, who: str, elsewhere: Mappin
             for key in unknown
         )
         raise ValueError(f"{who}: expected keys that it knows, got {hints}\n  It knows {listing(known)}.")
+    optional = {setting.name for setting in fields(kind) if type(None) in get_args(setting.type)}  # type: ignore[arg-type]
     try:
-        return kind(**{key: _as_text(value) for key, value in given.items() if value is not None})
+        return kind(**{key: _as_text(value) for key, value in given.items() if value is not None or key in optional})
     except ValueError as error:
         error.add_note(f"  in the config of {who}")
         raise

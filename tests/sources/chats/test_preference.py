@@ -19,7 +19,12 @@ def trained_texts(tokenizer, item):
     ("row", "config"),
     [
         ({"chosen": ASK + AGAIN + GOOD, "rejected": ASK + AGAIN + BAD}, {}),
-        ({"prompt": ASK + AGAIN, "chosen": GOOD, "rejected": BAD}, {"prompt_key": "prompt"}),
+        ({"prompt": ASK + AGAIN, "chosen": GOOD, "rejected": BAD}, {}),
+        ({"prompt": ASK + AGAIN, "chosen": ASK + AGAIN + GOOD, "rejected": ASK + AGAIN + BAD}, {}),
+        ({"prompt": "what is it", "chosen": ASK + AGAIN + GOOD, "rejected": ASK + AGAIN + BAD}, {}),
+        ({"prompt": "", "chosen": ASK + AGAIN + GOOD, "rejected": ASK + AGAIN + BAD}, {}),
+        ({"prompt": "else", "chosen": ASK + AGAIN + GOOD, "rejected": ASK + AGAIN + BAD}, {"prompt_key": None}),
+        ({"begin": ASK + AGAIN, "chosen": GOOD, "rejected": BAD}, {"prompt_key": "begin"}),
         ({"better": ASK + AGAIN + GOOD, "worse": ASK + AGAIN + BAD}, {"chosen_key": "better", "rejected_key": "worse"}),
     ],
 )
@@ -32,6 +37,25 @@ def test_a_pair_becomes_tensors_of_both_sides(tmp_path, tokenizer, row, config):
     assert all(tensor.shape == (128,) for tensor in item.values())
     assert {item["chosen_input_ids"].dtype, item["chosen_loss_mask"].dtype} == {torch.int64, torch.bool}
     assert trained_texts(tokenizer, item) == ["good<|im_end|>", "a user<|im_end|>"]
+    ids = item["chosen_input_ids"][item["chosen_attention_mask"].bool()]
+    assert ids.tolist() == encode_chat(tokenizer, ASK + AGAIN + GOOD).input_ids.tolist()
+
+
+def test_a_prompt_without_use_is_an_error(tmp_path, tokenizer):
+    """A text that no user says, or a column that is not there: the question would be gone without a word."""
+    path = write(tmp_path / "a.parquet", [{"prompt": "else", "chosen": AGAIN + GOOD, "rejected": AGAIN + BAD}])
+    with pytest.raises(ValueError, match=r"first user says, 'so', got the text 'else'\n.*prompt_key: null"):
+        PreferenceDataset(path, tokenizer)[0]
+    with pytest.raises(ValueError, match="messages in 'promt', got None; the row has"):
+        PreferenceDataset(path, tokenizer, {"prompt_key": "promt"})[0]
+
+
+def test_files_may_differ_in_their_prompts(tmp_path, tokenizer):
+    """Each row has its own prompt, or none."""
+    whole = write(tmp_path / "a.parquet", [{"chosen": AGAIN + GOOD, "rejected": AGAIN + BAD}])
+    apart = write(tmp_path / "b.parquet", [{"prompt": AGAIN, "chosen": GOOD, "rejected": BAD}])
+    one, two = PreferenceDataset([whole, apart], tokenizer)
+    assert all((one[key] == two[key]).all() for key in one)
 
 
 def test_unpadded_sides_have_their_own_lengths(tmp_path, tokenizer):

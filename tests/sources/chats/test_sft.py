@@ -231,3 +231,31 @@ def test_a_cut_conversation_does_not_train_its_first_token(tmp_path, tokenizer):
     assert item["loss_mask"].tolist() == [False, True, *[False] * (config["max_length"] - 2)]
     with pytest.raises(ValueError, match="none of what truncation left"):
         SFTChatDataset(path, tokenizer, config | {"max_length": config["max_length"] - 1})[0]
+
+
+MEDIA = [
+    {"images": ["a.png"]},
+    {"images": [{"bytes": b"x", "path": None}]},
+    {"videos": [["a.png"]]},
+    {"messages": [user([{"type": "image", "text": None}])]},
+    {"messages": [user([{"type": "input_audio", "input_audio": "x"}])]},
+    {"messages": [user([{"type": None, "image": "a.png"}])]},
+]
+
+
+@pytest.mark.parametrize("row", MEDIA, ids=str)
+def test_media_are_refused(row, tmp_path, tokenizer):
+    """Nothing would be encoded of them, and `<image>` would be a text."""
+    path = write(tmp_path / "a.parquet", [{"messages": TURNS} | row])
+    with pytest.raises(ValueError, match="expected text alone, got a row with media") as caught:
+        SFTChatDataset(path, tokenizer)[0]
+    assert "a.parquet', row 0" in caught.value.__notes__[0]
+
+
+def test_columns_without_media_are_none(tmp_path, tokenizer):
+    """Nulls and empty lists, as a file has them whose other rows have media."""
+    empty = [{"images": None}, {"images": []}, {"images": [{"bytes": None, "path": None}], "videos": [None]}]
+    path = write(tmp_path / "a.parquet", [{"messages": TURNS, **columns} for columns in empty])
+    assert [trained_text(tokenizer, item) for item in SFTChatDataset(path, tokenizer)] == [
+        "a cat<|im_end|>good<|im_end|>"
+    ] * 3

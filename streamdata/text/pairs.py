@@ -1,0 +1,65 @@
+"""Pairs of conversations, one preferred: the prompt that both answer, and what of them is trained.
+
+prompt     Hi                        chosen     Hi | Hello     trained   ^^^^^
+chosen        Hello            →     rejected   Hi | What?     trained   ^^^^^
+rejected      What?
+
+Offline and online, pairs are put together here.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from streamdata.text.masks import TRAIN_KEY
+
+Message = Mapping[str, Any]
+
+
+def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) -> list[Message]:
+    """The conversation that begins with a prompt.
+
+    Args:
+        prompt: messages, which go first unless the conversation begins with them already; or a text, which some data
+            sets have beside whole conversations: it has to be what their first user says.
+        messages: the conversation, or the end of it.
+
+    Raises:
+        ValueError: it is a text, and no user of the conversation begins with it.
+    """
+    if not isinstance(prompt, str):
+        begins = _all_said(messages[: len(prompt)]) == _all_said(prompt)
+        return [*(() if begins else prompt), *messages]
+    asked = next((_text(message) for message in messages if message.get("role") == "user"), None)
+    if asked is None or asked.strip() != prompt.strip():
+        raise ValueError(
+            f"prompt: expected messages, or the text that the first user says, {asked!r}, got the text {prompt!r}\n"
+            "  Store the prompt as messages, or name no field of prompts (prompt_key: null in a dataset)."
+        )
+    return list(messages)
+
+
+def mask_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Both conversations, where the messages that both begin with are a prompt, and not trained."""
+    pairs = zip(_all_said(chosen), _all_said(rejected), strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return _masked(chosen, shared), _masked(rejected, shared)
+
+
+def _masked(messages: Sequence[Message], count: int) -> list[Message]:
+    return [*({**message, TRAIN_KEY: False} for message in messages[:count]), *messages[count:]]
+
+
+def _all_said(messages: Sequence[Message]) -> list[Message]:
+    """The messages without what they do not say: nulls, and whether they are trained."""
+    return [
+        {key: value for key, value in message.items() if value is not None and key != TRAIN_KEY} for message in messages
+    ]
+
+
+def _text(message: Message) -> str:
+    """What a message says: its content, or the texts among its typed parts."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
