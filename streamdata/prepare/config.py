@@ -57,6 +57,9 @@ class Section(_Strict):
     """The field of a record with the tools of its chat, where there are any."""
     system: str | None = None
     """The field of a record with a system message that goes before its chat, where there is one."""
+    prompt: str | None = None
+    """The field of a record with the messages that its chat answers, where there are any; they go before it unless it
+    begins with them. A text there has to be what the first user of the chat says."""
     add_generation_prompt: bool = False
     """Whether the chat is a prompt that ends where the assistant begins to speak."""
     template_kwargs: dict[str, Any] = {}

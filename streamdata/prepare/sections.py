@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.domains import directory_name
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
-from streamdata.sources.prompts.messages import read_tools
+from streamdata.sources.prompts.messages import media_beside_text, read_tools
+from streamdata.text.pairs import Message, mask_shared, with_prompt
 
 Record = Mapping[str, Any]
 _MISSING = object()
 _MOST = 3.4028234e38  # what float32, in which numbers are stored, holds
-_FIRST = ("system", "developer")
-_AFTER = {"user": ("assistant", *_FIRST, None), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
-"""Which roles may stand before a message; None is the start."""
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class Text(NamedTuple):
@@ -40,7 +39,7 @@ class Text(NamedTuple):
 class Chat(NamedTuple):
     """A chat to render and encode, with its section, which says how."""
 
-    messages: list[dict[str, Any]]
+    messages: Sequence[Message]
     tools: list[Any] | None
     section: Section
 
@@ -93,6 +92,10 @@ class Extractor:
             sequences[name], is_list = self._sequences(record, sections)
             if is_list:
                 lists.add(name)
+        if self._config.train_type == "dpo" and all(len(rows) == 1 for rows in sequences.values()):
+            (chosen,), (rejected,) = sequences["chosen"], sequences["rejected"]
+            for name, side in zip(("chosen", "rejected"), _mask_shared(chosen, rejected), strict=True):
+                sequences[name] = [side]
         self._check_chars(sequences)
         return Extract(self._domain(record), sequences, frozenset(lists), values)
 
@@ -213,15 +216,41 @@ def _content_chars(content: Any) -> int:
 
 
 def _chat(record: Record, section: Section, value: Any) -> Chat:
-    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
-        raise BadRecordError("wrong type", section.field, f"expected a list of messages, got {shown(value)}")
-    messages = list(value)
+    messages = _messages(record, section.field, value, section)
+    if section.prompt is not None:
+        messages = _with_prompt(record, section.prompt, messages, section)
     system = field_of(record, section.system) if section.system else None
     if isinstance(system, str) and system:
         messages.insert(0, {"role": "system", "content": system})
     tools = _tools(field_of(record, section.tools), section.tools) if section.tools else None
-    _check_roles(messages, section)
     return Chat(messages, tools, section)
+
+
+def _messages(record: Record, field: str, value: Any, section: Section) -> list[Message]:
+    """The messages in a field, each of a known role; in which order is up to the template."""
+    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
+        raise BadRecordError("wrong type", field, f"expected a list of messages, got {shown(value)}")
+    if media := media_beside_text(record, value):
+        raise BadRecordError("media", field, f"expected text alone, got {', '.join(media)}")
+    for number, message in enumerate(value):
+        role, where = message.get("role"), f"{field}[{number}].role"
+        if not isinstance(role, str):
+            raise BadRecordError("unknown role", where, f"expected a name, got {shown(role)}")
+        if role not in _ROLES and role not in section.roles:  # it would be masked, and nobody would know
+            expected = f"expected {', '.join(_ROLES)}, or one of the section's roles, got {shown(role)}"
+            raise BadRecordError("unknown role", where, expected)
+    return list(value)
+
+
+def _with_prompt(record: Record, field: str, messages: list[Message], section: Section) -> list[Message]:
+    value = field_of(record, field)
+    if value is _MISSING or value in (None, "", []):
+        return messages
+    prompt = value if isinstance(value, str) else _messages(record, field, value, section)
+    try:
+        return with_prompt(prompt, messages)
+    except ValueError as error:
+        raise BadRecordError("wrong type", field, str(error)) from error
 
 
 def _tools(value: Any, field: str) -> list[Any] | None:
@@ -242,25 +271,19 @@ def _no_tools(value: Any, field: str) -> BadRecordError:
     return BadRecordError("wrong type", field, f"expected a list of tools or its JSON text, got {shown(value)}")
 
 
-def _check_roles(messages: list[dict[str, Any]], section: Section) -> None:
-    """Users and assistants take turns; tools answer assistants; a system message comes first."""
-    before: str | None = None
-    for number, message in enumerate(messages):
-        role = message.get("role")
-        where = f"{section.field}[{number}].role"
-        if not isinstance(role, str):
-            raise BadRecordError("unknown role", where, f"expected a name, got {shown(role)}")
-        if role in _FIRST:
-            fits = before in (None, *_FIRST)
-        elif role in _AFTER:
-            fits = before in _AFTER[role]
-        elif role in section.roles:  # a role of the user's own may stand anywhere
-            before = "tool"
-            continue
+def _mask_shared(chosen: list[Part], rejected: list[Part]) -> tuple[list[Part], list[Part]]:
+    """Both sides of a pair, where what both begin with is not trained: whole texts, and messages of a chat."""
+    sides: tuple[list[Part], list[Part]] = ([*chosen], [*rejected])
+    for place, (one, other) in enumerate(zip(chosen, rejected, strict=False)):
+        if isinstance(one, Chat) and isinstance(other, Chat):
+            messages = mask_shared(one.messages, other.messages)
+            for side, chat, own in zip(sides, (one, other), messages, strict=True):
+                side[place] = chat._replace(messages=own)
+            if messages[0] != messages[1]:
+                break
+        elif isinstance(one, Text) and isinstance(other, Text) and one.text == other.text:
+            for side, text in zip(sides, (one, other), strict=True):
+                side[place] = text._replace(train=False)
         else:
-            raise BadRecordError("unknown role", where, f"expected system, user, assistant or tool, got {shown(role)}")
-        if not fits:
-            raise BadRecordError(
-                "wrong role order", where, f"got {role!r} {f'after {before!r}' if before else 'at the start'}"
-            )
-        before = role
+            break
+    return sides

@@ -45,7 +45,7 @@ ASK, SAY = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y
         (SMALL, {"text": ["x", None]}, "text: wrong type: expected a text, got None"),
         (SMALL, {"text": "\u00fe"}, "sequence: id outside the vocabulary: expected ids below the vocabulary's size"),
         (CHAT, '{"m": [{"n": 123456789012345678901}]}', "broken line: column 14: expected an integer from -2^63"),
-        (CHAT, {"m": [ASK, ASK]}, "m[1].role: wrong role order: got 'user' after 'user'"),
+        (CHAT, {"m": [ASK, SAY], "images": ["a.png"]}, "m: media: expected text alone, got images"),
         (CHAT, {"m": [ASK, SAY]}, "m: chat template: chat template of"),
     ],
 )

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
 from streamdata.prepare import load_config
+from streamdata.sources.chats import PreferenceDataset
 from streamdata.stores.collates import dpo_collate, grpo_collate
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.text.tokenizer import load_tokenizer
@@ -89,6 +92,36 @@ def test_dpo(tokenizer: str, tmp_path: Path) -> None:
     assert decoded(tokenizer, sample["rejected"][sample["rejected_mask"]]) == "No.<|im_end|>"
     batch = next(iter(DataLoader(dataset, batch_size=3, collate_fn=dpo_collate)))
     assert batch["chosen"].shape[0] == 3
+
+
+def say(role: str, text: str) -> list[dict]:
+    return [{"role": role, "content": text}]
+
+
+ASK, YES, NO = say("user", "Sort."), say("assistant", "Yes."), say("assistant", "No.")
+PAIRS = [
+    {"chosen": ASK + YES, "rejected": ASK + NO},
+    {"prompt": ASK, "chosen": YES, "rejected": NO},
+    {"prompt": "Sort.", "chosen": ASK + YES, "rejected": ASK + NO},
+    {"prompt": ASK, "chosen": ASK + YES, "rejected": ASK + NO},
+    {"chosen": ASK + YES + ASK + NO, "rejected": ASK + YES + ASK + YES + ASK + NO},
+    {"prompt": YES, "chosen": ASK + ASK + YES + YES, "rejected": ASK + ASK + YES + NO},
+    {"chosen": YES + say("system", "Be good.") + NO, "rejected": NO},
+]
+
+
+def test_dpo_is_the_same_offline_and_online(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole chats, prompts of their own, turns that both sides share, roles in any order: ids and masks."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
+    stored = DatasetFactory.load("dpo", prepared("dpo", PAIRS, tokenizer, tmp_path), None)
+    for number, record in enumerate(PAIRS):
+        pq.write_table(pa.Table.from_pylist([record]), tmp_path / "a.parquet")
+        (online,) = PreferenceDataset(str(tmp_path / "a.parquet"), tokenizer, {"pad_mode": "no_padding"})
+        for side in ("chosen", "rejected"):
+            assert stored[number][side].tolist() == online[f"{side}_input_ids"].tolist()
+            assert stored[number][f"{side}_mask"].tolist() == online[f"{side}_loss_mask"].tolist()
+    said = [decoded(tokenizer, stored[4][side][stored[4][f"{side}_mask"]]) for side in ("chosen", "rejected")]
+    assert said == ["No.<|im_end|>", "Yes.<|im_end|>No.<|im_end|>"]
 
 
 def test_grpo(tokenizer: str, tmp_path: Path) -> None:

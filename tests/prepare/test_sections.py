@@ -91,10 +91,12 @@ def test_a_chat_is_one_part_with_its_tools_and_system_message() -> None:
         [SYSTEM, USER, ASSISTANT, USER, ASSISTANT],
         [USER, ASSISTANT, TOOL, TOOL, ASSISTANT],
         [USER, ASSISTANT, {"role": "critic", "content": ""}, ASSISTANT],
+        [ASSISTANT, USER, ASSISTANT, ASSISTANT],
+        [USER, SYSTEM, USER, TOOL],
     ],
 )
-def test_roles_in_their_turns_pass(messages: list[dict]) -> None:
-    """With tools, and with roles that the config names."""
+def test_roles_in_any_order_pass(messages: list[dict]) -> None:
+    """What the template takes is up to the template; roles that the config names pass too."""
     section = {"field": "m", "action": "$role", "roles": {"assistant": "train", "critic": "mask"}}
     assert parts({"m": messages}, section)
 
@@ -102,11 +104,7 @@ def test_roles_in_their_turns_pass(messages: list[dict]) -> None:
 @pytest.mark.parametrize(
     ("messages", "reason", "field"),
     [
-        ([ASSISTANT], "wrong role order", "m[0].role"),
-        ([USER, USER], "wrong role order", "m[1].role"),
-        ([USER, ASSISTANT, ASSISTANT], "wrong role order", "m[2].role"),
-        ([USER, SYSTEM], "wrong role order", "m[1].role"),
-        ([USER, TOOL], "wrong role order", "m[1].role"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": "a.png"}]}, ASSISTANT], "media", "m"),
         ([USER, {"role": "asistant"}], "unknown role", "m[1].role"),
         ([USER, {"content": "x"}], "unknown role", "m[1].role"),
         ([], "wrong type", "m"),
@@ -212,9 +210,49 @@ def test_tools_that_are_no_list_of_schemas_are_a_bad_record(tools: object) -> No
 
 def test_characters_of_typed_parts_are_counted() -> None:
     """As those of a content that is a text."""
-    typed = USER | {"content": [{"type": "text", "text": "abc"}, {"type": "image"}, "de"]}
+    typed = USER | {"content": [{"type": "text", "text": "abc"}, {"type": "pause"}, "de"]}
     section, record = {"field": "m", "action": "$role"}, {"m": [typed, ASSISTANT | {"content": "f"}]}
     assert extract(record, section, min_chars=6, max_chars=6)
     for options in ({"min_chars": 7}, {"max_chars": 5}):
         with pytest.raises(DroppedRecordError):
             extract(record, section, **options)
+
+
+SAID, OTHER = ({"role": "assistant", "content": text} for text in ("said", "other"))
+
+
+def pair(record: dict, *more: dict) -> dict[str, list]:
+    """The parts of both sides, after those of other sections."""
+    sources = {name: [*more, {"field": name, "prompt": "prompt", "action": "$role"}] for name in ("chosen", "rejected")}
+    found = Extractor(load_config({"train_type": "dpo", "sources": sources}), lambda _: False)(record)
+    return {name: rows[0] for name, rows in found.sequences.items()}
+
+
+@pytest.mark.parametrize("prompt", [[USER], None, "", [], "absent", "user"], ids=str)
+def test_a_prompt_goes_before_both_sides_of_a_pair(prompt: object) -> None:
+    """Messages do, once; a text beside whole chats says what their user says. None of it is trained."""
+    begin = [] if prompt == [USER] else [USER]
+    record = {"prompt": prompt, "chosen": [*begin, SAID], "rejected": [*begin, OTHER]}
+    found = pair({key: value for key, value in record.items() if value != "absent"})
+    for name, answer in (("chosen", SAID), ("rejected", OTHER)):
+        assert [part.messages for part in found[name]] == [[USER | {"train": False}, answer]]
+
+
+@pytest.mark.parametrize("prompt", ["another text", 5, [{"role": "usr", "content": ""}]])
+def test_a_prompt_without_use_is_a_bad_record(prompt: object) -> None:
+    """It would be lost without a word."""
+    with pytest.raises(BadRecordError) as caught:
+        pair({"prompt": prompt, "chosen": [USER, SAID], "rejected": [USER, OTHER]})
+    assert caught.value.field.startswith("prompt")
+
+
+def test_answers_that_both_sides_share_are_not_trained() -> None:
+    """Whole texts before the chats too; from where the sides part, all is as the config says."""
+    text = {"field": "t", "action": "train"}
+    record = {"t": "x", "chosen": [USER, SAID, USER, SAID, SAID], "rejected": [USER, SAID, USER, OTHER, SAID]}
+    for name, parts_of_side in pair(record, text).items():
+        head, chat = parts_of_side
+        assert (head.text, head.train) == ("x", False)
+        assert [message.get("train") for message in chat.messages] == [False, False, False, None, None], name
+    same = pair({"t": "x", "chosen": [USER, SAID], "rejected": [USER, SAID | {"train": True}]}, text)
+    assert all(message["train"] is False for message in same["rejected"][1].messages)
