@@ -96,8 +96,8 @@ class StoredRows:
         row: Row = dict(zip(self.names, orjson.loads(values), strict=True))
         return self._with_columns(row, arrow, number) if arrow else row
 
-    def _record(self, number: int) -> tuple[bytes, bytes]:
-        """The JSON of a record, and its Arrow stream, b"" for none."""
+    def _record(self, number: int) -> tuple[memoryview, memoryview]:
+        """The JSON of a record, and its Arrow stream, empty for none."""
         entry = self._file.read(_ENTRY_AND_END.size, _ENTRIES_AT + number * _ENTRY.size)
         if len(entry) < _ENTRY_AND_END.size:
             raise self._damaged(f"one that ends before entry {number}")
@@ -105,9 +105,10 @@ class StoredRows:
         content = self._file.read(end - begin, begin) if begin < end <= self._file.size else b""
         if zlib.crc32(content, number + json_bytes) != crc:
             raise self._damaged(f"record {number} with another CRC32")
-        return (content, b"") if json_bytes == len(content) else (content[:json_bytes], content[json_bytes:])
+        view = memoryview(content)
+        return view[:json_bytes], view[json_bytes:]
 
-    def _with_columns(self, row: Row, arrow: bytes, number: int) -> Row:
+    def _with_columns(self, row: Row, arrow: memoryview, number: int) -> Row:
         batch = import_pyarrow().ipc.open_stream(arrow).read_next_batch()
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:

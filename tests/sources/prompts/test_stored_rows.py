@@ -87,11 +87,11 @@ def test_a_row_costs_itself_alone(tmp_path, monkeypatch):
 
 
 def test_any_damage_is_an_error_when_it_is_read(tmp_path):
-    """Each byte of the file, and cut anywhere; never other rows."""
+    """Each byte of header and entries, some of the others, and cut anywhere; never other rows."""
     rows = stored(tmp_path / "rows", pa.record_batch({"x": [1, 22], "y": [b"a", b"b"]}))
     expected, data = [rows.row(0), rows.row(1)], (tmp_path / "rows").read_bytes()
-    flips = [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in range(len(data))]
-    cuts = [data[:at] for at in range(0, len(data), 7)]
+    flips = [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in [*range(90), *range(90, len(data), 9)]]
+    cuts = [data[:at] for at in range(0, len(data), 30)]
     for damage in [*flips, *cuts, data + b"x"]:
         (tmp_path / "rows").write_bytes(damage)
         with pytest.raises(SourceError, match="expected rows as they were written"):
@@ -120,7 +120,7 @@ except SourceError as error:
 """
 
 
-@pytest.mark.parametrize("size", [0, 250, 1000])
+@pytest.mark.parametrize("size", [0, 1000])
 def test_a_file_cut_short_under_its_reader_is_an_error(size, tmp_path):
     """In place, while it is open: no signal ends the process."""
     path = sums(tmp_path / "a.parquet", 12, words=100)
