@@ -3,7 +3,6 @@
 import gzip
 import io
 import logging
-import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import fsspec
 
 from streamdata.errors import ShardError
+from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
 from streamdata.shards.storage import LocalShard, Stamp, check_stamp, is_pipe, is_remote
 
@@ -79,31 +79,6 @@ class _LocalBytes(io.RawIOBase):
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
-
-
-class _PipeBytes:
-    """The output of a shell command; that the command fails is noticed at its end."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        command = url.removeprefix("pipe:")  # expand() lets it pass only where the environment allows pipes
-        self._process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)  # noqa: S602
-
-    def read(self, size: int = -1, /) -> bytes:
-        assert self._process.stdout is not None, "the process was started with a pipe"
-        piece = self._process.stdout.read(size)
-        if not piece and self._process.wait() != 0:
-            raise ShardError(
-                f"shard '{self._url}': expected the command to succeed, got exit status {self._process.returncode}\n"
-                "  Run the command in a shell to see what it says."
-            )
-        return piece
-
-    def close(self) -> None:
-        assert self._process.stdout is not None, "the process was started with a pipe"
-        self._process.stdout.close()  # what the shell has started ends with its next write
-        self._process.kill()
-        self._process.wait()
 
 
 class DamagedFrameError(Exception):
@@ -212,6 +187,7 @@ def open_stream(
 
     Raises:
         ShardError: The shard is of another version, or not compressed as its suffix says.
+        ValueError: It is a pipe, and the environment does not allow commands.
         ImportError: It is compressed with zstd, and the package zstandard is not there.
     """
     is_gzip, is_zstd = (url.endswith(suffixes) and not is_pipe(url) for suffixes in ((".gz", ".tgz"), ".zst"))
@@ -232,7 +208,7 @@ def open_stream(
 @contextmanager
 def _open_raw(url: str, stamp: Stamp) -> Iterator[Any]:
     if is_pipe(url):
-        with closing(_PipeBytes(url)) as pipe:
+        with closing(PipeBytes(url)) as pipe:
             yield pipe
     elif is_remote(url):
         check_stamp(url, stamp)  # now, since some lanes never come to the end

@@ -11,6 +11,7 @@ import fsspec
 from braceexpand import braceexpand
 
 from streamdata.shards.listing import files_in, files_matching, is_folder, is_glob
+from streamdata.shards.pipes import check_leave
 from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
 
 logger = logging.getLogger(__name__)
@@ -19,7 +20,6 @@ JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _COMPRESSED = (".gz", ".tgz", ".zst")
 _SIDECAR = ".meta.jsonl"
 _COPIES = re.compile(r"(.+)\*([0-9]+)")
-_ALLOW_PIPES = "STREAMDATA_ALLOW_PIPES"
 _COMPRESSION = r"\.(7z|br|bz2|gz|gzip|lz4|lzma|sz|xz|z|zip|zst|zstd)"
 _SPELLINGS = {
     ".tar": re.compile(rf"\.(tar({_COMPRESSION})?|taz|tbz|tbz2|tgz|tlz|txz|tzst)\Z", re.IGNORECASE),
@@ -126,11 +126,7 @@ def split_commas(text: str) -> list[str]:
 
 def _expand_pattern(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     if is_pipe(pattern):
-        if os.environ.get(_ALLOW_PIPES) != "1":
-            raise ValueError(
-                f"shards: expected files, got '{pattern}', a command that would be run\n"
-                f"  If you trust it, set {_ALLOW_PIPES}=1 in the environment."
-            )
+        check_leave(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
         return list(braceexpand(pattern))
     is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
     pieces = [pattern] if is_literal else map(expand_home, braceexpand(pattern))

@@ -103,8 +103,9 @@ def test_zstd_without_its_package_says_what_to_install(write_jsonl, monkeypatch)
         list(SequentialJsonl([path]).stream(0))
 
 
-def test_pipes_are_read_and_must_succeed(write_jsonl):
+def test_pipes_are_read_and_must_succeed(write_jsonl, monkeypatch):
     """The output of a command; its failure is an error after its last row."""
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
     path = write_jsonl([{"n": 1}, {"n": 2}])
     assert [record["n"] for record in SequentialJsonl([f"pipe:cat {path}"]).stream(0)] == [1, 2]
     stream = SequentialJsonl([f"pipe:cat {path}; exit 3"]).stream(0)
@@ -112,8 +113,19 @@ def test_pipes_are_read_and_must_succeed(write_jsonl):
         list(stream)
 
 
-def test_a_pipe_left_early_leaves_no_process(write_jsonl):
+def test_a_command_needs_leave_where_it_would_start(tmp_path, monkeypatch):
+    """Whoever names the shard: not only the expansion of what a recipe says."""
+    monkeypatch.delenv("STREAMDATA_ALLOW_PIPES", raising=False)
+    for kind in (SequentialJsonl, SequentialTar):
+        stream = kind([f"pipe:touch {tmp_path}/run"]).stream(0)
+        with pytest.raises(ValueError, match=r"a command that would be run\n .*STREAMDATA_ALLOW_PIPES=1"):
+            next(stream)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pipe_left_early_leaves_no_process(write_jsonl, monkeypatch):
     """Closing the stream ends the command, though it would go on for ever."""
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
     stream = SequentialJsonl(["pipe:echo '{\"pid\": '$$'}'; exec yes '{}'"]).stream(0)
     pid = next(stream)["pid"]
     os.kill(pid, 0)
