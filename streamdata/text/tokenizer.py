@@ -22,10 +22,31 @@ def load_tokenizer(name: str) -> Any:
 
     Raises:
         OSError: there is no such tokenizer; transformers' own message says where it looked.
+        ValueError: it is nothing without code of its own.
     """
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(name)
+    return load_without_code(AutoTokenizer, name)
+
+
+def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
+    """Loads what is pretrained by one of transformers' Auto classes; code that comes with the files is not run.
+
+    Without a word about it, transformers would ask on the terminal whether to run the code.
+
+    Raises:
+        OSError: there is none of that name.
+        ValueError: it is nothing without code of its own.
+    """
+    try:
+        return auto.from_pretrained(name, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" in str(error):
+            error.add_note(
+                f"  streamdata runs no code out of '{os.fspath(name)}': load it yourself, and pass the object, in a "
+                "recipe by ${dynamic_objs:…}."
+            )
+        raise
 
 
 def as_tokenizer(tokenizer: Any) -> Any:

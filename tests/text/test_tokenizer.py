@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,19 @@ def test_tokens_spell_the_text(tmp_path: Path) -> None:
     ids = tokenize(name, "the cat\nna\u00efve", with_special_tokens=False)
     assert ids.dtype == "int64"
     assert load_tokenizer(name).decode(ids.tolist()) == "the cat\nna\u00efve"
+
+
+def test_code_beside_a_tokenizer_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever somebody answers at a terminal, where transformers would ask."""
+    name = save_tiny_tokenizer(tmp_path)
+    (tmp_path / "boom.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Boom: pass\n")
+    own = {"tokenizer_class": "Boom", "auto_map": {"AutoTokenizer": ["boom.Boom", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    monkeypatch.setattr("builtins.input", lambda *_: "yes")
+    with pytest.raises(ValueError, match="trust_remote_code") as caught:
+        load_tokenizer(name)
+    assert "streamdata runs no code" in caught.value.__notes__[0]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_special_tokens_in_a_text_are_text(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from streamdata.sources.prompts.rows import Rows
 from streamdata.sources.prompts.stored_rows import Row
 from streamdata.sources.prompts.tool_file import read_tool_file
 from streamdata.text.templates import ChatRenderer
-from streamdata.text.tokenizer import as_tokenizer, tokenizer_digest
+from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
 
 EMPTY: Final = -2
 MEDIA_CUT: Final = -3
@@ -69,7 +69,7 @@ class PromptReader:
             return self._processor
         from transformers import AutoProcessor
 
-        return AutoProcessor.from_pretrained(self._processor)  # type: ignore[no-untyped-call]
+        return load_without_code(AutoProcessor, self._processor)
 
     @cached_property
     def encoder(self) -> Encoder:
