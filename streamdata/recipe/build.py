@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamdata.recipe.load import Document, attributes, load_recipe
+from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
+from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
 from streamdata.recipe.places import Path, did_you_mean, path_text, refuse
 from streamdata.recipe.targets import TargetError, callable_of, import_target
-from streamdata.recipe.trust import refusal_of_name, validated_allow
+from streamdata.recipe.trust import origin_of, refusal_of_name, validated_allow
 from streamdata.recipe.variables import Dynamic, References
 
 Uses = list[tuple[str, object]]
@@ -98,6 +99,7 @@ class _Builder:
             refuse(self.places.problem((*path, "target"), str(exc)), exc.__cause__ or exc)
         if "params" not in node:
             return target
+        self._check_attributes(target, node, path)  # before the slow work that building may be
         met = len(self.uses)
         obj = self._call(target, name, node["params"] or {}, path)
         self._set_attributes(obj, node, path)
@@ -132,8 +134,7 @@ class _Builder:
             obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
             return obj
         if "params" in others:
-            message = "an include takes no params\n  Use variables, or set attributes beside 'include'."
-            refuse(self.places.problem((*path, "params"), message, key=True))
+            refuse(self.places.problem((*path, "params"), NO_PARAMS, key=True))
         if _is_bare_target(included):
             message = "an included target without params is the imported thing itself, and takes no attributes"
             refuse(self.places.problem(path, message))
@@ -141,7 +142,16 @@ class _Builder:
         self._finish(obj, path, str(node["include"]), self.uses[met:])
         return obj
 
+    def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
+        parameters = parameters_of(target)
+        for key in attributes(node):
+            refusal = refusal_of_attribute(key, origin_of(target), parameters.names if parameters else ())
+            if refusal:
+                who = str(node.get("target", node.get("include")))
+                refuse(self.places.problem((*path, key), refusal, key=True, target=who))
+
     def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
+        self._check_attributes(type(obj), node, path)
         for key, child in attributes(node).items():
             at = (*path, key)
             who = str(node.get("target", node.get("include")))

@@ -4,13 +4,14 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamdata.recipe.load import Document, load_recipe
+from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
 from streamdata.recipe.mixture_check import check_mixture, is_mixture
+from streamdata.recipe.own_targets import is_own, refusal_of_attribute
 from streamdata.recipe.parameters import Parameters, parameters_of
 from streamdata.recipe.places import Path, Problem
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
 from streamdata.recipe.targets import callable_of
-from streamdata.recipe.trust import PERMITTED, refusal_of_name, validated_allow
+from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
 from streamdata.recipe.variables import UNKNOWN, References
 
 
@@ -62,6 +63,8 @@ class _Check:
         for path, node in document.buildable():
             if isinstance(node.get("target"), str) and node["target"]:
                 self._target(document, path, node)
+            elif path in document.includes:
+                self._included(document, path, node)
 
     def _target(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         at = (*path, "target")
@@ -72,12 +75,36 @@ class _Check:
             return
         if is_mixture(node["target"]):
             check_mixture(document, path, node, self.definitions, self.report)
+        self._attributes(document, path, attributes(node), node["target"])
         try:
             self._definition(document, path, node)
         except NotFoundError as exc:
             self.report(places.problem(at, str(exc)))
         except NotCheckedError as exc:
             self.report(places.problem(at, f"not checked: {exc}", kind="not checked"))
+
+    def _included(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
+        """Checks what is set on an object that another file builds."""
+        target = document.includes[path].root().get("target")
+        if not isinstance(target, str):
+            return
+        if "params" in node:
+            self.report(document.places.problem((*path, "params"), NO_PARAMS, key=True))
+        self._attributes(document, path, [key for key in attributes(node) if key != "params"], target)
+
+    def _attributes(self, document: Document, path: Path, keys: Collection[Any], target: str) -> None:
+        """Compares what is set on an object with what it takes."""
+        try:
+            definition = self.definitions.find(target)
+        except (NotFoundError, NotCheckedError):
+            return  # which is told where the target stands
+        if not is_own(definition.name):
+            return
+        parameters = [name for part in self.definitions.parameters(definition) for name in part.names]
+        for key in keys:
+            refusal = refusal_of_attribute(key, definition.name, parameters) if isinstance(key, str) else None
+            if refusal:
+                self.report(document.places.problem((*path, key), refusal, key=True, target=target))
 
     def _definition(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
@@ -87,7 +114,7 @@ class _Check:
             self._params(document, path, node, [own] if own else [])
             return
         definition = self.definitions.find(name)
-        refusal = None if definition.name in PERMITTED else refusal_of_name(definition.name, self.allow)
+        refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
         if refusal:
             self.report(document.places.problem((*path, "target"), refusal))
             return

@@ -13,6 +13,7 @@ from streamdata.recipe.yaml_tree import read_yaml
 
 MAX_DOCUMENTS = 10_000
 """Files that include others twice grow without bound; a file counts each time that it is included."""
+NO_PARAMS = "an include takes no params\n  Use variables, or set attributes beside 'include'."
 
 
 @dataclass
@@ -36,6 +37,12 @@ class Document:
         for included in self.includes.values():
             yield from included.documents()
 
+    def root(self) -> dict[Any, Any]:
+        """Returns the mapping at the root, past includes without end; an empty one where it is no mapping."""
+        if () in self.includes:
+            return self.includes[()].root()
+        return self.value if isinstance(self.value, dict) else {}
+
     def buildable(self) -> Iterator[tuple[Path, dict[Any, Any]]]:
         """Yields the path and mapping of everything that this file builds or includes, outermost first."""
         return _buildable(self.value, ())
@@ -50,7 +57,7 @@ def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
         if builds:
             yield path, node
         for key, child in node.items():
-            if builds and key == "params" and isinstance(child, dict):
+            if "target" in node and key == "params" and isinstance(child, dict):
                 # These are arguments: one that is called `target` or `include` is not a request to build.
                 for name, argument in child.items():
                     yield from _buildable(argument, (*path, "params", name))

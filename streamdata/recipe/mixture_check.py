@@ -15,7 +15,7 @@ _ABSENT = object()
 
 def is_mixture(target: str) -> bool:
     """Whether a target is streamdata's own mixture."""
-    return target.startswith("streamdata.") and target.endswith(".MergedDataset")
+    return target == "streamdata.MergedDataset"
 
 
 def check_mixture(

@@ -23,9 +23,14 @@ class Parameters:
     positional: tuple[str, ...] = ()
     accepts_any: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that can be given by name."""
+        return self.required + self.optional
+
     def mismatches(self, given: Collection[str]) -> Iterator[tuple[str | None, str]]:
         """Yields (name, message) for each unknown parameter, then (None, message) for the missing ones."""
-        known = self.required + self.optional
+        known = self.names
         for name in given:
             if name not in known and not self.accepts_any:
                 guess = did_you_mean(name, [other for other in known if other not in given])

@@ -5,8 +5,9 @@ The standard library is refused, for it can run anything, except:
     builtins.bool, dict, float, frozenset, int, len, list, set, str, tuple
     collections.OrderedDict, datetime.timedelta, fractions.Fraction, functools.partial, pathlib.Path
 
-Any other importable target is accepted unless the caller narrows with ``allow``, which no recipe can widen.
-streamdata's own recipe and command rooms are never targets: they would build another recipe under other rules.
+Of streamdata itself the names in `own_targets` are accepted. Any other importable target is accepted unless the caller
+narrows with ``allow``, which no recipe can widen. streamdata's own recipe and command rooms are never targets: they
+would build another recipe under other rules.
 """
 
 import builtins
@@ -20,8 +21,9 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from streamdata.recipe.own_targets import OWN, is_own, public_name, refusal_of_own
+
 _STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "distutils"}
-_OWN = "streamdata"
 _OWN_REFUSED = ("streamdata.recipe", "streamdata.cli", "streamdata.instantiate_from_yaml")
 
 PERMITTED: dict[str, object] = {
@@ -66,13 +68,26 @@ def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | No
         return f"expected a dotted name such as 'my_pkg.MyDataset', got {name!r}"
     if any(part.startswith("__") for part in name.split(".")):
         return f"{name!r} is refused: a part that begins with '__' reaches into Python itself"
-    return _refusal_of_origin(name, allow, permitted=name in PERMITTED)
+    refusal = _refusal_of_place(name, allow, permitted=name in PERMITTED)
+    return refusal or (refusal_of_own(name) if is_own(name) else None)
+
+
+def refusal_of_origin(name: str, allow: Collection[str] | None = None, *, permitted: bool = False) -> str | None:
+    """Returns why a class or function is refused, by the dotted name of where it is defined, or None.
+
+    Args:
+        name: such as ``streamdata.sources.jsonl.JsonlIterableDataset``.
+        allow: the packages that the caller accepts.
+        permitted: whether it is one of `PERMITTED`.
+    """
+    refusal = _refusal_of_place(name, allow, permitted=permitted)
+    return refusal or (refusal_of_own(name) if is_own(name) and public_name(name) is None else None)
 
 
 def refusal_of_module(name: str, allow: Collection[str] | None = None) -> str | None:
     """Returns why a module may not be passed through on the way to a target, or None."""
     permitted = any(target.startswith(name + ".") for target in PERMITTED)
-    return _refusal_of_origin(name, allow, permitted=permitted)
+    return _refusal_of_place(name, allow, permitted=permitted)
 
 
 def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, holder: object = None) -> str | None:
@@ -119,14 +134,14 @@ def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
     if isinstance(obj, types.ModuleType):
         return f"it is the module {obj.__name__!r}, expected something inside a module"
     if any(obj is permitted for permitted in PERMITTED.values()):
-        return _refusal_of_origin(_origin(obj), allow, permitted=True)
+        return refusal_of_origin(origin_of(obj), allow, permitted=True)
     if isinstance(obj, type):
-        return _refusal_of_origin(_origin(obj), allow)
+        return refusal_of_origin(origin_of(obj), allow)
     if isinstance(obj, _BOUND):
         return _refusal_of_bound(obj, allow)
     owner = getattr(obj, "__objclass__", None)
     if isinstance(owner, type):
-        return _refusal_of_origin(_origin(owner), allow)
+        return refusal_of_origin(origin_of(owner), allow)
     return _refusal_of_callable(obj, allow) if callable(obj) else _refusal_of_data(obj, allow)
 
 
@@ -134,43 +149,44 @@ def _refusal_of_bound(method: Any, allow: Collection[str] | None) -> str | None:
     """A method or builtin function: judged by its owner, and by its own module, which may be that of a base class."""
     owner = method.__self__
     if owner is not None and not isinstance(owner, types.ModuleType):
-        refusal = _refusal_of_origin(_origin(owner if isinstance(owner, type) else type(owner)), allow)
+        refusal = _refusal_of_place(origin_of(owner if isinstance(owner, type) else type(owner)), allow)
         if refusal or not isinstance(method.__module__, str):
             return refusal
-    return _refusal_of_origin(_origin(method), allow)
+    return refusal_of_origin(origin_of(method), allow)
 
 
 def _refusal_of_callable(obj: object, allow: Collection[str] | None) -> str | None:
     """A function, or an instance that can be called; a standard type of instance could call anything."""
     cls = type(obj)
-    if is_standard(cls.__module__) and not isinstance(obj, _PLAIN_CALLABLES):
-        return _refusal_of_origin(_origin(cls), allow)
-    return _refusal_of_origin(_origin(obj), allow)
+    if isinstance(obj, _PLAIN_CALLABLES):
+        return refusal_of_origin(origin_of(obj), allow)
+    return _refusal_of_place(origin_of(cls if is_standard(cls.__module__) else obj), allow)
 
 
 def _refusal_of_data(obj: object, allow: Collection[str] | None) -> str | None:
-    return None if is_standard(type(obj).__module__) else _refusal_of_origin(_origin(type(obj)), allow)
+    return None if is_standard(type(obj).__module__) else _refusal_of_place(origin_of(type(obj)), allow)
 
 
-def _origin(obj: object) -> str:
+def origin_of(obj: object) -> str:
+    """Returns the dotted name of where a class or function is defined; of another object, of its class."""
     module = getattr(obj, "__module__", None)
     if not isinstance(module, str):
         module = type(obj).__module__
     return f"{module}.{getattr(obj, '__qualname__', type(obj).__qualname__)}"
 
 
-def _refusal_of_origin(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
+def _refusal_of_place(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
     if _is_inside(name, _OWN_REFUSED):
         return f"{name!r} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
     if is_standard(name) and not permitted:
         return f"{name!r} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
-    if allow is not None and not _is_inside(name, [*allow, _OWN]):
+    if allow is not None and not _is_inside(name, [*allow, OWN]):
         return _not_allowed(name, allow)
     return None
 
 
 def _not_allowed(name: str, allow: Collection[str]) -> str:
-    return f"{name!r} is refused: the caller allows only {', '.join(sorted({*allow, _OWN}))}"
+    return f"{name!r} is refused: the caller allows only {', '.join(sorted({*allow, OWN}))}"
 
 
 def _is_inside(name: str, packages: Collection[str]) -> bool:

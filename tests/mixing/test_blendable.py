@@ -258,7 +258,7 @@ target: streamdata.MergedDataset
 params:
   cyclic: true
   datasets:
-    - target: streamdata.mixing.blendable.BlendableDataset
+    - target: streamdata.BlendableDataset
       params:
         datasets:
           - {target: tests.streams.NumbersAhead, params: {name: a, size: 3}}

@@ -12,7 +12,7 @@ params:
       params: {{train_type: seq, load_path: {directory}/bin, window_size: 6, documents: true}}
       name: tokens
       percent: 2
-    - target: streamdata.stores.sft_dataset.SFTDataset
+    - target: streamdata.SFTDataset
       params: {{load_path: {directory}/h5, window_size: 5, stride: 2}}
       name: chats
       percent: 1
@@ -23,9 +23,7 @@ def test_stores_are_sources_of_a_recipe(tmp_path):
     """By the factory, or directly."""
     write("bin", tmp_path / "bin")
     write("h5", tmp_path / "h5", "sft")
-    (tmp_path / "recipe.yaml").write_text(
-        RECIPE.format(directory=tmp_path, factory="streamdata.stores.dataset_factory.DatasetFactory")
-    )
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(directory=tmp_path, factory="streamdata.DatasetFactory"))
     dataset = instantiate_from_yaml(tmp_path / "recipe.yaml")
     samples = [batch[0] for batch in islice(loaded(dataset, 0), 30)]
     assert sum(sample["__datasetname__"] == "tokens" for sample in samples) == 20

@@ -208,7 +208,7 @@ def test_a_recipe_names_it_by_target(tmp_path, tokenizer_path):
 target: streamdata.MergedDataset
 params:
   datasets:
-    - target: streamdata.sources.chats.SFTChatDataset
+    - target: streamdata.SFTChatDataset
       name: chats
       percent: 1
       params:

@@ -1,0 +1,95 @@
+"""What a recipe may name of streamdata itself, and which attributes it may set on what that builds.
+
+A name that is not listed is refused: a writer, a helper or a private class would let a recipe do more than read.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from streamdata.recipe.places import did_you_mean
+
+OWN: Final = "streamdata"
+_SOURCE: Final = ("name", "percent", "max_bad", "process_fn", "single_process_fn")
+_MAP_STYLE: Final = (*_SOURCE, "records_per_block")
+
+TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
+    # mixtures
+    "streamdata.MergedDataset": ("name", "percent", "max_bad"),
+    "streamdata.BlendableDataset": _MAP_STYLE,
+    "streamdata.make_blendable_dataset": (),
+    # sources
+    "streamdata.DPODataset": _MAP_STYLE,
+    "streamdata.DatasetFactory.load": _MAP_STYLE,
+    "streamdata.GRPODataset": _MAP_STYLE,
+    "streamdata.ImageJsonlDataset": _MAP_STYLE,
+    "streamdata.JsonlIterableDataset": _SOURCE,
+    "streamdata.MetaDistributedWebDataset": _SOURCE,
+    "streamdata.PreferenceDataset": _MAP_STYLE,
+    "streamdata.RLHFDataset": _SOURCE,  # it says itself how many of its items belong together
+    "streamdata.SFTChatDataset": _MAP_STYLE,
+    "streamdata.SFTDataset": _MAP_STYLE,
+    "streamdata.SeqDataset": _MAP_STYLE,
+    # stores, to read
+    "streamdata.H5Store": (),
+    "streamdata.MegatronStore": (),
+    "streamdata.MmapStore": (),
+    "streamdata.StoreFactory.create": (),
+    # builders of process functions
+    "streamdata.ImageJsonlProcessFnBuilder": (),
+    "streamdata.ImageTextPairProcessFnBuilder": (),
+    "streamdata.TextJsonlProcessFnBuilder": (),
+    # what a DataLoader is given beside the dataset
+    "streamdata.ResumableDistributedSampler": (),
+    "streamdata.collate_fn": (),
+    "streamdata.dpo_collate": (),
+    "streamdata.grpo_collate": (),
+    "streamdata.mixed_collate": (),
+}
+"""The targets, and the attributes that a recipe may set on what each builds."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a dotted name lies in streamdata."""
+    return name.partition(".")[0] == OWN
+
+
+def public_name(origin: str) -> str | None:
+    """Returns the target that a name in streamdata leads to, be it the name of where it is defined; None for others."""
+    if not is_own(origin):
+        return None
+    return next((name for name in TARGETS if origin.endswith(name.removeprefix(OWN))), None)
+
+
+def refusal_of_own(name: str) -> str | None:
+    """Returns why a name in streamdata is refused as a target's, or None."""
+    if name in TARGETS:
+        return None
+    public = public_name(name)
+    if public is not None:
+        return f"{name!r} is refused: a recipe names what is public\n  Write {public!r}."
+    tails = [target.removeprefix(f"{OWN}.") for target in TARGETS]
+    guess = did_you_mean(name.removeprefix(f"{OWN}."), tails)
+    return (
+        f"{name!r} is refused: expected one of streamdata's targets{guess}\n"
+        f"  These are, after 'streamdata.': {', '.join(sorted(tails))}."
+    )
+
+
+def refusal_of_attribute(attribute: str, origin: str, parameters: Collection[str]) -> str | None:
+    """Returns why an attribute may not be set on what streamdata built, or None; what others built takes any.
+
+    Args:
+        attribute: its name in the recipe.
+        origin: the dotted name of the target, or of the object's class.
+        parameters: the names of what it is called with.
+    """
+    if not is_own(origin):
+        return None
+    public = public_name(origin)
+    known = TARGETS[public] if public else ()
+    if attribute in known:
+        return None
+    if attribute in parameters:
+        return f"expected {attribute!r} as a parameter, got it as an attribute\n  Write it below 'params'."
+    guess = did_you_mean(attribute, [*known, *parameters])
+    return f"unknown attribute {attribute!r}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."

@@ -1,0 +1,179 @@
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamdata
+from streamdata.errors import RecipeError
+from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe.own_targets import TARGETS, public_name
+from streamdata.recipe.parameters import parameters_of
+from streamdata.recipe.source_definitions import Definitions
+from streamdata.recipe.targets import TargetError, import_target
+from streamdata.recipe.trust import refusal_of_name, refusal_of_object
+from tests.streams import Numbers
+
+Write = Callable[..., str]
+
+OURS = """
+from streamdata import JsonlIterableDataset, SeqDataset, StoreWriter
+from streamdata.progress import Position
+from streamdata.shards import publish
+from streamdata.shards.pipes import PipeBytes
+from streamdata.text import ChatRenderer
+import functools
+import streamdata
+
+class Mine(JsonlIterableDataset):
+    pass
+
+def make(path):
+    return JsonlIterableDataset(path)
+
+start = functools.partial(PipeBytes)
+pack = streamdata.ImageJsonlProcessFnBuilder(4)
+"""
+
+
+@pytest.fixture
+def ours(zoo: Path) -> None:
+    """A module `ours` of somebody else's, that uses streamdata."""
+    (zoo / "ours.py").write_text(OURS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_target_is_public_and_known_without_an_import(name: str) -> None:
+    """Built and checked, the same parameters are seen."""
+    assert name.split(".")[1] in streamdata.__all__
+    definitions = Definitions()
+    definition = definitions.find(name)
+    assert public_name(definition.name) == name
+    built = parameters_of(import_target(name, []))
+    assert built is not None
+    assert [set(known.names) for known in definitions.parameters(definition)] == [set(built.names)]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("streamdata.sources.jsonl.JsonlIterableDataset", "Write 'streamdata.JsonlIterableDataset'."),
+        ("streamdata.stores.dataset_factory.DatasetFactory.load", "Write 'streamdata.DatasetFactory.load'."),
+        ("streamdata.JsonlIterableDatset", "did you mean 'JsonlIterableDataset'?"),
+        ("streamdata.StoreWriter", "expected one of streamdata's targets"),
+        ("streamdata.StoreFactory.register", "expected one of streamdata's targets"),
+        ("streamdata.MmapStore.load", "expected one of streamdata's targets"),
+        ("streamdata.shards.pipes.PipeBytes", "expected one of streamdata's targets"),
+        ("streamdata.prepare.Pipeline", "expected one of streamdata's targets"),
+        ("streamdata.Pipeline", "expected one of streamdata's targets"),
+    ],
+)
+def test_other_names_of_streamdata_are_refused(write: Write, name: str, message: str) -> None:
+    """Built and checked, with and without allow."""
+    recipe = write(f"target: {name}\nparams:\n")
+    for allow in (None, [], ["streamdata.shards"]):
+        assert message in (refusal_of_name(name, allow) or "")
+        with pytest.raises(RecipeError, match=r"recipe\.yaml:1:9: target: .*is refused"):
+            instantiate_from_yaml(recipe, allow=allow)
+        assert [message in problem.message for problem in check_recipe(recipe, allow=allow)] == [True]
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("name", ["PipeBytes", "StoreWriter", "start", "publish.publish", "streamdata.StoreWriter"])
+def test_another_package_does_not_lead_to_them_either(write: Write, name: str) -> None:
+    """By what it imports, or wraps."""
+    with pytest.raises(TargetError, match="is refused: expected one of streamdata's targets"):
+        import_target(f"ours.{name}")
+    assert [problem.kind for problem in check_recipe(write(f"target: ours.{name}"))] in (["error"], ["not checked"])
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("name", ["SeqDataset", "Mine", "make", "pack", "streamdata.SeqDataset"])
+def test_another_package_uses_streamdata_as_it_likes(name: str) -> None:
+    """Targets that it imports, its own classes based on ours, and what it made of ours."""
+    assert refusal_of_object(import_target(f"ours.{name}", ["ours"]), ["ours"]) is None
+
+
+SOURCE = "target: streamdata.JsonlIterableDataset\nparams: {path: x.jsonl}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_badd: 1000", r"unknown attribute 'max_badd', did you mean 'max_bad'\?\n  It takes: name, percent"),
+        ("lenght: 3", "unknown attribute 'lenght'\n"),
+        ("source: 1", "unknown attribute 'source'\n"),
+        ("_recipe_place: x", "unknown attribute '_recipe_place'"),
+        ("shuffle_buffer: 3", "expected 'shuffle_buffer' as a parameter, got it as an attribute\n  Write it below"),
+    ],
+)
+def test_our_classes_list_their_attributes(write: Write, line: str, message: str) -> None:
+    """Anything else is an error, before anything is built; also from where the file is included."""
+    Path("x.jsonl").write_text("{}\n")
+    write(SOURCE, "source.yaml")
+    for text, place in (
+        (f"{SOURCE}{line}\n", "recipe.yaml:3:1"),
+        (f"include: source.yaml\n{line}\n", "recipe.yaml:2:1"),
+    ):
+        recipe = write(text)
+        with pytest.raises(RecipeError, match=f"{place}: .*{message}"):
+            instantiate_from_yaml(recipe)
+        (problem,) = check_recipe(recipe)
+        assert problem.place == place
+        assert re.search(message, problem.message)
+
+
+def test_attributes_that_apply_are_set(write: Write) -> None:
+    """Of a source of shards; those of map-style datasets are for any class."""
+    Path("x.jsonl").write_text("{}\n")
+    recipe = write(
+        f"- {{{SOURCE.strip().replace(chr(10), ', ')}, name: a, percent: 2, max_bad: 3, process_fn: null}}\n"
+    )
+    assert check_recipe(recipe) == []
+    (source,) = instantiate_from_yaml(recipe)
+    assert (source.name, source.percent, source.max_bad) == ("a", 2, 3)
+
+
+@pytest.mark.usefixtures("ours")
+def test_classes_of_others_take_any_attribute(write: Write) -> None:
+    """Also those based on ours; what a function of others builds of ours does not."""
+    Path("x.jsonl").write_text("{}\n")
+    extra = "max_badd: 1, records_per_block: 2, source_identity: x, single_process_fn: null}\n"
+    recipe = write(
+        f"- {{target: tests.streams.Numbers, params: {{name: n, size: 4}}, {extra}"
+        f"- {{target: ours.Mine, params: {{path: x.jsonl}}, {extra}"
+    )
+    assert check_recipe(recipe) == []
+    numbers, mine = instantiate_from_yaml(recipe)
+    assert isinstance(numbers, Numbers)
+    assert (numbers.records_per_block, mine.max_badd) == (2, 1)  # type: ignore[attr-defined]
+    with pytest.raises(RecipeError, match="unknown attribute 'max_badd'"):
+        instantiate_from_yaml(write("target: ours.make\nparams: {path: x.jsonl}\nmax_badd: 1\n"))
+
+
+def test_a_recipe_is_refused_before_the_slow_work(write: Write) -> None:
+    """A misspelt attribute is told before the source is looked for."""
+    with pytest.raises(RecipeError, match="unknown attribute 'nam'"):
+        instantiate_from_yaml(write("target: streamdata.JsonlIterableDataset\nparams: {path: gone}\nnam: x\n"))
+
+
+def test_params_of_an_include_are_judged_like_all_else(write: Write) -> None:
+    """A target, or an include, that is set in a plain mapping of another file under the key `params`."""
+    write("a: 1", "plain.yaml")
+    recipe = write("include: plain.yaml\nparams: {target: os.system, params: {command: 'true'}}\n")
+    assert ["'os.system' is refused" in problem.message for problem in check_recipe(recipe)] == [True]
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:2:18: params\.target: 'os\.system' is refused"):
+        instantiate_from_yaml(recipe)
+    assert instantiate_from_yaml(write("include: plain.yaml\nparams: {include: plain.yaml}\n"))["params"] == {"a": 1}
+    write(SOURCE, "source.yaml")
+    (problem,) = check_recipe(write("include: source.yaml\nparams: {}\n"))
+    assert "an include takes no params" in problem.message
+
+
+def test_no_module_of_ours_is_imported_by_a_check(write: Write) -> None:
+    """It reads the table and source text."""
+    assert "streamdata.recipe" in sys.modules
+    assert (
+        check_recipe(write("target: streamdata.RLHFDataset\nparams: {data_files: x, tokenizer: x, config: {}}")) == []
+    )
