@@ -57,6 +57,11 @@ def expand(
     copies: dict[str, int] = {}
     for pattern, count, urls in _patterns(path, suffixes, include_dirs):
         for url in urls:
+            if is_pipe(url) and not is_pipe(pattern):
+                raise ValueError(
+                    f"shards: expected files, got '{url}' by '{pattern}', whose name reads as a command\n"
+                    "  Rename the file, or begin the pattern with './'."
+                )
             place = _place(url)
             if place in found:
                 raise ValueError(

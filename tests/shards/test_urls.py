@@ -121,6 +121,18 @@ def test_pipes_need_leave_of_the_environment(monkeypatch):
     assert expand("pipe:cat {0..1}.tar", TAR_SUFFIXES) == ["pipe:cat 0.tar", "pipe:cat 1.tar"]
 
 
+@pytest.mark.parametrize("pattern", ["*.jsonl", "{pipe:id;,x}.jsonl"])
+def test_a_files_name_is_not_run_as_a_command(tmp_path, monkeypatch, pattern):
+    """Where commands are allowed, whoever names a file would run them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
+    for name in ("pipe:id;.jsonl", "x.jsonl"):
+        Path(name).write_text("{}\n")
+    with pytest.raises(ValueError, match=r"got 'pipe:id;\.jsonl' by .*, whose name reads as a command"):
+        expand(pattern, JSONL_SUFFIXES)
+    assert expand("./*.jsonl", JSONL_SUFFIXES) == ["./pipe:id;.jsonl", "./x.jsonl"]
+
+
 def test_remote_globs_directories_and_braces():
     """Through fsspec: spelt as in the recipe, or with the scheme where a listing found them."""
     memory = fsspec.filesystem("memory")
