@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from streamdata.recipe.leave import under_allow
 from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
@@ -51,7 +52,8 @@ def instantiate_from_yaml(
         warnings.warn(f"{os.fspath(config_path)}: the variables {names} are not used by the recipe", stacklevel=2)
     for part in document.documents():
         _authorise_names(part, allow)
-    return _Builder(document, allow, []).node(document.value, ())
+    with under_allow(allow, variables or {}):
+        return _Builder(document, allow, []).node(document.value, ())
 
 
 def _authorise_names(document: Document, allow: Collection[str] | None) -> None:

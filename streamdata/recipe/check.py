@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from streamdata.recipe.leave import refusal_of_text, under_allow
 from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
 from streamdata.recipe.mixture_check import check_mixture, is_mixture
 from streamdata.recipe.own_targets import is_own, refusal_of_attribute
@@ -39,8 +40,9 @@ def check_recipe(
     for name in references.unused():
         message = f"the variable {name!r} is not used by the recipe"
         check.report(Problem(f"{os.fspath(path)}:1:1", "root", message, "warning"))
-    for part in document.documents() if document else ():
-        check.document(part)
+    with under_allow(check.allow, references.variables):
+        for part in document.documents() if document else ():
+            check.document(part)
     return list(check.problems)
 
 
@@ -120,6 +122,24 @@ class _Check:
             return
         if isinstance(node.get("params", UNKNOWN), dict | None):
             self._params(document, path, node, self._parameters(definition))
+            if is_own(definition.name):
+                self._texts(document, node.get("params"), (*path, "params"))
+
+    def _texts(self, document: Document, node: Any, path: Path) -> None:
+        """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
+        if isinstance(node, str):
+            refusal = refusal_of_text(node)
+            if refusal:
+                self.report(document.places.problem(path, refusal))
+        elif path in document.includes:
+            included = document.includes[path]
+            self._texts(included, included.value, ())
+        elif isinstance(node, list):
+            for number, child in enumerate(node):
+                self._texts(document, child, (*path, number))
+        elif isinstance(node, dict) and ("target" not in node or node["target"] in PERMITTED):
+            for key, child in node.items():
+                self._texts(document, child, (*path, key))
 
     def _parameters(self, definition: Definition) -> list[Parameters]:
         if definition.name in PERMITTED:

@@ -1,21 +1,16 @@
 """Shards that a shell command writes to its output: only where the environment allows commands."""
 
-import os
 import subprocess
-from typing import Final
 
 from streamdata.errors import ShardError
-
-_LEAVE: Final = "STREAMDATA_ALLOW_PIPES"
+from streamdata.recipe.leave import PIPE, refusal_of_command
 
 
 def check_leave(url: str) -> None:
     """Raise ValueError unless the environment allows commands."""
-    if os.environ.get(_LEAVE) != "1":
-        raise ValueError(
-            f"shards: expected files, got '{url}', a command that would be run\n"
-            f"  If you trust it, set {_LEAVE}=1 in the environment."
-        )
+    refusal = refusal_of_command(url)
+    if refusal:
+        raise ValueError(refusal)
 
 
 class PipeBytes:
@@ -31,7 +26,7 @@ class PipeBytes:
     def __init__(self, url: str) -> None:
         check_leave(url)
         self._url = url
-        command = url.removeprefix("pipe:")
+        command = url.removeprefix(PIPE)
         self._process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)  # noqa: S602
 
     def read(self, size: int = -1, /) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import fsspec
 
 from streamdata.errors import ShardError
+from streamdata.recipe.leave import PIPE, refusal_of_url
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
@@ -47,12 +48,19 @@ class ByteSource(Protocol):
 
 def is_pipe(url: str) -> bool:
     """Whether the url is a command whose output is the shard."""
-    return url.startswith("pipe:")
+    return url.startswith(PIPE)
 
 
 def is_remote(url: str) -> bool:
-    """Whether the url is read through fsspec."""
-    return not is_pipe(url) and not url.startswith("file://") and _REMOTE.match(url) is not None
+    """Whether the url is read through fsspec.
+
+    Raises:
+        ValueError: It is, and a recipe that is built under `allow` may not name it.
+    """
+    found = not is_pipe(url) and not url.startswith("file://") and _REMOTE.match(url) is not None
+    if found and (refusal := refusal_of_url(url)):
+        raise ValueError(refusal)
+    return found
 
 
 def local_path(url: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamdata.errors import SourceError
+from streamdata.recipe.leave import refusal_of_directory
 from streamdata.shards.publish import cache_directory, publish_written, temporary_beside
 
 _PIECE_BYTES = 16 << 20
@@ -36,14 +37,26 @@ def stamp_of(path: str) -> Stamp:
     return Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns, found.st_ino)
 
 
+def check_place(directory: str) -> None:
+    """Raise ValueError where a recipe that is built under `allow` may not write in a directory."""
+    refusal = refusal_of_directory(directory, cache_directory())
+    if refusal:
+        raise ValueError(f"cache: {refusal}")
+
+
 class Cache:
     """A directory of such files. It may be deleted at any time between runs; nothing else cleans it.
 
     Args:
         directory: Where; `prompts` below $STREAMDATA_CACHE or ~/.cache/streamdata where it is None.
+
+    Raises:
+        ValueError: A recipe that is built under `allow` may not write there.
     """
 
     def __init__(self, directory: str | None = None) -> None:
+        if directory:
+            check_place(directory)
         self.directory = Path(directory).expanduser() if directory else cache_directory() / "prompts"
 
     def get(self, name: str, make: Callable[[Path], None]) -> Path:

@@ -21,7 +21,7 @@ from streamdata.errors import SourceError
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import is_remote, local_path
 from streamdata.shards.urls import expand
-from streamdata.sources.prompts.cache import Cache, Stamp, stamp_of
+from streamdata.sources.prompts.cache import Cache, Stamp, check_place, stamp_of
 from streamdata.sources.prompts.stored_rows import Row, StoredRows, import_pyarrow, write_rows
 
 SUFFIXES = (".parquet",)
@@ -148,6 +148,7 @@ def _row_file(path: str, cache: Cache, use_shm: bool) -> RowFile:
 def _own_shared_memory() -> str:
     """Our directory in shared memory: everybody may make one of its name there, whose rows would be read as ours."""
     path = Path(SHARED_MEMORY, f"streamdata-{os.getuid()}")
+    check_place(str(path))
     try:
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
