@@ -4,7 +4,7 @@
 2. `variables`: ``${variables:x}`` and ``${dynamic_objs:x}`` → the caller's values
 3. `resolve`: OmegaConf's interpolations → their values
 4. `load`: a file and its includes → documents
-5. `trust`, `targets`: dotted names → authorised objects
+5. `trust`, `own_targets`, `targets`: dotted names → authorised objects; `leave`: what their parameters may ask for
 6. `build`: documents → objects; or `check`: documents → all their problems, without importing a target
 """
 

@@ -30,6 +30,14 @@ def test_all_errors_are_shown_at_once_with_their_places(streamdata: Streamdata, 
     assert done.stdout.endswith(f"{recipe}: 3 errors, 0 warnings, 0 not checked\n")
 
 
+def test_a_misspelt_attribute_is_an_error(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """It would do nothing."""
+    recipe = write_recipe(attributes="max_badd: 1000")
+    done = streamdata("check", recipe)
+    assert done.exit_code == 1
+    assert "unknown attribute 'max_badd', did you mean 'max_bad'?" in done.stdout
+
+
 def test_warnings_and_what_could_not_be_checked_are_shown_and_do_not_fail(
     streamdata: Streamdata, write_recipe: WriteRecipe
 ) -> None:

@@ -55,6 +55,17 @@ def test_each_target_is_public_and_known_without_an_import(name: str) -> None:
     assert [set(known.names) for known in definitions.parameters(definition)] == [set(built.names)]
 
 
+def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
+    """What writes, builds other recipes, is abstract or handles states has no place in a recipe."""
+    no_targets = {
+        "BaseDataset", "Pipeline", "PrepareConfig", "PrepareError", "RecipeError", "ShardError", "SourceError",
+        "StateError", "Store", "StoreError", "StoreWriter", "StreamdataError", "compute_position_id_with_mask",
+        "describe", "detect_format", "instantiate_from_yaml", "merge_states", "pad_sequence_to_length",
+        "postprocess_data", "record_rng", "to_state",
+    }  # fmt: skip
+    assert set(streamdata.__all__) - {name.split(".")[1] for name in TARGETS} == no_targets
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
