@@ -1,0 +1,205 @@
+"""Prints what the tests miss: `python -m tests.mutants [--only FILE] [--seed N] [--count N]`."""
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.judged import JUDGED
+from tests.mutants.operators import Mutant, compiles_alike, mutants_of
+
+ROOT = Path(__file__).parents[2]
+MODULES = (
+    "mixing/*.py",
+    "progress/*.py",
+    "sources/order.py",
+    "sources/functions.py",
+    "shards/tar*.py",
+    "run/permutation.py",
+)
+SUITES = {
+    "mixing/blend": ("mixing/test_blend_*.py", "mixing/test_blend*.py"),
+    "mixing/c": ("mixing/test_ties.py", "mixing/test_clock.py", "mixing/test_states.py", "mixing/test_*.py"),
+    "mixing/": ("mixing/test_ties.py", "mixing/test_[es]*.py", "mixing/test_pins.py", "mixing/test_*.py"),
+    "progress/": ("progress/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),
+    "sources/order": ("sources/test_order.py", "mixing/test_pins.py", "sources/test_map_style.py", "mixing/test_*.py"),
+    "sources/functions": ("mixing/test_yield*.py", "mixing/test_bad_input.py", "mixing/test_*.py"),
+    "shards/": ("sources/test_webdataset.py", "shards/test_sidecar.py", "shards/test_tar*.py", "shards/test_*.py"),
+    "run/": ("run/test_permutation.py", "mixing/test_pins.py"),
+}
+"""By the beginning of a module's path, the first that fits: its tests, from those that are quick to fail."""
+LAST = {
+    "mixing/test_workers.py",
+    "mixing/test_blendable.py",
+    "sources/test_shard_sources.py",
+    "shards/test_jsonl.py",
+    "shards/test_urls.py",
+}
+"""Slow, start processes, or know little of what is changed: only asked when all others are content."""
+QUIET_S = 60
+"""A mutant hangs when no test ends for so long."""
+MAX_MEMORY = 6 << 30
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant."""
+
+    word: str
+    why: str
+    seconds: float
+
+
+def sources(only: str | None) -> dict[str, str]:
+    """The modules by their paths below the package."""
+    package = ROOT / "streamdata"
+    paths = [path for pattern in MODULES for path in sorted(package.glob(pattern))]
+    names = {path.relative_to(package).as_posix(): path for path in paths}
+    return {name: path.read_text() for name, path in names.items() if only is None or name.endswith(only)}
+
+
+def suite(path: str) -> list[str]:
+    """The test files for a module, each once, in the order in which they are run."""
+    patterns = next(patterns for start, patterns in SUITES.items() if path.startswith(start))
+    tests = ROOT / "tests"
+    found = [file for pattern in patterns for file in sorted(tests.glob(pattern))]
+    names = dict.fromkeys(file.relative_to(tests).as_posix() for file in found)
+    of_blend = path.startswith("mixing/blend")
+    fitting = [name for name in names if name.startswith("mixing/test_blend") is of_blend]
+    return [f"tests/{name}" for name in sorted(fitting, key=LAST.__contains__)]
+
+
+def drawn(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
+    """As many of each operator, as far as there are; more of the same seed begin with the fewer."""
+    by_operator: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        by_operator.setdefault(mutant.operator, []).append(mutant)
+    for operator, some in by_operator.items():
+        random.Random(f"{seed} {operator}").shuffle(some)
+    chosen: list[Mutant] = []
+    while len(chosen) < count and any(by_operator.values()):
+        chosen += [by_operator[operator].pop() for operator in sorted(by_operator) if by_operator[operator]]
+    return chosen[:count]
+
+
+def run_tests(tree: Path, files: list[str]) -> Verdict:
+    """Run the tests in the copied tree until one fails or hangs."""
+    command = [sys.executable, "-m", "pytest", "-x", "-v", "--tb=no", "-p", "no:cacheprovider", *files]
+    temporary = tree.parent / "tmp"
+    temporary.mkdir(exist_ok=True)
+    homes = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(temporary))
+    environment = {**os.environ, **homes, "PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    began, log = time.monotonic(), tree.parent / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+        hung = _hangs(process, log)
+        _end_group(process)
+    shutil.rmtree(temporary, ignore_errors=True)
+    seconds = time.monotonic() - began
+    failed = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))]
+    by = failed[0].split(" - ")[0].split("tests/")[-1] if failed else f"exit code {process.returncode}"
+    if hung:
+        return Verdict("killed", f"no test ended in {QUIET_S} s", seconds)
+    return Verdict("killed", by, seconds) if process.returncode else Verdict("survived", "", seconds)
+
+
+def _hangs(process: subprocess.Popen[bytes], log: Path) -> bool:
+    size, since = 0, time.monotonic()
+    while process.poll() is None:
+        if (now := log.stat().st_size) != size:
+            size, since = now, time.monotonic()
+        if time.monotonic() - since > QUIET_S:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the tests' process and what it left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def judge(mutant: Mutant, source: str, tree: Path) -> Verdict:
+    """Put the mutant into the copied tree, test it, and put the source back."""
+    changed = mutant.apply(source)
+    if compiles_alike(source, changed):
+        return Verdict("equal", "compiles to the same code", 0)
+    if (why := JUDGED.get((mutant.path, *mutant.lines(source)))) is not None:
+        return Verdict("equal", why, 0)
+    file = tree / "streamdata" / mutant.path
+    file.write_text(changed)
+    try:
+        return run_tests(tree, suite(mutant.path))
+    finally:
+        file.write_text(source)
+
+
+def main() -> int:
+    """Test the mutants; 1 if one survived, 2 if the tests fail without any."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--only", help="the end of one module's path, such as mixing/clock.py")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=150)
+    options = parser.parse_args()
+    modules = sources(options.only)
+    every = [mutant for path, source in modules.items() for mutant in mutants_of(path, source)]
+    known = {(mutant.path, *mutant.lines(modules[mutant.path])) for mutant in every}
+    for path, before, after in (key for key in JUDGED if key[0] in modules and key not in known):
+        print(f"no longer a mutant, remove it from judged.py: {path}: {before}  ->  {after}")
+    chosen = drawn(every, options.seed, options.count)
+    print(f"{len(chosen)} of {len(every)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copied_tree(Path(folder) / "tree")
+        suites = dict.fromkeys(file for path in sorted({mutant.path for mutant in chosen}) for file in suite(path))
+        whole = run_tests(tree, list(suites))
+        if whole.word != "survived":
+            print(f"without any mutant the tests fail: {whole.why}")
+            return 2
+        print(f"without any mutant the tests pass in {whole.seconds:.0f} s", flush=True)
+        return report(chosen, modules, tree)
+
+
+def copied_tree(tree: Path) -> Path:
+    """A copy of what git knows or does not ignore, to be changed."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in listed.split("\0"):
+        if name and (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    return tree
+
+
+def report(chosen: list[Mutant], modules: dict[str, str], tree: Path) -> int:
+    """Judge one mutant after another and print what became of each, then how many of each there were."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for number, mutant in enumerate(chosen, 1):
+        source = modules[mutant.path]
+        word, why, seconds = judge(mutant, source, tree)
+        counts[mutant.operator, word] += 1
+        before, after = mutant.lines(source)
+        print(f"{number:4} {word:8} {mutant.path}:{mutant.line} {mutant.operator}, {seconds:.0f} s, {why}")
+        print(f"       {before}\n       {after}", flush=True)
+    words = ("killed", "survived", "equal")
+    for operator in sorted({operator for operator, _ in counts}):
+        print(f"{operator:14}" + "".join(f"{counts[operator, word]:6} {word}" for word in words))
+    print(f"{'all':14}" + "".join(f"{sum(counts[key] for key in counts if key[1] == word):6} {word}" for word in words))
+    return int(any(word == "survived" for _, word in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
