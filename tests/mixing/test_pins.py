@@ -24,10 +24,9 @@ BEFORE = 31
 """Samples before a resume: an odd number, so that the workers change places."""
 
 
-def named(source, name, percent=1.0, **attributes):
+def named(source, name, percent=1.0):
     """A source with what a recipe sets on it."""
     source.name, source.percent = name, percent
-    source.__dict__.update(attributes)
     return source
 
 

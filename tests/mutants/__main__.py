@@ -10,10 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
+
+import hypothesis  # noqa: F401 (imported once, for all processes that are forked)
+import numpy as np  # noqa: F401
+import pytest
+import torch.utils.data  # noqa: F401
+import webdataset  # noqa: F401
 
 from tests.mutants.judged import JUDGED
 from tests.mutants.operators import Mutant, compiles_alike, mutants_of
@@ -39,16 +46,19 @@ SUITES = {
 }
 """By the beginning of a module's path, the first that fits: its tests, from those that are quick to fail."""
 LAST = {
-    "mixing/test_workers.py",
     "mixing/test_blendable.py",
     "sources/test_shard_sources.py",
     "shards/test_jsonl.py",
     "shards/test_urls.py",
 }
-"""Slow, start processes, or know little of what is changed: only asked when all others are content."""
-QUIET_S = 60
+"""Slow, or know little of what is changed: only asked when all others are content."""
+OF_PROCESSES = {"mixing/test_workers.py": ("mixing/control.py", "mixing/merged.py")}
+"""These start many processes, and are asked last, and only about some modules."""
+QUIET_S = 40
 """A mutant hangs when no test ends for so long."""
 MAX_MEMORY = 6 << 30
+IMPORTED = "ignore:Module already imported"
+"""Pytest's warning about plugins that were imported before the tests' process was forked."""
 
 
 class Verdict(NamedTuple):
@@ -75,7 +85,8 @@ def suite(path: str) -> list[str]:
     names = dict.fromkeys(file.relative_to(tests).as_posix() for file in found)
     of_blend = path.startswith("mixing/blend")
     fitting = [name for name in names if name.startswith("mixing/test_blend") is of_blend]
-    return [f"tests/{name}" for name in sorted(fitting, key=LAST.__contains__)]
+    fitting = [name for name in fitting if path in OF_PROCESSES.get(name, (path,))]
+    return [f"tests/{name}" for name in sorted(fitting, key=(LAST | OF_PROCESSES.keys()).__contains__)]
 
 
 def drawn(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
@@ -93,44 +104,58 @@ def drawn(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
 
 def run_tests(tree: Path, files: list[str]) -> Verdict:
     """Run the tests in the copied tree until one fails or hangs."""
-    command = [sys.executable, "-m", "pytest", "-x", "-v", "--tb=no", "-p", "no:cacheprovider", *files]
-    temporary = tree.parent / "tmp"
-    temporary.mkdir(exist_ok=True)
-    homes = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(temporary))
-    environment = {**os.environ, **homes, "PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-    began, log = time.monotonic(), tree.parent / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
-        hung = _hangs(process, log)
-        _end_group(process)
+    temporary, log = tree.parent / "tmp", tree.parent / "log"
+    temporary.mkdir()
+    log.touch()
+    began = time.monotonic()
+    process = os.fork()  # what is heavy is imported already
+    if not process:
+        _become_tests(tree, files, temporary, log)
+    status = _ended(process, log)
     shutil.rmtree(temporary, ignore_errors=True)
-    seconds = time.monotonic() - began
-    failed = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))]
-    by = failed[0].split(" - ")[0].split("tests/")[-1] if failed else f"exit code {process.returncode}"
-    if hung:
-        return Verdict("killed", f"no test ended in {QUIET_S} s", seconds)
-    return Verdict("killed", by, seconds) if process.returncode else Verdict("survived", "", seconds)
+    text, seconds = log.read_text(errors="replace"), time.monotonic() - began
+    log.unlink()
+    if status == 0:
+        return Verdict("survived", "", seconds)
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    by = failed[0].split(" - ")[0].split("tests/")[-1] if failed else f"status {status}"
+    return Verdict("killed", f"no test ended in {QUIET_S} s" if status is None else by, seconds)
 
 
-def _hangs(process: subprocess.Popen[bytes], log: Path) -> bool:
-    size, since = 0, time.monotonic()
-    while process.poll() is None:
+def _become_tests(tree: Path, files: list[str], temporary: Path, log: Path) -> NoReturn:
+    """Turn this forked process into pytest, in a session of its own, which knows the copied tree alone."""
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+        with log.open("w") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        os.chdir(tree)
+        os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(temporary)), PYTHONPATH=str(tree))
+        tempfile.tempdir = None
+        sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("streamdata", "tests")]:
+            del sys.modules[name]
+        os._exit(pytest.main(["-x", "-v", "--tb=no", "-p", "no:cacheprovider", "-W", IMPORTED, *files]))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(100)
+
+
+def _ended(process: int, log: Path) -> int | None:
+    """Wait for the tests; return their status, or None if they hang. Nothing of theirs lives on."""
+    size, since, ended, status = 0, time.monotonic(), 0, 0
+    while not ended and time.monotonic() - since < QUIET_S:
+        time.sleep(0.05)
+        ended, status = os.waitpid(process, os.WNOHANG)
         if (now := log.stat().st_size) != size:
             size, since = now, time.monotonic()
-        if time.monotonic() - since > QUIET_S:
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the tests' process and what it left behind."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        os.killpg(process, signal.SIGKILL)
+    if ended:
+        return status
+    os.waitpid(process, 0)
+    return None
 
 
 def judge(mutant: Mutant, source: str, tree: Path) -> Verdict:
@@ -154,6 +179,7 @@ def main() -> int:
     parser.add_argument("--only", help="the end of one module's path, such as mixing/clock.py")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--start", type=int, default=0, help="pass over so many of those drawn: a run in steps")
     options = parser.parse_args()
     modules = sources(options.only)
     every = [mutant for path, source in modules.items() for mutant in mutants_of(path, source)]
@@ -170,7 +196,7 @@ def main() -> int:
             print(f"without any mutant the tests fail: {whole.why}")
             return 2
         print(f"without any mutant the tests pass in {whole.seconds:.0f} s", flush=True)
-        return report(chosen, modules, tree)
+        return report(chosen[options.start :], modules, tree)
 
 
 def copied_tree(tree: Path) -> Path:

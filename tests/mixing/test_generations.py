@@ -1,0 +1,31 @@
+"""A run whose weights have changed goes on as exactly as one whose have not, however often it stops afterwards."""
+
+from itertools import islice
+
+from streamdata import MergedDataset, to_state
+from tests.streams import Numbers, loaded, plain, resumed
+
+
+def mixture(weight):
+    """Two sources, of which the first has this weight."""
+    return MergedDataset([Numbers("a", 23, weight), Numbers("b", 11)], seed=5)
+
+
+def taken(dataset, count, states):
+    """So many batches of two workers; the states are brought up to date."""
+    batches = []
+    for batch in islice(loaded(dataset, 2), count):
+        states.update(to_state(batch))
+        batches.append(plain(batch))
+    return batches
+
+
+def test_the_worker_whose_turn_it_is_comes_first_after_a_change_of_weights():
+    """It is the last of the newest generation that decides, whichever worker was last before the change."""
+    for before in (5, 6):
+        states = {}
+        taken(mixture(1), before, states)
+        want = taken(resumed(lambda: mixture(4), states), 20, dict(states))
+        for leg in (1, 2, 3, 4):
+            assert taken(resumed(lambda: mixture(4), states), leg, states) == want[:leg]
+            del want[:leg]

@@ -1,0 +1,55 @@
+"""What else lies in archives beside files: directories, pax records; and what makes reading fast."""
+
+import tarfile
+
+import pytest
+
+from streamdata.errors import ShardError
+from streamdata.shards import tar
+from streamdata.shards.tar import TarShards
+from tests.shards.conftest import read_all
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def read(url):
+    """Keys and fields of all records."""
+    return {
+        record["__key__"]: {name: value for name, value in record.items() if not name.startswith("__")}
+        for record in read_all(TarShards([url]))
+    }
+
+
+@pytest.mark.parametrize("tar_format", FORMATS.values(), ids=FORMATS)
+def test_short_names_take_the_fast_way(write_tar, monkeypatch, tar_format):
+    """Records of several members with plain headers are read without the reader of all formats."""
+    members = [("a.jpg", b"1" * 700), ("a.txt", b"2"), ("b.jpg", b""), ("b.txt", b"4" * 512)]
+    url = write_tar(members, tar_format=tar_format)
+    monkeypatch.setattr(tar, "records", None)
+    assert read(url) == {"a": {"jpg": b"1" * 700, "txt": b"2"}, "b": {"jpg": b"", "txt": b"4" * 512}}
+
+
+def test_directories_are_no_skipped_members(tmp_path):
+    """They belong to no record and are nothing to tell of, whatever their headers say of a size."""
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in ("folder", "fol.der", "folder/in.side"):
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+        archive.addfile(tarfile.TarInfo("folder/a.jpg"))
+    shards = TarShards([str(path)])
+    assert [record["__key__"] for record in read_all(shards)] == ["folder/a"]
+    assert shards.anomalies() == {"members without key and field": 0}
+
+
+@pytest.mark.parametrize("digits", [19, 20])
+def test_a_pax_size_has_up_to_19_digits(write_tar, digits):
+    """More than fit into 64 bits are damage, not a number to wait for."""
+    size = "600".zfill(digits)
+    url = write_tar([("a.jpg", b"x" * 600)], tar_format=tarfile.PAX_FORMAT, pax_headers={"size": size})
+    if digits == 19:
+        assert read(url) == {"a": {"jpg": b"x" * 600}}
+    else:
+        with pytest.raises(ShardError, match="a pax size in decimal digits"):
+            TarShards([url])
