@@ -7,6 +7,7 @@ from itertools import chain, repeat
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import SourceError
 from streamdata.progress import Position, check_position
 from streamdata.progress.fields import CURSOR, SEED
 from streamdata.run import shuffled, stable_seed
@@ -196,6 +197,7 @@ class SequentialSource:
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         epoch: int | None = position[0]
         _, window, taken, _ = position
+        without_records: set[int] = set()
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
             while len(blocks := task.order.blocks(epoch, window, window + 1)):
@@ -203,8 +205,15 @@ class SequentialSource:
                 for record in self._read_shard(task, int(blocks[0]), seed, taken):
                     taken += 1
                     yield record, (epoch, window, taken, 0)
+                if not taken:
+                    without_records.add(int(blocks[0]))
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
+            if epoch is not None and len(without_records) == self.num_blocks:  # it would look for one for ever
+                raise SourceError(
+                    f"source {task.name!r}: expected records, got none in its {self.num_blocks} shards, of which the "
+                    f"first is {self.shards.urls[0]}\n  Remove the source, or give it records."
+                )
 
     def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[Record]:
         size, total = self._group if task.order.shuffle and self._group else 1, 0

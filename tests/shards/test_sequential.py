@@ -187,8 +187,9 @@ def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path, name, where):
         ("pipe:printf '\\037\\213'", None, r"expected JSON Lines, got gzip data"),
     ],
 )
-def test_a_suffix_that_does_not_fit_the_first_bytes_is_an_error(tmp_path, name, head, message):
+def test_a_suffix_that_does_not_fit_the_first_bytes_is_an_error(tmp_path, monkeypatch, name, head, message):
     """It says what the file is, before decompression and after it."""
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
     url = name if head is None else str(tmp_path / name)
     if head is not None:
         Path(url).write_bytes(head)

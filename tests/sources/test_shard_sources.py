@@ -18,6 +18,7 @@ from streamdata import (
     MergedDataset,
     MetaDistributedWebDataset,
     ShardError,
+    SourceError,
     StateError,
     merge_states,
     mixed_collate,
@@ -328,6 +329,20 @@ def images(tmp_path):
         lines.append(json.dumps({"imagepath": f"{number}.jpg", "number": number}))
     (tmp_path / "images.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path / "images.jsonl"
+
+
+def test_shards_without_records_end_in_an_error(tmp_path):
+    """An endless stream over blank lines would look for one for ever; beside shards that have some, none is missed."""
+    for name, lines in (("0", b"\n\n"), ("1", b'{"n": 1}\n')):
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines))
+    blank, all_ = JsonlIterableDataset(str(tmp_path / "0.jsonl.gz")), JsonlIterableDataset(str(tmp_path))
+    blank.name, all_.name, blank.percent, all_.percent = "blank", "all", 1, 1
+    with pytest.raises(SourceError, match="source 'blank': expected records, got none in its 1 shards"):
+        next(iter(MergedDataset([blank])))
+    for lane in range(3):
+        dataset = MergedDataset([all_])
+        dataset.set_data_parallel(3, lane)
+        assert [sample["n"] for sample in islice(dataset, 4)] == [1] * 4
 
 
 def test_image_lines_carry_their_images(images):
