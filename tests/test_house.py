@@ -1,6 +1,7 @@
 """The house: imports go one way, importing is cheap, every public name is there."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,39 @@ PACKAGE = Path(streamdata.__file__).parent
 FLOORS = (
     "recipe run progress shards stores text sources mixing delivery prepare view cli".split()  # noqa: SIM905 (a list)
 )
+
+
+DESIGN = (PACKAGE / "README.md").read_text(encoding="utf-8")
+
+
+def rows_of(heading):
+    """The first cells of the table below a heading of the design."""
+    section = DESIGN.split(f"## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| ([^|]+) \| .*\|$", section, re.MULTILINE)[1:]
+
+
+def test_the_design_names_every_room():
+    """In the order of the floors."""
+    assert [room.strip("`/") for room in rows_of("Rooms")] == FLOORS
+
+
+def test_the_words_of_the_glossary_are_those_of_the_code():
+    """Each of them stands in some module; one that left the code must leave the glossary."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")).lower()
+    words = rows_of("Words")
+    assert len(words) > 20
+    assert [word for word in words if not re.search(rf"\b{word}s?\b", text)] == []
+
+
+def test_what_the_design_shows_runs():
+    """Its example of a crash and a resume."""
+    (code,) = re.findall(r"```python\n(.*?)```", DESIGN, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102  (our own page)
+
+
+def test_the_design_fits_into_one_sitting():
+    """A page that nobody reads to its end explains nothing."""
+    assert len(DESIGN.splitlines()) <= 300
 
 
 def imports_of(path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import clock_table
 from tests.benchmarks.__main__ import GROUPS, machine
 from tests.benchmarks.measure import TINY
 
@@ -28,3 +29,11 @@ def test_machine_is_named_with_versions() -> None:
     """A figure without its machine, date and versions says nothing."""
     assert "cores" in machine()
     assert "webdataset" in machine()
+
+
+@pytest.mark.parametrize("weights", clock_table.WEIGHTINGS.values())
+def test_the_table_of_clocks_shows_that_the_rule_is_even(weights: list[float]) -> None:
+    """Within the grain of a batch, and more even than each other rule."""
+    deviations = {rule: clock_table.deviation_of_batches(rule, weights, 20) for rule in clock_table.RULES}
+    assert min(deviations, key=lambda rule: deviations[rule]) == "this rule"
+    assert deviations["this rule"] < 1 / 128
