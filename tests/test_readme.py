@@ -18,6 +18,18 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+FINITE = """
+target: streamdata.MergedDataset
+params:
+  cyclic: false
+  datasets:
+    - target: streamdata.ImageJsonlDataset
+      params: {jsonl_path: "${variables:data}/crops.jsonl"}
+      name: crops
+      percent: 1
+"""
+
+
 def blocks(language):
     """The fenced blocks of a language."""
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
@@ -49,9 +61,7 @@ def test_the_training_loop_runs_and_resumes(workplace, monkeypatch):
         subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
     assert '"draws"' in Path("states.json").read_text()
     finite = code.replace("configs/demo.yaml", "finite.yaml").split("for batch in")[0]
-    Path("finite.yaml").write_text(
-        Path("configs/demo.yaml").read_text().replace("params:\n", "params:\n  cyclic: false\n", 1)
-    )
+    Path("finite.yaml").write_text(FINITE)
     script = written("epochs.py", finite.replace("states.json", "none.json") + epochs)
     subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
 
