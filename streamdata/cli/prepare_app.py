@@ -123,12 +123,17 @@ def inspect(
         show_record(store, record, tokenizer)
 
 
-def verify(store: _Store) -> None:
+def verify(
+    store: _Store,
+    write_sums: Annotated[
+        bool, typer.Option("--write-sums", help="If nothing is wrong, write sums of blocks, which reading checks.")
+    ] = False,
+) -> None:
     """Check counts, ids and checksums of a finished store."""
     with messages(*_USERS):
         from streamdata.cli.verify import show_problems
 
-        raise typer.Exit(0 if show_problems(store) else 1)
+        raise typer.Exit(0 if show_problems(store, add_sums=write_sums) else 1)
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:

@@ -1,12 +1,14 @@
 """Is a store what its run wrote: `manifest, markers, files → what is wrong`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from streamdata.prepare.manifest import Json, make_manifest
 from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RunDirectory
+from streamdata.stores.sums import SUMS, publish_sums
+from streamdata.stores.verify import files_without_sums
 from streamdata.stores.verify import verify as verify_store
 
 _DERIVED = ("counts", "dropped", "bad", "files")
@@ -33,6 +35,22 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     return problems + verify_store(directory.data, manifest["tokenizer"]["vocabulary"])
 
 
+def without_sums(path: str | os.PathLike[str]) -> list[str]:
+    """The files of a store, or of a run's output, that have no sums of their blocks: damage in them is not noticed."""
+    directory = RunDirectory(path)
+    return files_without_sums(directory.data if (directory.path / "manifest.json").exists() else directory.path)
+
+
+def write_sums(files: Iterable[str]) -> None:
+    """Write the sums of files beside them. What is wrong with a file now is taken for right from then on.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    for file in files:
+        publish_sums(file)
+
+
 def _run_problems(directory: RunDirectory, manifest: Json) -> Iterator[str]:
     indexes = sorted(int(marker.stem) for marker in directory.tasks.glob("*[0-9].json"))
     shard = manifest["shard"] or [0, 1]
@@ -47,7 +65,8 @@ def _run_problems(directory: RunDirectory, manifest: Json) -> Iterator[str]:
             yield f"'{directory.path}/manifest.json': {key}: expected {again[key]}, as the markers have it"
     files = {name: found for marker in markers for name, found in marker["files"].items()}
     there = {str(file.relative_to(directory.data)) for file in directory.data.rglob("*") if file.is_file()}
-    for name in sorted(there - files.keys()):
+    added = {name for name in there if name.endswith(SUMS) and name.removesuffix(SUMS) in files}
+    for name in sorted(there - files.keys() - added):
         yield f"'{directory.data / name}': expected only files of this run, got one more"
     for name, (size, digest) in sorted(files.items()):
         yield from _file_problems(directory.data / name, size, digest)

@@ -26,11 +26,13 @@ class BaseDataset(Dataset[Sample]):
         load_path: The directory of a store.
         storage_type: Its format, if it is not to be told from the files.
         store: The store itself, loaded, instead of a path.
+        verify: Compare what is read with the sums of the store's files; see `Store.load`.
+        mapped: Read through memory maps; see `Store.load`.
 
     Raises:
         FileNotFoundError: There is no such directory.
         StoreError: The store is damaged, or does not serve this train type.
-        ValueError: Not one of `load_path` and `store`.
+        ValueError: Not one of `load_path` and `store`, or a store with what concerns loading.
     """
 
     train_type: ClassVar[str]
@@ -38,13 +40,24 @@ class BaseDataset(Dataset[Sample]):
     percent: float
 
     def __init__(
-        self, load_path: str | Path | None = None, storage_type: str | None = None, store: Store | None = None
+        self,
+        load_path: str | Path | None = None,
+        storage_type: str | None = None,
+        store: Store | None = None,
+        *,
+        verify: bool = True,
+        mapped: bool = False,
     ) -> None:
         if (load_path is None) == (store is None):
             raise ValueError(f"{self._who}: expected a load_path or a store, got {load_path!r} and {store!r}")
+        if store is not None and (mapped or not verify):
+            raise ValueError(
+                f"{self._who}: expected verify and mapped with a load_path, got them with a store that is loaded\n"
+                "  Give them to its load()."
+            )
         if store is None:
             assert load_path is not None, "neither path nor store"
-            store = open_store(load_path, storage_type)
+            store = open_store(load_path, storage_type, verify=verify, mapped=mapped)
         self.store = store
         self._check_train_type()
 

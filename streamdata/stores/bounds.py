@@ -25,6 +25,7 @@ class StoredArray:
         count: How many values.
         where: At which byte they begin, or the name of the h5 dataset that is to be read through the library.
         checksum: See `streamdata.stores.spool.checksum`; None where the format keeps none.
+        has_sums: Whether sums of its file's blocks lie beside it; see `streamdata.stores.sums`.
     """
 
     file: str
@@ -32,6 +33,7 @@ class StoredArray:
     count: int
     where: int | str = 0
     checksum: str | None = None
+    has_sums: bool = False
 
 
 Open = Callable[[StoredArray], Any]
@@ -58,6 +60,11 @@ class Bounds(Protocol):
         """Where runs begin strictly between two positions, rising."""
         ...
 
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        """What of it is on disk."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Even:
@@ -65,6 +72,10 @@ class Even:
 
     count: int
     length: int
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return ()
 
     def span(self, index: int, open_: Open) -> tuple[int, int]:
         return index * self.length, (index + 1) * self.length
@@ -94,8 +105,13 @@ class Offsets:
     end: int
     who: str
 
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return (self.values,) if isinstance(self.values, StoredArray) else ()
+
     def span(self, index: int, open_: Open) -> tuple[int, int]:
-        begin, end = self._offsets(open_)[index : index + 2].tolist()
+        offsets = self._offsets(open_)
+        begin, end = int(offsets[index]), int(offsets[index + 1])
         if not 0 <= begin <= end <= self.end or not self._reaches(index, begin, index + 1, end):
             raise damaged(self.who, index, begin, end, self.end)
         return begin, end

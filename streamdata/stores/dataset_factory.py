@@ -25,6 +25,9 @@ class DatasetFactory:
         window_size: int | None,
         stride: int | None = None,
         storage_type: str | None = None,
+        *,
+        verify: bool = True,
+        mapped: bool = False,
         **options: Any,
     ) -> BaseDataset:
         """The dataset over the store at `load_path`.
@@ -35,6 +38,8 @@ class DatasetFactory:
             window_size: Tokens in a window; for `dpo` and `grpo` where what is longer is cut, None not at all.
             stride: Tokens from one window to the next; `window_size` if not given.
             storage_type: The store's format, if it is not to be told from the files.
+            verify: Compare what is read with the sums of the store's files; see `Store.load`.
+            mapped: Read through memory maps; see `Store.load`.
             options: For `seq` and `sft`: `documents`, `eod_token`.
 
         Raises:
@@ -43,6 +48,7 @@ class DatasetFactory:
             ValueError: An unknown train type, a size that is not positive, or a stride where samples are records.
             TypeError: An option that the train type does not know.
         """
+        options |= {"verify": verify, "mapped": mapped}
         if train_type in _RECORDS:
             if stride is not None:
                 raise ValueError(f"DatasetFactory: samples of {train_type!r} are records, got stride={stride}")

@@ -42,11 +42,13 @@ class StoreFactory:
         return cls._stores[storage_type]()
 
 
-def open_store(load_path: str | Path, storage_type: str | None = None) -> Store:
-    """The loaded store at a path, of the format that its files have if none is given.
+def open_store(
+    load_path: str | Path, storage_type: str | None = None, *, verify: bool = True, mapped: bool = False
+) -> Store:
+    """The loaded store at a path, of the format that its files have if none is given; see `Store.load`.
 
     Raises:
         FileNotFoundError: There is no such directory.
         ValueError: The format is unknown, or cannot be told, or the store is damaged.
     """
-    return StoreFactory.create(storage_type or detect_format(load_path)).load(load_path)
+    return StoreFactory.create(storage_type or detect_format(load_path)).load(load_path, verify=verify, mapped=mapped)

@@ -16,9 +16,10 @@ from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.decode_meta import decode, parsed
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.files import natural, store_files, suffixed
-from streamdata.stores.mapped import check_size, mapped
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
+from streamdata.stores.stored_values import check_size
+from streamdata.stores.sums import has_sums
 
 MAX_OPEN_FILES: Final = 64
 """An open h5 file has a descriptor and a cache of chunks of 1 MiB."""
@@ -26,10 +27,11 @@ MAX_OPEN_FILES: Final = 64
 _DATASET = re.compile(r"data_(0|[1-9][0-9]*)")
 _DIMENSIONS = 2
 _ALIGNMENT = 64
+_COPIED = 1 << 20  # values at once
 
 
 class H5Store(Store):
-    """Reads h5 files: contiguous datasets through read-only maps, others (chunked, compressed) through h5py.
+    """Reads h5 files: contiguous datasets itself, others (chunked, compressed) through h5py, without their sums.
 
     A file of ours says in its attribute `streamdata` what `meta.json` says; else every dataset is a record, and one of
     shape (items, values) a list of items. Files are opened when they are first read, in each process on its own.
@@ -51,8 +53,7 @@ class H5Store(Store):
         if self._shared is not None:
             return self._shared_values(self._shared, array)
         if isinstance(array.where, int):
-            return mapped(array)
-        assert isinstance(array.where, str), "a place in a file that is not mapped"
+            return super().values(array)
         return _Dataset(self._file(array.file), array.where, array.file)
 
     def share_memory_(self) -> Self:
@@ -62,7 +63,7 @@ class H5Store(Store):
             RuntimeError: Nothing is loaded, or there is not enough shared memory.
         """
         if self._shared is None:
-            arrays = {(array.file, array.where): array for array in self._arrays()}
+            arrays = {(array.file, array.where): array for array in self.arrays()}
             places, end = {}, 0
             for name, array in arrays.items():
                 places[name] = end
@@ -70,15 +71,11 @@ class H5Store(Store):
             shared = torch.empty(end, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
             self._shared_at = places
             for array in arrays.values():
-                self._shared_values(shared, array)[:] = self.values(array)[:]
+                values, copy = self.values(array), self._shared_values(shared, array)
+                for begin in range(0, array.count, _COPIED):
+                    copy[begin : begin + _COPIED] = values[begin : begin + _COPIED]
             self._shared = shared
         return self
-
-    def _arrays(self) -> list[StoredArray]:
-        segments = [segment for column in self._loaded().values() for segment in column.segments]
-        levels = [bounds for part in segments for bounds in (part.records, part.items, part.documents)]
-        stored = [getattr(bounds, "values", None) for bounds in levels]
-        return [*(part.data for part in segments), *(array for array in stored if isinstance(array, StoredArray))]
 
     def _shared_values(self, shared: torch.Tensor, array: StoredArray) -> Any:
         dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else array.dtype
@@ -143,7 +140,7 @@ class _Reader:
 
     def __init__(self, file: Any, path: str) -> None:
         self._file, self._path, self._who = file, path, f"file '{path}'"
-        self._size_bytes = os.stat(path).st_size
+        self._size_bytes, self._has_sums = os.stat(path).st_size, has_sums(path)
 
     def shard(self) -> Shard:
         if "streamdata" in self._file.attrs:
@@ -189,7 +186,7 @@ class _Reader:
         stored_dtype(dataset.dtype, f"{self._who}, dataset {name!r}")
         offset = dataset.id.get_offset() if count else 0
         is_plain = offset is not None and dataset.chunks is None
-        array = StoredArray(self._path, dataset.dtype, count, offset if is_plain else name, checksum)
+        array = StoredArray(self._path, dataset.dtype, count, offset if is_plain else name, checksum, self._has_sums)
         if is_plain:
             check_size(array, self._size_bytes)
         return array

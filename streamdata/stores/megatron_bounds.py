@@ -28,6 +28,10 @@ class Sequences:
     token_bytes: int
     end: int
 
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return self.lengths, self.pointers
+
     def span(self, index: int, open_: Open) -> tuple[int, int]:
         pointer, length = int(open_(self.pointers)[index]), int(open_(self.lengths)[index])
         begin, rest = divmod(pointer, self.token_bytes)
@@ -65,8 +69,13 @@ class Documents:
     firsts: StoredArray
     sequences: Sequences
 
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return self.firsts, *self.sequences.arrays
+
     def span(self, index: int, open_: Open) -> tuple[int, int]:
-        first, last = open_(self.firsts)[index : index + 2].tolist()
+        firsts = open_(self.firsts)
+        first, last = int(firsts[index]), int(firsts[index + 1])
         if not 0 <= first <= last <= self.sequences.count:
             raise damaged(f"document index of '{self.firsts.file}'", index, first, last, self.sequences.count)
         return self.sequences.start(first, open_), self.sequences.start(last, open_)

@@ -12,15 +12,15 @@ from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.decode_meta import decode, is_ours, parsed
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
-from streamdata.stores.mapped import mapped
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
+from streamdata.stores.sums import has_sums
 
 _DIMENSIONS = 3
 
 
 class MmapStore(Store):
-    """Reads `<key>.bin` through read-only maps: little-endian values, bool as one byte.
+    """Reads `<key>.bin`: little-endian values, bool as one byte.
 
     Which keys, of which dtype and length, says the `meta.json` beside them (see `streamdata.stores.meta`), or an older
     one: `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record, a 2-D array is one packed
@@ -42,8 +42,6 @@ class MmapStore(Store):
                 )
         return [_shard(path / file) for file in metas]
 
-    values = staticmethod(mapped)
-
 
 def _shard(path: Path) -> Shard:
     directory, who = str(path.parent), f"shard '{path.parent}'"
@@ -52,7 +50,8 @@ def _shard(path: Path) -> Shard:
     def locate(name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
         if os.path.basename(name) != name or "\0" in name or name in ("", ".", ".."):
             raise StoreError(f"{who}: expected the name of a file beside {META}, got {name!r}\n  Do not trust it.")
-        return whole_file(StoredArray(f"{directory}/{name}", dtype, count, 0, checksum))
+        file = f"{directory}/{name}"
+        return whole_file(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
 
     if is_ours(meta):
         return decode(meta, locate, who)

@@ -2,22 +2,24 @@
 
 bin: `shard_NNNN/` with the spooled files and `meta.json`. h5: `data_NNNN.h5`, one group per key with the contiguous
 datasets `data_0`, `records`, `items`, `documents`, and the meta as attribute. megatron: `data_NNNN.bin`, then the
-`data_NNNN.idx` that makes it readable. The same records give the same bytes.
+`data_NNNN.idx` that makes it readable. Each file of values has its sums (`streamdata.stores.sums`) beside it, which
+are there before the shard can be read. The same records give the same bytes.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from streamdata.shards.publish import publish, publish_written
+from streamdata.shards.publish import publish_written
 from streamdata.stores.dtypes import Values
 from streamdata.stores.megatron_index import encode_index
 from streamdata.stores.meta import Purpose, encode
 from streamdata.stores.spool import OFFSET_DTYPE, Spool, SpooledBounds, file_name
+from streamdata.stores.sums import SUMS, write_sums
 
 _CHUNK = 1 << 22
 _H5_OVERHEAD = 1 << 16
@@ -26,6 +28,8 @@ _H5_OVERHEAD = 1 << 16
 
 def publish_bin(spool: Spool, directory: Path, number: int, purpose: Purpose) -> Path:
     """Publish `shard_NNNN/`."""
+    for file in sorted(spool.directory.iterdir()):
+        _with_sums(file)
     meta = encode(spool, purpose, file_name)
     spool.directory.joinpath("meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
     path = directory / f"shard_{number:04d}"
@@ -47,7 +51,7 @@ def publish_h5(spool: Spool, directory: Path, number: int, purpose: Purpose) -> 
         for bounds in _stored_bounds(spool):
             _copy(file, spool, bounds.part, OFFSET_DTYPE, bounds.count + 1)
     path = directory / f"data_{number:04d}.h5"
-    publish_written(temporary, path)
+    _publish_in_turn(zip(reversed(_with_sums(temporary)), (Path(f"{path}{SUMS}"), path), strict=True))
     return path
 
 
@@ -67,9 +71,13 @@ def publish_megatron(spool: Spool, directory: Path, number: int, _: Purpose) -> 
         if bounds.length is None
         else np.arange(bounds.count + 1, dtype=OFFSET_DTYPE) * bounds.length
     )
-    index = encode_index(ends, written.dtype)
-    publish_written(spool.path(key, "data"), path)
-    publish(path.with_suffix(".idx"), index)
+    index = spool.directory / "index"
+    with index.open("wb") as file:
+        file.writelines(encode_index(ends, written.dtype))
+    tokens, tokens_sums = _with_sums(spool.path(key, "data"))
+    index, index_sums = _with_sums(index)
+    places = [path, Path(f"{path}{SUMS}"), path.with_suffix(f".idx{SUMS}"), path.with_suffix(".idx")]
+    _publish_in_turn(zip([tokens, tokens_sums, index_sums, index], places, strict=True))
     return path
 
 
@@ -78,6 +86,26 @@ PUBLISH: Final[Mapping[str, Callable[[Spool, Path, int, Purpose], Path]]] = {
     "h5": publish_h5,
     "megatron": publish_megatron,
 }
+
+
+def _with_sums(file: Path) -> tuple[Path, Path]:
+    """The file, and that of its sums, written beside it."""
+    sums = Path(f"{file}{SUMS}")
+    write_sums(file, sums)
+    return file, sums
+
+
+def _publish_in_turn(places: Iterable[tuple[Path, Path]]) -> None:
+    """Publish files, the last of which makes the others readable; all of them or none."""
+    done: list[Path] = []
+    try:
+        for temporary, path in places:
+            publish_written(temporary, path)
+            done.append(path)
+    except BaseException:
+        for path in done:
+            path.unlink()
+        raise
 
 
 def _dataset_name(key: str, part: str) -> str:

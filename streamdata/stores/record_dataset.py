@@ -21,6 +21,8 @@ class RecordDataset(BaseDataset):
         window_size: Cut what is longer after so many tokens; None cuts nothing.
         storage_type: The store's format, if it is not to be told from the files.
         store: The store itself, loaded, instead of a path.
+        verify: Compare what is read with the sums of the store's files; see `Store.load`.
+        mapped: Read through memory maps; see `Store.load`.
 
     Raises:
         FileNotFoundError: There is no such directory.
@@ -35,8 +37,10 @@ class RecordDataset(BaseDataset):
         storage_type: str | None = None,
         *,
         store: Store | None = None,
+        verify: bool = True,
+        mapped: bool = False,
     ) -> None:
-        super().__init__(load_path, storage_type, store)
+        super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped)
         self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)
         self._keys = list(TRAIN_TYPES[self.train_type])
         counts = {key: self.store.column(key).num_records for key in self._keys}

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from streamdata.errors import StoreError
 from streamdata.stores.bounds import Bounds, Even, Offsets, StoredArray
 from streamdata.stores.dtypes import delivered_dtype
@@ -27,6 +29,12 @@ class Segment:
     rows: Even | Offsets | None = None
     documents: Bounds | None = None
 
+    @property
+    def arrays(self) -> list[StoredArray]:
+        """All that is on disk, each once."""
+        levels = [bounds for bounds in (self.records, self.items, self.documents) if bounds is not None]
+        return list(dict.fromkeys([self.data, *(array for bounds in levels for array in bounds.arrays)]))
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shard:
@@ -48,6 +56,7 @@ class Column:
 
     Attributes:
         dtype: Of what is delivered.
+        raw_dtype: Of what is on disk, bool as uint8; `dtype` where shards differ.
         ends: Where each segment ends, in values.
         record_ends: Where each segment ends, in records.
     """
@@ -59,6 +68,8 @@ class Column:
             kinds = {data.file: data.dtype.name for data in dtypes.values()}
             raise StoreError(f"key {key!r}: expected one kind of values in all shards, got {kinds}\n  Write it again.")
         self.dtype = next(iter(dtypes))
+        raw = {np.dtype(np.uint8) if part.data.dtype.kind == "b" else part.data.dtype for part in segments}
+        self.raw_dtype = raw.pop() if len(raw) == 1 else self.dtype
         self.ends = list(accumulate(segment.data.count for segment in segments))
         self.record_ends = list(accumulate(segment.records.count for segment in segments))
         self.starts = [0, *self.ends[:-1]]

@@ -23,12 +23,11 @@ class SFTDataset(WindowDataset):
 
     def _samples(self, places: Places) -> list[Sample]:
         samples = super()._samples(places)
-        masks = self._with_next(_MASK, places, False, np.dtype(np.bool_))[:, 1:]
+        masks = self._with_next(_MASK, places, False)[:, 1:].astype(np.bool_)
         for sample, mask in zip(samples, torch.from_numpy(masks).unbind(), strict=True):
             sample[_MASK] = mask
         if self._marks is None:
-            positions = np.empty((len(samples), self.window_size), np.int64)
-            self.store.gather(_POSITIONS, places.begins, positions)
+            positions = self.store.gather(_POSITIONS, places.begins, self.window_size).astype(np.int64)
             for sample, ids in zip(samples, torch.from_numpy(positions).unbind(), strict=True):
                 sample[_POSITIONS] = ids
         return samples

@@ -1,9 +1,11 @@
 """What all stores do: values by position, records by number, over the borders of segments."""
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -16,6 +18,11 @@ from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Int64s, Values
 from streamdata.stores.meta import possible_train_types
 from streamdata.stores.segments import Column, Segment, Shard, columns
+from streamdata.stores.stored_values import Slots, StoredValues, opened_values
+
+logger = logging.getLogger("streamdata")
+
+_OVER_BORDERS = -1
 
 Keys = list[str] | tuple[str, ...]
 Record = torch.Tensor | list[torch.Tensor]
@@ -37,6 +44,8 @@ class Store(ABC):
         self.path: str | None = None
         self._columns: dict[str, Column] | None = None
         self._train_types: tuple[str, ...] = ()
+        self._make = partial(StoredValues, verify=True, mapped=False)
+        self._told = False
 
     @abstractmethod
     def read_shards(self, path: Path) -> list[Shard]:
@@ -47,18 +56,25 @@ class Store(ABC):
             StoreError: There are none, or one is damaged.
         """
 
-    @abstractmethod
     def values(self, array: StoredArray) -> Any:
         """The values of an array, or what gives them when it is sliced."""
+        return opened_values(array, self._make)
 
-    def load(self, path: str | Path) -> Self:
+    def load(self, path: str | Path, *, verify: bool = True, mapped: bool = False) -> Self:
         """Find the shards below a directory.
+
+        Args:
+            path: The directory.
+            verify: Compare all that is read with the sums of its files, where they have such, and say it where not.
+            mapped: Read through memory maps. A file that is then cut short ends the process: for files that are
+                yours alone.
 
         Raises:
             FileNotFoundError: There is no such directory.
             StoreError: It holds no shards, or one that is damaged or does not fit the others.
         """
         absolute = os.path.abspath(path)  # a worker may have another working directory
+        self._make = partial(StoredValues, verify=verify, mapped=mapped)
         shards = self.read_shards(Path(absolute))
         if not shards:
             raise StoreError(
@@ -69,7 +85,14 @@ class Store(ABC):
         possible = possible_train_types(list(self._columns))
         self._train_types = tuple(name for name in possible if all(name in types for types in told))
         self.path = absolute
+        if verify and not self._told:
+            self._tell_unchecked()
         return self
+
+    def arrays(self) -> list[StoredArray]:
+        """All arrays on disk."""
+        segments = [segment for column in self._loaded().values() for segment in column.segments]
+        return list(dict.fromkeys(array for segment in segments for array in segment.arrays))
 
     @property
     def keys(self) -> list[str]:
@@ -138,8 +161,9 @@ class Store(ABC):
         if not 0 <= begin < end <= ends[-1] or end > ends[number := bisect_right(ends, begin)]:
             return self.array(key, begin, end)
         start = column.starts[number]
-        values: Values = self.values(column.segments[number].data)[begin - start : end - start]
-        return values
+        data = self.values(column.segments[number].data)
+        read = data.read if isinstance(data, StoredValues) else lambda first, last: data[first:last]
+        return read(begin - start, end - start)
 
     def array(self, key: str, begin: int, end: int) -> Values:
         """Values begin to end of a key as a fresh array; see `fetch`."""
@@ -183,20 +207,18 @@ class Store(ABC):
             raise StoreError(f"store '{self.path}': expected one of the keys {sorted(found)}, got {key!r}")
         return column
 
-    def gather(self, key: str, begins: Iterable[int], out: Values) -> None:
-        """Fill each row of `out`, (n, length) of the key's delivered dtype, with the values from its begin on."""
-        column, length = self.column(key), out.shape[1]
-        low = high = 0
-        data: Any = None
-        for row, begin in zip(out, begins, strict=True):
-            if not low <= begin < high:
-                number = bisect_right(column.ends, begin)
-                low, high = column.starts[number], column.ends[number]
-                data = self.values(column.segments[number].data)
-            if begin + length <= high:
-                row[:] = data[begin - low : begin - low + length]
+    def gather(self, key: str, begins: Sequence[int], length: int) -> Values:
+        """The values from each begin on, (begins, length), in the dtype that they have on disk; see `Column`."""
+        column = self.column(key)
+        slots = Slots(len(begins), length, column.raw_dtype)
+        for segment, places in _by_segment(column, begins, length).items():
+            data = None if segment == _OVER_BORDERS else self.values(column.segments[segment].data)
+            if isinstance(data, StoredValues) and data.dtype == column.raw_dtype:
+                data.read_into(slots, places, column.starts[segment])
             else:
-                self._fill(column, begin, row)
+                for number, begin in places:
+                    self._fill(column, begin, slots.values[number])
+        return slots.values
 
     def document_starts(self, key: str, begin: int, end: int) -> Int64s:
         """Where documents begin strictly between two positions. A segment begins one too.
@@ -223,9 +245,26 @@ class Store(ABC):
         if self._columns is None:
             if self.path is None:
                 raise RuntimeError("Store not loaded")
-            self.load(self.path)
+            self.load(self.path, **self._make.keywords)
             assert self._columns is not None, "load() that loads nothing"
         return self._columns
+
+    def _tell_unchecked(self) -> None:
+        self._told = True  # once, and not in each worker
+        arrays = self.arrays()
+        without = sorted({array.file for array in arrays if not array.has_sums})
+        if without:
+            logger.warning(
+                "store '%s': no sums of %d of its files, such as '%s': damage in them is read in silence\n"
+                "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
+                self.path, len(without), without[0],
+            )  # fmt: skip
+        unplaced = [array for array in arrays if isinstance(array.where, str)]
+        if unplaced:
+            logger.warning(
+                "store '%s': not checked when they are read, since they are chunked or compressed: %d datasets, "
+                "such as %r of '%s'", self.path, len(unplaced), unplaced[0].where, unplaced[0].file,
+            )  # fmt: skip
 
     def _fill(self, column: Column, begin: int, out: Values) -> None:
         number, done = bisect_right(column.ends, begin), 0
@@ -264,6 +303,18 @@ class Store(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_columns": None}
+
+
+def _by_segment(column: Column, begins: Sequence[int], length: int) -> dict[int, Iterable[tuple[int, int]]]:
+    """The numbers and begins of runs, by the segment that they lie in."""
+    if len(column.segments) == 1 and begins and min(begins) >= 0 and max(begins) + length <= len(column):
+        return {0: enumerate(begins)}
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, begin in enumerate(begins):
+        segment = bisect_right(column.ends, begin)
+        inside = begin + length <= column.ends[segment]
+        found.setdefault(segment if inside else _OVER_BORDERS, []).append((number, begin))
+    return dict(found)
 
 
 def _identity(segment: Segment, path: str) -> list[object]:

@@ -1,4 +1,7 @@
-"""A whole store read and checked: what loading it takes on trust, since it is too much to read then."""
+"""A whole store read and checked: what loading it takes on trust, since it is too much to read then.
+
+A store of another's making, or of an earlier version, has no sums of its blocks; they can be added.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from streamdata.stores.megatron_bounds import Documents, Sequences
 from streamdata.stores.segments import Segment
 from streamdata.stores.spool import checksum
 from streamdata.stores.store import Store
+from streamdata.stores.sums import damaged_blocks
 
 _CHUNK = 1 << 22
 _TOKEN_KEYS = ("sequence", "chosen", "rejected", "prompts", "responses")
@@ -33,12 +37,25 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         FileNotFoundError: There is no such directory.
     """
     try:
-        store = open_store(load_path, storage_type)
+        store = open_store(load_path, storage_type, verify=False)  # all problems are told, not only the first
         _ = store.num_records
     except StoreError as error:
         return [str(error)]
     checked: set[tuple[str, int | str]] = set()
-    return [problem for key in store.keys for problem in _of_key(store, key, vocab_size, checked)]
+    problems = [problem for key in store.keys for problem in _of_key(store, key, vocab_size, checked)]
+    with_sums = sorted({array.file for array in store.arrays() if array.has_sums})
+    return problems + [problem for file in with_sums for problem in damaged_blocks(file)]
+
+
+def files_without_sums(load_path: str | Path, storage_type: str | None = None) -> list[str]:
+    """The files of a store whose damage is not noticed when they are read.
+
+    Raises:
+        FileNotFoundError: There is no such directory.
+        StoreError: It cannot be loaded.
+    """
+    arrays = open_store(load_path, storage_type, verify=False).arrays()
+    return sorted({array.file for array in arrays if not array.has_sums})
 
 
 def _of_key(store: Store, key: str, vocab_size: int | None, checked: set[tuple[str, int | str]]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from streamdata.errors import StoreError
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.documents import DocumentMarks
-from streamdata.stores.dtypes import Int64s, Values
+from streamdata.stores.dtypes import Values
 from streamdata.stores.store import Store
 from streamdata.stores.windows import FlatWindows, Places, RowWindows, Windows
 
@@ -35,6 +35,8 @@ class WindowDataset(BaseDataset):
         stride: Tokens from one window to the next; `window_size` if not given.
         storage_type: The store's format, if it is not to be told from the files.
         store: The store itself, loaded, instead of a path.
+        verify: Compare what is read with the sums of the store's files; see `Store.load`.
+        mapped: Read through memory maps; see `Store.load`.
         documents: Add to each sample `cu_seqlens`, int32 (documents + 1,), where documents begin in it and its end,
             `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each.
         eod_token: The id with which each document ends, for a store that does not record where its documents begin.
@@ -54,10 +56,12 @@ class WindowDataset(BaseDataset):
         storage_type: str | None = None,
         *,
         store: Store | None = None,
+        verify: bool = True,
+        mapped: bool = False,
         documents: bool = False,
         eod_token: int | None = None,
     ) -> None:
-        super().__init__(load_path, storage_type, store)
+        super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped)
         self.window_size = positive(window_size, "window_size", self._who)
         self.stride = self.window_size if stride is None else positive(stride, "stride", self._who)
         if eod_token is not None and not documents:
@@ -81,7 +85,7 @@ class WindowDataset(BaseDataset):
         return f"windows of {self.window_size} every {self.stride} "
 
     def _samples(self, places: Places) -> list[Sample]:
-        tokens = self._with_next(TOKENS, places, NO_TARGET, np.dtype(np.int64))
+        tokens = self._with_next(TOKENS, places, NO_TARGET).astype(np.int64, copy=False)
         inputs = torch.from_numpy(tokens[:, :-1]).unbind()
         # Their own memory: a trainer that masks targets in place must not change inputs.
         targets = torch.from_numpy(tokens[:, 1:].copy()).unbind()
@@ -93,19 +97,14 @@ class WindowDataset(BaseDataset):
                 sample.update(self._marks.of_window(begin, ids[:-1]))
         return samples
 
-    def _with_next(self, key: str, places: Places, fill: int, dtype: np.dtype[Any]) -> Values:
+    def _with_next(self, key: str, places: Places, fill: int) -> Values:
         """The windows and the value after each, (windows, window_size + 1); `fill` where the row ends."""
-        begins, at_row_end = places
-        out = np.empty((len(begins), self.window_size + 1), dtype)
-        if not at_row_end:
-            self.store.gather(key, begins, out)
-            return out
-        self.store.gather(key, begins, out[:, :-1])
-        out[:, -1] = fill
-        inside: Int64s = np.flatnonzero(~np.array(at_row_end))
-        following = np.empty((len(inside), 1), dtype)
-        self.store.gather(key, [begins[index] + self.window_size for index in inside.tolist()], following)
-        out[inside, -1] = following[:, 0]
+        if not places.at_row_end:
+            return self.store.gather(key, places.begins, self.window_size + 1)
+        begins, at_row_end = np.array(places.begins), np.array(places.at_row_end)
+        out = np.full((len(begins), self.window_size + 1), fill, np.int64)
+        out[at_row_end, :-1] = self.store.gather(key, begins[at_row_end].tolist(), self.window_size)
+        out[~at_row_end] = self.store.gather(key, begins[~at_row_end].tolist(), self.window_size + 1)
         return out
 
     def _counted_windows(self) -> Windows:

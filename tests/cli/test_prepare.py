@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import Result
 
@@ -11,6 +12,7 @@ from streamdata import StreamdataError
 from tests.cli.test_main import words
 from tests.prepare.conftest import without_waiting_for_the_disk  # noqa: F401 (a fixture)
 from tests.prepare.runs import PRETRAIN, documents, tree, write
+from tests.stores.tiny_stores import write_old_bin
 from tests.text.chat_templates import chat_tokenizer
 
 Streamdata = Callable[..., Result]
@@ -135,10 +137,31 @@ def test_inspect_and_verify_a_finished_store(streamdata: Streamdata, options: Ca
     assert re.match(r"── record 4, sequence, \d+ tokens, \d+ trained\nq4 «yes»┃", shown)
     assert streamdata("inspect", tmp_path / "out", "--record", 9).exit_code == 2
     assert streamdata("verify", tmp_path / "out").stdout == f"{tmp_path / 'out'}: no problems\n"
+    for sums in (tmp_path / "out" / "data").rglob("*.sums"):
+        sums.unlink()
+    assert streamdata("verify", tmp_path / "out").exit_code == 1  # they are files of the run
     next((tmp_path / "out" / "data").rglob("sequence.bin")).write_bytes(b"xx")
     damaged = streamdata("verify", tmp_path / "out")
     assert damaged.exit_code == 1
     assert "sequence.bin': expected" in damaged.stderr
+
+
+def test_sums_are_written_for_a_store_that_has_none(streamdata: Streamdata, tmp_path: Path) -> None:
+    """If nothing else is wrong with it; from then on its damage is noticed."""
+    shard = write_old_bin(tmp_path / "shard_0000", {"sequence": np.arange(20, dtype=np.uint16)}, {"sequence": [0, 9]})
+    assert streamdata("verify", tmp_path).stdout == (
+        f"{tmp_path}: no problems\nfiles without sums, in which damage is read in silence: 1; --write-sums adds them\n"
+    )
+    assert not shard.joinpath("sequence.bin.sums").exists()
+    for count in (1, 0):
+        done = streamdata("verify", tmp_path, "--write-sums")
+        assert done.stdout == f"{tmp_path}: no problems\nfiles that got sums: {count}\n"
+    assert streamdata("verify", tmp_path).stdout == f"{tmp_path}: no problems\n"
+    with shard.joinpath("sequence.bin").open("r+b") as file:
+        file.write(b"\1")
+    damaged = streamdata("verify", tmp_path, "--write-sums")
+    assert damaged.exit_code == 1
+    assert "expected the block of 4096 bytes at 0 to be as it was written" in damaged.stderr
 
 
 def test_the_schema_is_json(streamdata: Streamdata) -> None:

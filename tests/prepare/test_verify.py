@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from streamdata.prepare import PrepareError
-from streamdata.prepare.verify import verify
+from streamdata.prepare.manifest import make_manifest
+from streamdata.prepare.verify import verify, without_sums, write_sums
 from tests.prepare.runs import PRETRAIN, run
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000}
@@ -68,6 +69,24 @@ def test_damage_of_any_kind_is_told(output: Path, damage: Callable[[Path], None]
     assert verify(output) == []
     damage(output)
     assert any(told in problem for problem in verify(output))
+
+
+def test_sums_that_were_added_to_an_older_run_belong_to_it(output: Path) -> None:
+    """Its markers know nothing of them."""
+    for sums in (output / "data").rglob("*.sums"):
+        sums.unlink()
+    markers = [output / "tasks" / path.name for path in sorted((output / "tasks").glob("*[0-9].json"))]
+    for path in markers:
+        marker = json.loads(path.read_text())
+        marker["files"] = {name: found for name, found in marker["files"].items() if not name.endswith(".sums")}
+        path.write_text(json.dumps(marker))
+    manifest = json.loads((output / "manifest.json").read_text())
+    again = make_manifest(manifest, [json.loads(path.read_text()) for path in markers])
+    (output / "manifest.json").write_text(json.dumps(again))
+    assert verify(output) == []
+    write_sums(without_sums(output))
+    assert verify(output) == without_sums(output) == []
+    assert list((output / "data").rglob("*.sums"))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tasks/00000.json"])

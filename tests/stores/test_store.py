@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.stores import mapped
+from streamdata.stores import stored_values
 from streamdata.stores.factory import StoreFactory, open_store
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.megatron_store import MegatronStore
@@ -60,8 +60,7 @@ def test_gathered_rows_are_slices(tmp_path_factory, storage_type, sizes, data):
     store = StoreFactory.create(storage_type).load(directory)
     length = data.draw(st.integers(1, len(flat)))
     begins = data.draw(st.lists(st.integers(0, len(flat) - length), max_size=5))
-    out = np.empty((len(begins), length), np.int64)
-    store.gather("sequence", begins, out)
+    out = store.gather("sequence", begins, length)
     assert out.tolist() == [flat[begin : begin + length].tolist() for begin in begins]
     for begin in begins:
         assert store.stored("sequence", begin, begin + length).tolist() == flat[begin : begin + length].tolist()
@@ -144,12 +143,12 @@ def test_a_map_cannot_be_written_to(tmp_path):
 
 def test_a_bounded_number_of_maps_is_open(tmp_path, monkeypatch):
     """However many shards are read, and every one is still right."""
-    monkeypatch.setattr(mapped, "_maps", mapped.Recent(3))
+    monkeypatch.setattr(stored_values, "_open", stored_values.Recent(3))
     store = open_store(write("bin", tmp_path, max_tokens_per_shard=5))
     assert len(store.column("sequence").segments) > 6
     for number in (*range(12), *range(12)):
         assert store.fetch_record(number, "sequence").tolist() == record("seq", number)["sequence"]
-    assert len(mapped._maps) == 3
+    assert len(stored_values._open) == 3
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)

@@ -37,9 +37,10 @@ def test_a_changed_byte_is_found(tmp_path, storage_type):
     at = data.rindex(struct.pack("<HH", 7 * 100 * 5 % 50_000, 7 * (100 * 5 + 1) % 50_000))
     data[at] ^= 1
     path.write_bytes(data)
-    (problem,) = verify(tmp_path)
-    assert str(path) in problem
-    assert "expected checksum" in problem
+    by_array, by_block = verify(tmp_path)
+    assert str(path) in by_array
+    assert "expected checksum" in by_array
+    assert f"file '{path}': expected the block of 4096 bytes at {at // 4096 * 4096} to be" in by_block
 
 
 def test_changed_offsets_are_found(tmp_path):

@@ -154,5 +154,5 @@ def test_starting_does_not_read_tokens_or_offsets(tmp_path, monkeypatch):
     """Only meta.json and sizes, so that a large store starts as fast as a small one."""
     with StoreWriter("bin", tmp_path, KEYS["seq"]) as writer:
         writer.extend({"sequence": [1] * 60}, [1, 2, 3] * 10)
-    monkeypatch.setattr("streamdata.stores.mapped._map", lambda array: pytest.fail(f"{array.file} was opened"))
+    monkeypatch.setattr("streamdata.stores.stored_values.LocalShard", lambda path: pytest.fail(f"{path} was opened"))
     assert (len(DatasetFactory.load("seq", tmp_path, 6)), open_store(tmp_path).num_records) == (9, 30)

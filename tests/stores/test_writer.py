@@ -112,7 +112,8 @@ def test_equal_lengths_need_no_offsets(tmp_path):
             writer.append(dict.fromkeys(KEYS["sft"], np.array(key_values) % 2))
     assert not list(even.glob("*"))
     assert sorted(path.name for path in (tmp_path / "rows" / "shard_0000").iterdir()) == [
-        "loss_mask.bin", "meta.json", "position_ids.bin", "sequence.bin",
+        "loss_mask.bin", "loss_mask.bin.sums", "meta.json", "position_ids.bin", "position_ids.bin.sums", "sequence.bin",
+        "sequence.bin.sums",
     ]  # fmt: skip
     names = [path.name for path in (write("bin", tmp_path / "sft", "sft") / "shard_0000").glob("*.records.bin")]
     assert names == ["sequence.records.bin"]

@@ -1,0 +1,167 @@
+"""The values of an array, out of its file: by positioned reads, or through a map where that is asked for.
+
+A file that is cut short while it is read gives an error here; under a map it ends the process. So maps are for those
+who own the files. Published files do not change, so that open ones may be shared with forked workers.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from streamdata.errors import StoreError
+from streamdata.shards.recent import Recent
+from streamdata.shards.storage import LocalShard
+from streamdata.stores.bounds import StoredArray
+from streamdata.stores.dtypes import Values
+from streamdata.stores.sums import BLOCK, Sums
+
+MAX_OPEN: Final = 192
+"""Each has two descriptors, mapped three, of which a process may often have 1,024; opening one again takes 20 µs."""
+
+_KEPT_BLOCKS = 1024
+_KEPT_VALUES = 512
+
+_open: Recent[StoredArray, "StoredValues"] = Recent(MAX_OPEN)
+_kept: Recent[tuple[StoredArray, int], Values] = Recent(_KEPT_BLOCKS)
+
+
+def opened_values(array: StoredArray, make: Callable[[StoredArray], "StoredValues"]) -> "StoredValues":
+    """The values of an array, one of a bounded number that are open in a thread."""
+    return _open.get(array, make)
+
+
+class StoredValues:
+    """Reads like a numpy array of one dimension, by slices and ints, in the dtype on disk.
+
+    Bool is uint8, since a byte may be any. A slice is read from the file whenever it is asked for. An int is taken out
+    of some 512 values around it, a bounded number of which are kept: it is asked for by searches in offsets, which
+    come by the same places again.
+
+    Args:
+        array: Which.
+        verify: Compare what is read with the file's sums, where it has them.
+        mapped: Read through a map.
+
+    Raises:
+        StoreError: The file is shorter than it was, or is not what its sums say.
+    """
+
+    def __init__(self, array: StoredArray, *, verify: bool, mapped: bool) -> None:
+        assert isinstance(array.where, int), f"dataset {array.where!r} is read through its library"
+        self._array, self._count, self._begin = array, array.count, array.where
+        self.dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else array.dtype
+        self._item_bytes = self.dtype.itemsize
+        self._file = LocalShard(array.file)
+        self._sums = Sums(array.file, self._file.size) if verify and array.has_sums else None
+        check_size(array, self._file.size)
+        self._blocks = -1 if self._sums is None else -BLOCK  # rounds down to the blocks that sums are of
+        self._map = memoryview(_mapped(self._file)) if mapped else None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: int | slice) -> Any:
+        if not isinstance(key, slice):
+            block, place = divmod(range(self._count)[key], _KEPT_VALUES)
+            return _kept.get((self._array, block), self._block).item(place)
+        first, last, step = key.indices(self._count)
+        assert step == 1, f"values are read in their order, not by {key}"
+        return self.read(first, last)
+
+    def read(self, first: int, last: int) -> Values:
+        """Values first to last, which are not to be written to."""
+        if first >= last:
+            return np.empty(0, self.dtype)
+        begin, end = self._begin + first * self._item_bytes, self._begin + last * self._item_bytes
+        low, high = begin & self._blocks, (end + ~self._blocks) & self._blocks
+        data = os.pread(self._file.fd, high - low, low) if self._map is None else self._map[low:high]
+        if len(data) < high - low:
+            data = self._read_on(low, high, end)
+        if self._sums is not None:
+            self._sums.check(memoryview(data), low)
+        return np.frombuffer(data, self.dtype, last - first, begin - low)
+
+    def read_into(self, slots: "Slots", places: Iterable[tuple[int, int]], start: int) -> None:
+        """Fill slots.
+
+        Args:
+            slots: Of this dtype.
+            places: Numbers of slots, and of each the position of the first value that goes into it.
+            start: The position of value 0.
+        """
+        if self._map is not None:
+            for number, first in places:
+                slots.values[number] = self.read(first - start, first - start + slots.length)
+            return
+        # One loop with little in it: batches of windows are read here.
+        fd, memory, blocks, sums = self._file.fd, slots.memory, self._blocks, self._sums
+        zero = self._begin - start * self._item_bytes
+        for number, first in places:
+            begin = zero + first * self._item_bytes
+            end = begin + slots.run_bytes
+            low, high = begin & blocks, (end + ~blocks) & blocks
+            at = number * slots.slot_bytes + BLOCK - begin + low
+            piece = memory[at : at + high - low]
+            if os.preadv(fd, (piece,), low) < high - low:
+                data = self._read_on(low, high, end)
+                piece = piece[: len(data)]
+                piece[:] = data
+            if sums is not None:
+                sums.check(piece, low)
+
+    def _block(self, key: tuple[StoredArray, int]) -> Values:
+        first = key[1] * _KEPT_VALUES
+        values: Values = self[first : first + _KEPT_VALUES]
+        return values.copy()  # not a view of a map, or of more than is kept
+
+    def _read_on(self, low: int, high: int, end: int) -> bytes | memoryview:
+        """What one call does not read: more than 2 GiB, the last block of a file, or what is not there any more."""
+        if self._map is not None:
+            return self._map[low:high]
+        data = self._file.read(high - low, low)
+        if len(data) < end - low:
+            raise StoreError(
+                f"file '{self._array.file}': expected {end - low} bytes at {low}, got {len(data)}\n"
+                "  It was cut short while it was read: copy it again."
+            )
+        return data
+
+
+class Slots:
+    """Memory for runs of values of one length, each with room for all of the blocks that it lies in.
+
+    Attributes:
+        length: Of each run.
+        run_bytes: The same in bytes.
+        memory: All of it. A run begins after the first block of its slot, so that what is before it in the file may
+            lie before it here.
+        slot_bytes: From one slot to the next.
+        values: The runs, (count, length).
+    """
+
+    def __init__(self, count: int, length: int, dtype: np.dtype[Any]) -> None:
+        self.length, self.run_bytes = length, length * dtype.itemsize
+        self.slot_bytes = (2 - self.run_bytes // -BLOCK) * BLOCK
+        memory = np.empty(count * self.slot_bytes, np.uint8)
+        self.memory = memory.data
+        begin = BLOCK // dtype.itemsize
+        runs = memory.view(dtype).reshape(count, self.slot_bytes // dtype.itemsize)
+        self.values: Values = runs[:, begin : begin + length]
+
+
+def _mapped(file: LocalShard) -> mmap.mmap | bytes:
+    return mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ) if file.size else b""  # nothing cannot be mapped
+
+
+def check_size(array: StoredArray, size_bytes: int) -> None:
+    """Raise StoreError unless a file of this size holds the array."""
+    assert isinstance(array.where, int), f"dataset {array.where!r} has no place of its own"
+    needed = array.where + array.count * array.dtype.itemsize
+    if size_bytes < needed:
+        raise StoreError(
+            f"file '{array.file}': expected {needed} bytes for {array.count} values of {array.dtype.name}, "
+            f"got {size_bytes}\n  It was cut short: copy it again."
+        )

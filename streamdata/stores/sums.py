@@ -1,0 +1,158 @@
+"""Sums of a file's blocks, in `<file>.sums` beside it: damage is seen when a block is read, not only by `verify`.
+
+    8 bytes  the magic, which ends with the version of the format
+    uint64   bytes per block, 4,096: what a read takes out of the page cache anyway
+    uint64   bytes in the file
+    uint32   of each block, of which the last may be shorter: the low half of its XXH3 of 64 bits
+
+Numbers are little-endian. XXH3 is no secret: sums tell damage, and do not keep out who means harm.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from streamdata.errors import StoreError
+from streamdata.shards.publish import publish_written, temporary_beside
+from streamdata.shards.storage import LocalShard
+
+BLOCK: Final = 4096
+SUMS: Final = ".sums"
+_MAGIC = b"sdsums\n\x01"
+_HEADER = struct.Struct("<8sQQ")
+_SUM = np.dtype("<u4")
+_LOW_HALF = (1 << 32) - 1
+_CHUNK_SUMS = 1024
+_CHUNK = _CHUNK_SUMS * BLOCK  # bytes of a file
+_MAX_CHUNKS = 128
+"""So the sums of 512 MiB, a shard as it is by default, are kept in 512 KiB."""
+
+
+def has_sums(file: str) -> bool:
+    """Whether sums lie beside a file."""
+    return os.path.exists(file + SUMS)
+
+
+def write_sums(file: Path, path: Path) -> None:
+    """Write the sums of a file to `path`."""
+    size_bytes = file.stat().st_size
+    with path.open("wb") as out, file.open("rb") as data:
+        out.write(_HEADER.pack(_MAGIC, BLOCK, size_bytes))
+        while chunk := data.read(_CHUNK):
+            sums = [xxh3_64_intdigest(chunk[at : at + BLOCK]) & _LOW_HALF for at in range(0, len(chunk), BLOCK)]
+            out.write(np.array(sums, _SUM).tobytes())
+
+
+def publish_sums(file: str) -> None:
+    """Write the sums of a file beside it, in one step.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    path = Path(file + SUMS)
+    temporary = temporary_beside(path)
+    try:
+        write_sums(Path(file), temporary)
+        publish_written(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def damaged_blocks(file: str) -> Iterator[str]:
+    """What is wrong between a file and its sums: at most one message for each 4 MiB."""
+    data = LocalShard(file)
+    try:
+        sums = Sums(file, data.size)
+    except StoreError as error:
+        yield str(error)
+        return
+    for begin in range(0, data.size, _CHUNK):
+        chunk = data.read(_CHUNK, begin)
+        try:
+            sums.check(memoryview(chunk), begin)
+        except StoreError as error:
+            yield str(error)
+
+
+class Sums(dict[int, memoryview]):
+    """The sums of an open file, by chunks of 1,024, which are read when they are first asked for; some are kept.
+
+    Args:
+        file: Its path.
+        size_bytes: Of the file as it is now.
+
+    Raises:
+        StoreError: The sums are gone, damaged, or those of a file of another size.
+    """
+
+    def __init__(self, file: str, size_bytes: int) -> None:
+        super().__init__()
+        self._file, self._path = file, file + SUMS
+        try:
+            self._sums = LocalShard(self._path)
+        except FileNotFoundError:
+            raise self._damage(f"the sums of '{file}', which were there", "no file") from None
+        head = self._sums.read(_HEADER.size, 0)
+        if head[: len(_MAGIC)] != _MAGIC or len(head) < _HEADER.size:
+            raise self._damage(f"sums that begin with {_MAGIC!r}", repr(head[: len(_MAGIC)]))
+        _, block, told = _HEADER.unpack(head)
+        if (block, told) != (BLOCK, size_bytes):
+            raise StoreError(
+                f"file '{file}': expected {told} bytes, as when its sums of blocks of {block} were made, "
+                f"got {size_bytes} and blocks of {BLOCK}\n"
+                "  It was cut short, or is not the file that the sums belong to: copy both again."
+            )
+        expected = _HEADER.size - size_bytes // -BLOCK * _SUM.itemsize
+        if self._sums.size != expected:
+            raise self._damage(f"{expected} bytes", str(self._sums.size))
+        self._num_sums = -(size_bytes // -BLOCK)
+
+    def check(self, blocks: memoryview, low: int) -> None:
+        """Compare blocks, the first of which lies at byte `low` of the file, with their sums.
+
+        Raises:
+            StoreError: They differ.
+        """
+        number, size_bytes = low // BLOCK, len(blocks)
+        place = number % _CHUNK_SUMS
+        if size_bytes <= 2 * BLOCK and place < _CHUNK_SUMS - 1:
+            # Windows of some 2,000 tokens: the loop below would take as long as the sums.
+            sums = self[number // _CHUNK_SUMS]
+            if xxh3_64_intdigest(blocks[:BLOCK]) & _LOW_HALF == sums[place] and (
+                size_bytes <= BLOCK or xxh3_64_intdigest(blocks[BLOCK:]) & _LOW_HALF == sums[place + 1]
+            ):
+                return
+        for at in range(0, size_bytes, BLOCK):
+            expected = self[number // _CHUNK_SUMS][number % _CHUNK_SUMS]
+            if xxh3_64_intdigest(blocks[at : at + BLOCK]) & _LOW_HALF != expected:
+                raise self._changed(number)
+            number += 1
+
+    def __missing__(self, number: int) -> memoryview:
+        """Read chunk `number`."""
+        first = number * _CHUNK_SUMS
+        size_bytes = min(_CHUNK_SUMS, self._num_sums - first) * _SUM.itemsize
+        data = self._sums.read(size_bytes, _HEADER.size + first * _SUM.itemsize)
+        if len(data) < size_bytes:
+            raise self._damage(f"{size_bytes} bytes of sum {first} on", str(len(data)))
+        while len(self) >= _MAX_CHUNKS:
+            del self[next(iter(self))]
+        chunk = self[number] = np.frombuffer(data, _SUM).astype(np.uint32).data  # in this machine's order of bytes
+        return chunk
+
+    def _changed(self, number: int) -> StoreError:
+        return StoreError(
+            f"file '{self._file}': expected the block of {BLOCK} bytes at {number * BLOCK} to be as it was written, "
+            "got another\n  It, or its sum, was damaged since: copy both again; verify=False reads what is there."
+        )
+
+    def _damage(self, expected: str, got: str) -> StoreError:
+        return StoreError(
+            f"file '{self._path}': expected {expected}, got {got}\n"
+            f"  Copy it again; without it '{self._file}' is read unchecked."
+        )
