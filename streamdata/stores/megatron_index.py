@@ -74,7 +74,8 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
     """The layout of an `.idx` of this size, from its first bytes.
 
     Raises:
-        StoreError: It is none, of another version, of an unknown dtype, or its size is not what its counts say.
+        StoreError: It is none, of another version, of an unknown dtype, multimodal, or its size is not what its counts
+            say.
     """
     if len(head) < _HEADER.size or not head.startswith(MAGIC):
         raise StoreError(f"{who}: expected the magic {MAGIC!r}, got {head[:9]!r}\n  This is no Megatron index.")
@@ -85,6 +86,12 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
             "  Write it with Megatron-Core's IndexedDatasetBuilder, or with StoreWriter."
         )
     layout = IndexLayout(np.dtype(CODES[code]).newbyteorder("<"), num_sequences, num_entries)
+    if num_sequences and layout.size_bytes + num_sequences == size_bytes:
+        raise StoreError(
+            f"{who}: expected an index of text, got a multimodal one, with a mode for each of its "
+            f"{num_sequences} sequences after the document index\n"
+            "  Images among tokens are not read: write the text alone, with multimodal=False."
+        )
     if layout.size_bytes != size_bytes:
         raise StoreError(
             f"{who}: expected {layout.size_bytes} bytes for {num_sequences} sequences and a document index of "

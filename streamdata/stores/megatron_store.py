@@ -1,6 +1,7 @@
 """Megatron's pairs of files: tokens in `<name>.bin`, where sequences lie in `<name>.idx`."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,15 @@ from streamdata.stores.sums import has_sums
 
 _KEY = "sequence"
 _HEADER_BYTES = 34
+_OURS = re.compile(r"data_\d{4,}")
+_SHOWN = 5
 
 
 class MegatronStore(Store):
     """Reads all pairs below a directory as one key, `sequence`, whose records are the sequences.
 
-    See `streamdata.stores.megatron_index` for the layout of the index. Sequences must lie one after another.
+    See `streamdata.stores.megatron_index` for the layout of the index. Sequences must lie one after another. Several
+    pairs in one directory are one store if they are shards that `StoreWriter` named, `data_0000` and so on.
     """
 
     storage_type = "megatron"
@@ -35,7 +39,24 @@ class MegatronStore(Store):
                 f"store '{path}': expected a .bin and an .idx of each name, got only one of {sorted(alone)[:4]}\n"
                 "  The .idx comes last: write or copy the pair again, or remove it."
             )
+        _check_prefixes(path, indexes)
         return [_shard(str(path / file), self.values) for file in indexes]
+
+
+def _check_prefixes(path: Path, indexes: list[str]) -> None:
+    """A directory has shards of our writer, or one pair of whatever name: several are corpora of their own."""
+    prefixes: dict[str, list[str]] = {}
+    for index in indexes:
+        directory, _, name = index[: -len(".idx")].rpartition("/")
+        prefixes.setdefault(directory, []).append(name)
+    for directory, names in prefixes.items():
+        if len(names) > 1 and not all(map(_OURS.fullmatch, names)):
+            raise StoreError(
+                f"store '{path / directory}': expected one pair of .bin and .idx, or shards data_0000, data_0001 …, "
+                f"got {len(names)} names: {', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}\n"
+                "  Give each its own directory (links will do): then each is a source to be mixed, or all are one "
+                "store if you name the directory above."
+            )
 
 
 def _shard(index: str, open_: Open) -> Shard:

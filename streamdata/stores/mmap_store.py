@@ -23,9 +23,9 @@ class MmapStore(Store):
     """Reads `<key>.bin`: little-endian values, bool as one byte.
 
     Which keys, of which dtype and length, says the `meta.json` beside them (see `streamdata.stores.meta`), or an older
-    one: `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record, a 2-D array is one packed
-    row or record per row, and offsets (the begin of every record and maybe the end of the last) count along the first
-    dimension; a key without them has those of a key of the same length.
+    one: `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record (of which `dpo` and `grpo`
+    make no sample), a 2-D array is one packed row or record per row, and offsets (the begin of every record and maybe
+    the end of the last) count along the first dimension; a key without them has those of a key of the same length.
     """
 
     storage_type = "bin"
@@ -133,7 +133,7 @@ class _Older:
 def older_segment(data: StoredArray, shape: tuple[int, ...], offsets: Offsets | None) -> Segment:
     """A segment from the shape of its array, and where records begin along the first dimension."""
     if len(shape) == 1:
-        return Segment(data, offsets or Even(1, data.count), documents=offsets)
+        return Segment(data, offsets or Even(1, data.count), documents=offsets, is_undivided=offsets is None)
     items = Even(shape[0] if len(shape) == 2 else shape[0] * shape[1], shape[-1])  # noqa: PLR2004 (dimensions)
     if len(shape) == _DIMENSIONS:
         return Segment(data, Even(shape[0], shape[1]), items, rows=items)

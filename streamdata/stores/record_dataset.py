@@ -26,7 +26,8 @@ class RecordDataset(BaseDataset):
 
     Raises:
         FileNotFoundError: There is no such directory.
-        StoreError: The store is damaged, does not serve this train type, or has no records.
+        StoreError: The store is damaged, does not serve this train type, has no records, or does not say where they
+            begin.
         ValueError: A `window_size` that is not positive.
     """
 
@@ -43,6 +44,7 @@ class RecordDataset(BaseDataset):
         super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped)
         self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)
         self._keys = list(TRAIN_TYPES[self.train_type])
+        self._check_divided()
         counts = {key: self.store.column(key).num_records for key in self._keys}
         self._count = min(counts.values())
         if len(set(counts.values())) > 1 or not self._count:
@@ -65,6 +67,17 @@ class RecordDataset(BaseDataset):
     @abstractmethod
     def _sample(self, number: int, record: dict[str, Record]) -> Sample:
         """The sample of a record."""
+
+    def _check_divided(self) -> None:
+        for key in self._keys:
+            for segment in self.store.column(key).segments:
+                if segment.is_undivided:
+                    raise StoreError(
+                        f"{self._who}: expected offsets that say where records of {key!r} begin, got none for the "
+                        f"{segment.data.count} values in '{segment.data.file}'\n  All of them would be one record: "
+                        'write the store again with StoreWriter, or list the begin of each record as "offsets" of '
+                        "the key in meta.json."
+                    )
 
     def _expect(self, right: bool, number: int, expected: str, got: Any) -> None:
         """Raise StoreError about a record unless all is right."""

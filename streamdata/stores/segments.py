@@ -21,6 +21,7 @@ class Segment:
         items: Of keys whose records are lists: in values.
         rows: What windows must not cross.
         documents: Where documents begin, if that is recorded.
+        is_undivided: Nothing says where its records begin, and all of it is taken for one.
     """
 
     data: StoredArray
@@ -28,6 +29,7 @@ class Segment:
     items: Bounds | None = None
     rows: Even | Offsets | None = None
     documents: Bounds | None = None
+    is_undivided: bool = False
 
     @property
     def arrays(self) -> list[StoredArray]:

@@ -24,12 +24,30 @@ def test_a_pair_written_by_hand_is_read(tmp_path, code, name):
 
 
 def test_pairs_are_joined_in_order(tmp_path):
-    """Whatever their names."""
-    for name, first in (("b_text_document", 3), ("a_text_document", 1)):
+    """Of several directories whatever their names, and in one as our writer names them."""
+    for name, first in (("b/x_text_document", 5), ("a/data_0001", 3), ("a/data_0000", 1)):
         write_old_megatron(tmp_path / name, [[first], [first + 1]], 4, "int32", [0, 1, 2])
     store = open_store(tmp_path)
-    assert store.fetch(0, 4, "sequence").tolist() == [1, 2, 3, 4]
-    assert store.document_starts("sequence", 0, 4).tolist() == [1, 2, 3]
+    assert store.fetch(0, 6, "sequence").tolist() == [1, 2, 3, 4, 5, 6]
+    assert store.document_starts("sequence", 0, 6).tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("names", [("wiki_2023", "wiki_2024"), ("code_text_document", "data_0000")])
+def test_several_corpora_in_one_directory_are_an_error_that_names_them(tmp_path, names):
+    """One store of both would be a mixture that nobody chose."""
+    for name in names:
+        write_old_megatron(tmp_path / "corpora" / name, SEQUENCES, 4, "int32", [0, 3])
+    with pytest.raises(StoreError, match=rf"/corpora': expected one pair .* got 2 names: {', '.join(names)}"):
+        open_store(tmp_path)
+
+
+def test_an_index_with_modes_is_told_for_what_it_is(tmp_path):
+    """Images among tokens: no damaged copy."""
+    write_old_megatron(tmp_path / "name", SEQUENCES, 4, "int32", [0, 2, 3])
+    with (tmp_path / "name.idx").open("ab") as file:
+        file.write(bytes([0, 1, 0]))
+    with pytest.raises(StoreError, match=r"got a multimodal one, with a mode for each of its 3 sequences"):
+        open_store(tmp_path)
 
 
 def test_our_writer_writes_what_megatron_core_reads(tmp_path):
@@ -122,6 +140,6 @@ def test_half_a_pair_is_an_error(tmp_path, name):
 
 def test_a_pair_without_sequences_is_empty(tmp_path):
     """Nothing to read is no damage."""
-    write_old_megatron(tmp_path / "name", [], 4, "int32", [0])
-    write_old_megatron(tmp_path / "other", SEQUENCES, 4, "int32", [0, 3])
+    write_old_megatron(tmp_path / "a" / "name", [], 4, "int32", [0])
+    write_old_megatron(tmp_path / "b" / "other", SEQUENCES, 4, "int32", [0, 3])
     assert np.array_equal(open_store(tmp_path).fetch(0, 6, "sequence"), [1, 2, 3, 4, 5, 6])

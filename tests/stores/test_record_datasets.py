@@ -5,6 +5,7 @@ import torch
 from streamdata.errors import StoreError
 from streamdata.stores.collates import dpo_collate, grpo_collate
 from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import KEYS, record, write, write_old_bin
 from tests.streams import plain
@@ -119,7 +120,7 @@ def test_keys_of_the_wrong_depth_are_an_error(tmp_path):
     """Responses that are no lists, and pairs that are."""
     flat = {key: np.zeros(3, np.uint8) for key in KEYS["grpo"]}
     with pytest.raises(StoreError, match="a list of 'responses' in record 0"):
-        DatasetFactory.load("grpo", write_old_bin(tmp_path / "a" / "shard_0", flat).parent, None)[0]
+        DatasetFactory.load("grpo", write_old_bin(tmp_path / "a" / "shard_0", flat, {"masks": [0]}).parent, None)[0]
     deep = {key: np.zeros((1, 2, 3), np.uint8) for key in KEYS["dpo"]}
     with pytest.raises(StoreError, match="one run of 'chosen' in record 0"):
         DatasetFactory.load("dpo", write_old_bin(tmp_path / "b" / "shard_0", deep).parent, None)[0]
@@ -182,3 +183,14 @@ def test_batches_that_cannot_be_are_an_error():
     with pytest.raises(ValueError, match=r"as many responses in each sample, got \[0, 1\]"):
         grpo_collate([one, two])
     assert grpo_collate([one])["responses"].shape == (1, 0, 0)
+
+
+@pytest.mark.parametrize("train_type", ["dpo", "grpo"])
+def test_an_older_store_without_offsets_is_refused(tmp_path, train_type):
+    """All its pairs would be one, cut to the window."""
+    arrays = {key: np.ones(12, np.uint8) for key in KEYS[train_type]}
+    write_old_bin(tmp_path / "a" / "shard_0000", arrays)
+    with pytest.raises(StoreError, match=r"where records of '.*' begin, got none for the 12 values[^\"]*\"offsets\""):
+        DatasetFactory.load(train_type, tmp_path / "a", 4)
+    write_old_bin(tmp_path / "b" / "shard_0000", arrays, {next(iter(arrays)): [0, 5]})
+    assert open_store(tmp_path / "b").num_records == 2
