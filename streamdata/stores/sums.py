@@ -105,7 +105,7 @@ class Sums(dict[int, memoryview]):
             raise StoreError(
                 f"file '{file}': expected {told} bytes, as when its sums of blocks of {block} were made, "
                 f"got {size_bytes} and blocks of {BLOCK}\n"
-                "  It was cut short, or is not the file that the sums belong to: copy both again."
+                "  It was cut short: copy both again. Or it was written anew: remove its sums."
             )
         expected = _HEADER.size - size_bytes // -BLOCK * _SUM.itemsize
         if self._sums.size != expected:
@@ -148,7 +148,8 @@ class Sums(dict[int, memoryview]):
     def _changed(self, number: int) -> StoreError:
         return StoreError(
             f"file '{self._file}': expected the block of {BLOCK} bytes at {number * BLOCK} to be as it was written, "
-            "got another\n  It, or its sum, was damaged since: copy both again; verify=False reads what is there."
+            "got another\n  It, or its sum, was damaged: copy both again; verify=False reads what is there. Or it was "
+            "written anew: remove its sums."
         )
 
     def _damage(self, expected: str, got: str) -> StoreError:
