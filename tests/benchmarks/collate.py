@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from streamdata import MergedDataset, mixed_collate
-from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, by_turns, identity, loading_time, per_second
+from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, anew, by_turns, identity, loading_time, per_second
 
 
 class TokenRows:
@@ -30,8 +30,8 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     batches = scale.collated_batches
     best = by_turns(
         min(scale.repetitions, 5),
-        ours=lambda: loading_time(dataset, mixed_collate, batches) / batches,
-        alone=lambda: loading_time(dataset, identity, batches // 2) / (batches // 2),
+        ours=lambda: loading_time(anew(dataset), mixed_collate, batches) / batches,
+        alone=lambda: loading_time(anew(dataset), identity, batches // 2) / (batches // 2),
     )
     ratio = best["alone"] / best["ours"]
     rates = {name: per_second(BATCH_SIZE, seconds) for name, seconds in best.items()}

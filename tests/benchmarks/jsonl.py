@@ -8,7 +8,7 @@ import orjson
 
 from streamdata import JsonlIterableDataset, MergedDataset
 from tests.benchmarks.data import jsonl_rows
-from tests.benchmarks.measure import Row, Scale, by_turns, drain
+from tests.benchmarks.measure import Row, Scale, anew, by_turns, drain
 
 
 def merged(place: Path, *, shuffle: bool = True) -> MergedDataset:
@@ -25,8 +25,8 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     shuffled, in_order = merged(place), merged(place, shuffle=False)
     best = by_turns(
         2 * scale.repetitions,
-        shuffled=lambda: drain(shuffled),
-        in_order=lambda: drain(in_order),
+        shuffled=lambda: drain(anew(shuffled)),
+        in_order=lambda: drain(anew(in_order)),
         bare=lambda: _parse(lines),
     )
     micros = {name: 1e6 * seconds / len(lines) for name, seconds in best.items()}

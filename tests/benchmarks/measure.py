@@ -13,6 +13,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
+from streamdata import MergedDataset
+
 BATCH_SIZE, NUM_WORKERS = 64, 2
 FIRST_BATCHES = 8  # not timed: the workers start, and have batches ready
 
@@ -88,6 +90,12 @@ def by_turns(repetitions: int, **works: Callable[[], object]) -> dict[str, float
             took = work()
             times[name].append(took if isinstance(took, float) else perf_counter() - begin)
     return {name: min(found) for name, found in times.items()}
+
+
+def anew(dataset: MergedDataset) -> MergedDataset:
+    """The same stream, to be iterated from its start once more."""
+    dataset.set_epoch(0)
+    return dataset
 
 
 def drain(samples: Iterable[object]) -> None:

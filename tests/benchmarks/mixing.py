@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from streamdata import MergedDataset
-from tests.benchmarks.measure import Row, Scale, by_turns, drain
+from tests.benchmarks.measure import Row, Scale, anew, by_turns, drain
 
 
 class Ints:
@@ -69,8 +69,8 @@ def _micros(few: int, many: int, scale: Scale) -> dict[str, float]:
     micros = {name: 1e6 * seconds / part for name, seconds in best.items()}
     start = by_turns(
         min(scale.repetitions, 3),
-        few_start=lambda: drain(islice(fresh["few"], draws)),
-        many_start=lambda: drain(islice(fresh["many"], draws)),
+        few_start=lambda: drain(islice(anew(fresh["few"]), draws)),
+        many_start=lambda: drain(islice(anew(fresh["many"]), draws)),
     )
     return micros | {name: 1e6 * seconds / draws for name, seconds in start.items()}
 

@@ -11,7 +11,7 @@ from time import perf_counter
 from streamdata import MergedDataset, to_state
 from tests.benchmarks import jsonl, tar
 from tests.benchmarks.data import jsonl_rows, tar_shards
-from tests.benchmarks.measure import Row, Scale
+from tests.benchmarks.measure import Row, Scale, anew
 from tests.benchmarks.mixing import Ints
 
 _FRACTIONS = (0.01, 0.5, 0.99)
@@ -65,9 +65,9 @@ def _first_sample_ms(dataset: MergedDataset, states: States) -> float:
 
 def _drawn(dataset: MergedDataset) -> list[States]:
     """The states after these parts of an epoch, which is read to get there."""
-    count = sum(1 for _ in dataset)
+    count = sum(1 for _ in anew(dataset))
     stops = [int(fraction * count) for fraction in _FRACTIONS]
-    stream, states, before = iter(dataset), [], 0
+    stream, states, before = iter(anew(dataset)), [], 0
     for stop in stops:
         *_, last = islice(stream, stop - before)
         states.append(json.loads(json.dumps(to_state(last))))
@@ -79,8 +79,8 @@ def _moved(dataset: MergedDataset) -> list[States]:
     """The states of an epoch that is too long to be read: those after its first sample, with other counts."""
     states = []
     for fraction in _FRACTIONS:
-        state = json.loads(json.dumps(to_state(next(iter(dataset)))))
+        state = json.loads(json.dumps(to_state(next(iter(anew(dataset))))))
         cursor = next(value for key, value in state.items() if key.endswith("/ints"))
-        cursor["window"] = cursor["draws"] = int(fraction * _BILLION)
+        cursor["window"] = cursor["draws"] = state["drawn/0/0/0/0/"] = int(fraction * _BILLION)
         states.append(state)
     return states

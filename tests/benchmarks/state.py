@@ -13,14 +13,14 @@ from streamdata import (
     to_state,
 )
 from tests.benchmarks.data import cached, jsonl_rows, tar_shards
-from tests.benchmarks.measure import Row, Scale, json_bytes
+from tests.benchmarks.measure import Row, Scale, anew, json_bytes
 from tests.benchmarks.mixing import Ints
 from tests.streams import in_lane, through_json
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 _RANKS, _WORKERS = 1024, 8
 _MAX_BYTES = 300
-_LATE = {"draws": 10**12, "epoch": 1000, "clock": 1e12 / 3, "dropped": 10**9, "bad": 10}
+_LATE = {"epoch": 1000, "clock": 1e12 / 3, "dropped": 10**9, "bad": 10}
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
@@ -28,11 +28,15 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     dataset = _dataset(directory, scale)
     dataset.set_data_parallel(_RANKS, _RANKS - 1)
     states = _states(dataset)
+    draws = {"inner.images": 10**12, "inner.packed": 10**12, "inner": 2 * 10**12, "ints": 10**12}
     for key, value in states.items():
+        path = key.split("/", 5)[-1]
         if key.startswith("cursor/"):
-            value.update(_LATE)
+            value.update(_LATE, draws=draws[path])
+        elif key.startswith("drawn/"):
+            states[key] = sum(draws[name] for name in draws if name.rpartition(".")[0] == path)
     dataset.set_dataloader_states(states)
-    late = _states(dataset)
+    late = _states(anew(dataset))
     sizes = {key.split("/", 5)[5]: json_bytes(key, value) for key, value in late.items() if key.startswith("cursor/")}
     largest = max(sizes.values())
     yield Row(

@@ -15,6 +15,7 @@ from tests.benchmarks.measure import (
     FIRST_BATCHES,
     Row,
     Scale,
+    anew,
     apart,
     by_turns,
     drain,
@@ -49,10 +50,10 @@ def _one_process(place: Path, scale: Scale) -> Iterator[Row]:
     bare_shuffled, bare_in_order = _BareLoop(place, shuffled), _BareLoop(place, in_order)
     best = by_turns(
         scale.repetitions,
-        shuffled=lambda: drain(shuffled),
+        shuffled=lambda: drain(anew(shuffled)),
         bare_shuffled=lambda: bare_shuffled.run(_mapped(place)),
         bare_shuffled_again=lambda: bare_shuffled.run(maps),
-        in_order=lambda: drain(in_order),
+        in_order=lambda: drain(anew(in_order)),
         bare_in_order=lambda: bare_in_order.run(_mapped(place)),
         bare_in_order_again=lambda: bare_in_order.run(maps),
         peer_in_order=lambda: drain(_webdataset(place)),
@@ -99,10 +100,10 @@ class _BareLoop:
         spans = np.load(place / "spans.npy")
         shards = {str(path): number for number, path in enumerate(sorted(place.glob("*.tar")))}
         self._plan = []
-        for sample in dataset:
+        for sample in anew(dataset):
             shard, record = shards[sample["__url__"]], int(sample["__key__"]) % spans.shape[1]
             self._plan.append((shard, sample["__key__"], sample["__url__"], *map(tuple, spans[shard, record].tolist())))
-        self._check(_mapped(place), next(iter(dataset)))
+        self._check(_mapped(place), next(iter(anew(dataset))))
 
     def _check(self, maps: list[mmap.mmap], expected: dict[str, Any]) -> None:
         shard, _, _, *spans = self._plan[0]
