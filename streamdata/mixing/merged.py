@@ -178,7 +178,7 @@ class MergedDataset(IterableDataset[Sample]):
     def _iterate(
         self, lane: Lane, progress: Progress, tree: Tree, version: int, from_window: bool
     ) -> Iterator[Iterator[Sample]]:
-        """Yield the lane's stream, one iterator, and note that it begins and ends."""
+        """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends."""
         if version == _LACKING:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
             raise RuntimeError(
                 "MergedDataset: states were set after this worker began, so it does not have them\n"
@@ -210,8 +210,8 @@ class MergedDataset(IterableDataset[Sample]):
         )
         top = self._mixture(run, "", (self.seed,), parent_endless=False)
         samples = top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top)
-        yield samples if self.cyclic else _with_end(samples)
-        self._control.end(version, lane, epoch_pass, sharing)
+        note_end = partial(self._control.end, version, lane, epoch_pass, sharing)
+        yield samples if self.cyclic else _with_end(samples, note_end)
 
     def _pass(self, lane: Lane, progress: Progress, version: int, sharing: list[int]) -> tuple[int, Progress]:
         """The pass to read, and where it stands: at its start where it was ended since the states were set."""
@@ -375,8 +375,12 @@ class MergedDataset(IterableDataset[Sample]):
         return Mixture(run, path, blend, children, parent_endless)
 
 
-def _with_end(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet."""
+def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:
+    """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
+
+    The end is noted here, where an error does not get: a worker goes on asking after one, and what broke off has not
+    ended.
+    """
     ahead = next(samples, None)
     while (sample := ahead) is not None:
         try:
@@ -387,6 +391,7 @@ def _with_end(samples: Iterator[Sample]) -> Iterator[Sample]:
         if ahead is None:
             sample[CURSOR] = marked(sample[CURSOR], ended=True)
         yield sample
+    note_end()
 
 
 def _checked_seed(seed: Any) -> int:

@@ -5,6 +5,7 @@ import warnings
 from itertools import islice
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, mixed_collate, to_state
@@ -257,3 +258,27 @@ def test_the_last_sample_comes_before_an_error_that_follows_it():
     assert [next(stream)["value"] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         next(stream)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_an_iteration_that_an_error_broke_off_has_not_ended(cyclic, num_workers):
+    """Though a worker is asked for more after it, and finds nothing: the pass begins again, and that is said."""
+    broken = torch.zeros(1).share_memory_()
+
+    class Flaky(Numbers):
+        def __getitem__(self, index):
+            if index == 30 and broken[0]:
+                broken[0] = 0
+                raise OSError("for once")
+            return super().__getitem__(index)
+
+    batches = loader(MergedDataset([Flaky("a", 40)], cyclic=cyclic), num_workers)
+    want = [plain(batch) for batch in islice(batches, 10)]
+    batches, broken[0] = loader(MergedDataset([Flaky("a", 40)], cyclic=cyclic), num_workers), 1
+    iterator = iter(batches)
+    with pytest.raises(OSError, match="for once"):
+        list(iterator)
+    assert list(iterator) == []
+    with pytest.warns(UserWarning, match=LEFT):
+        assert [plain(batch) for batch in islice(batches, 10)] == want
