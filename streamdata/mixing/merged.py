@@ -110,10 +110,15 @@ class MergedDataset(IterableDataset[Sample]):
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
 
+        What another one has ended does not count for it: it begins with the first pass, or with that of the states.
+
         Raises:
             ValueError: Not 0 <= dp_rank < dp_size.
         """
-        self._data_parallel = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
+        group = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
+        if group != self._data_parallel:
+            self._version = self._control.version = self._control.version + 1
+        self._data_parallel = group
 
     def set_epoch(self, epoch: int) -> None:
         """Let each iteration be pass number `epoch` (from 0), until this is called again.
@@ -181,12 +186,12 @@ class MergedDataset(IterableDataset[Sample]):
         """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends."""
         if version == _LACKING:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
             raise RuntimeError(
-                "MergedDataset: states were set after this worker began, so it does not have them\n"
+                "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
                 "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
             )
         sharing = [worker for worker in range(lane.num_workers) if self._has_share(replace(lane, worker=worker))]
         epoch_pass, progress = self._pass(lane, progress, version, sharing)
-        if sharing and progress.lacks_rank(epoch_pass, lane.dp_rank):
+        if sharing and progress.lacks_rank(self._control.epoch_pass, lane.dp_rank):
             raise StateError(
                 f"states: they hold nothing of rank {lane.dp_rank}, only of ranks {progress.ranks()}\n"
                 "  Load this rank's own states, or those of all ranks, joined by merge_states."

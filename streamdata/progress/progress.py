@@ -189,9 +189,9 @@ class Progress:
                     f"  Resume with {name}={newest[name]} (num_workers 0 and 1 are the same)."
                 )
 
-    def lacks_rank(self, epoch_pass: int, dp_rank: int) -> bool:
-        """Whether other ranks have delivered something of the pass, and this one nothing of any."""
-        return dp_rank not in self.ranks() and any(key[0] == epoch_pass for key in self._workers)
+    def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
+        """Whether other ranks have delivered something of the pass that was set, or of any, and this one nothing."""
+        return dp_rank not in self.ranks() and any(epoch_pass in (None, key[0]) for key in self._workers)
 
     def ranks(self) -> list[int]:
         """The ranks whose states are held."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, mixed_collate, to_state
+from streamdata import MergedDataset, StateError, mixed_collate, to_state
 from tests.mixing.test_resume import Packer
 from tests.streams import Numbers, in_lane, loaded, plain, resumed, through_json
 
@@ -229,6 +229,32 @@ def test_ranks_go_on_each_in_its_own_pass():
         dataset = of_rank(rank)
         dataset.set_dataloader_states(through_json(states))
         assert [plain(sample) for _ in range(1 + rank) for sample in dataset][: len(rest)] == rest
+
+
+def test_each_rank_that_one_dataset_is_in_turn_begins_at_the_first_pass():
+    """What another rank has ended does not count for it: together they give each record once."""
+    dataset, values = flat(), []
+    for rank in range(3):
+        dataset.set_data_parallel(3, rank)
+        values += [sample["value"] for sample in dataset]
+    assert sorted(values) == sorted([*range(40), *range(20)])
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_states_of_other_ranks_alone_are_refused_in_a_later_pass_too(number):
+    """Of a trainer that begins each pass with a dict of its own: this rank's pass cannot be known from them."""
+    dataset = flat()
+    dataset.set_data_parallel(2, 0)
+    assert list(dataset)
+    states = to_state(list(islice(dataset, 5)))
+    other = resumed(flat, states)
+    other.set_data_parallel(2, 1)
+    if number is not None:
+        other.set_epoch(number)
+    with pytest.raises(StateError, match="they hold nothing of rank 1, only of ranks"):
+        next(iter(other))
+    other.set_epoch(7)
+    assert len(list(other)) == 30
 
 
 def test_a_lane_without_a_share_does_not_hold_up_the_pass():
