@@ -1,6 +1,7 @@
 """The top of every tree: a mixture of sources as a torch dataset."""
 
 import logging
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from streamdata.sources.source import Sample
 logger = logging.getLogger("streamdata")
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
+_MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 _MAX_PASS = 2**53
 _LACKING = -1
 """Version of the states in a worker that does not have those that were set."""
@@ -151,7 +153,7 @@ class MergedDataset(IterableDataset[Sample]):
         """
         progress, tree = Progress(states), Tree(self._describe(), self._weights())
         progress.check_nodes(tree.nodes)
-        check_complete(progress, Shape(joins=self._joins(), is_endless=self.cyclic, has_share=self._has_share))
+        check_complete(progress, Shape(joins=self._joins(), is_endless=self.cyclic, least=self._least))
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
         self._states, self._from_window = dict(states), reload_from_url_level
@@ -291,6 +293,22 @@ class MergedDataset(IterableDataset[Sample]):
             else self._source(dataset, dataset.name).num_blocks > lane.index
             for dataset in self.datasets
         )
+
+    def _least(self, lane: Lane) -> float:
+        """How many samples the lane gets at the least: a block has a record, and a function gives something."""
+        if self.cyclic:
+            return math.inf
+        counts: list[float] = []
+        for dataset in self.datasets:
+            if isinstance(dataset, MergedDataset):
+                counts.append(dataset._least(lane))  # noqa: SLF001 (the same class)
+            else:
+                blocks = len(range(lane.index, self._source(dataset, dataset.name).num_blocks, lane.count))
+                is_plain = not any(getattr(dataset, name, None) for name in _MAY_LEAVE_OUT)
+                counts.append(blocks if is_plain else min(blocks, 1))
+        shares = [count for count in counts if count]
+        least = min(shares, default=0) if self.stop == "first_exhausted" else sum(shares)
+        return least if self.customized_yield_fn is None else min(least, 1)
 
     def _joins(self, path: str = "") -> dict[str, bool]:
         """Whether each mixture of the tree has a yield function, by path."""

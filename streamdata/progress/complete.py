@@ -23,8 +23,8 @@ class Shape:
     joins: Mapping[str, bool]
     """Of each mixture, by its path: whether it has a yield function, and so gives other samples than it draws."""
     is_endless: bool
-    has_share: Callable[[Lane], bool]
-    """Whether the stream gives the lane anything."""
+    least: Callable[[Lane], float]
+    """How many samples the stream gives the lane at the least."""
 
 
 def check_complete(progress: Progress, shape: Shape) -> None:
@@ -83,13 +83,14 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
     counted = [number + (worker > last) for worker, number in held.items() if number is not None]
     if len(counted) < len(held):
         return
+    lanes = [progress.lane(epoch_pass, dp_rank, worker) for worker in held]
+    batch_size = max(-(-_samples(entries, shape) // (entries.num_batches or 1)) for entries in lanes)
     for worker in range(num_workers):
         expected = max(counted) - (worker > last)
-        lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
-        # A finite lane may be shorter than a batch, which drop_last leaves out; others are hardly longer then.
-        if worker not in held and expected > (not shape.is_endless) and shape.has_share(lane):
+        if worker not in held and expected:
+            lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
             what = f"its entries are missing, of {expected} batches delivered; there are workers {sorted(held)}"
-            _refuse((epoch_pass, dp_rank, worker), what, _SAVE_ALL)
+            _check_missing(lane, epoch_pass, what, shape.least(lane), batch_size)
         if shape.is_endless and (held.get(worker) or expected) < expected:
             logger.warning(
                 "states: rank %d, worker %d: its newest batch is number %s, in turn it had delivered %d: unless the "
@@ -99,6 +100,26 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
                 held[worker],
                 expected,
             )
+
+
+def _samples(entries: LaneEntries, shape: Shape) -> int:
+    """How many samples the lane has delivered."""
+    top = entries.cursor("") if shape.joins[""] else None
+    return entries.mixtures().get("", 0) if top is None else int(top[1]["draws"])
+
+
+def _check_missing(lane: Lane, epoch_pass: int, what: str, least: float, batch_size: int) -> None:
+    """Refuse the lack of a lane that must have had a batch; if it has less, drop_last may have left all of it out."""
+    if least >= batch_size:
+        _refuse((epoch_pass, lane.dp_rank, lane.worker), what, _SAVE_ALL)
+    if least:
+        logger.warning(
+            "states: rank %d, worker %d: %s: unless it has less than a batch, which drop_last leaves out, to_state was "
+            "not called for each batch, and what it missed comes again",
+            lane.dp_rank,
+            lane.worker,
+            what,
+        )
 
 
 def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:

@@ -4,6 +4,7 @@ import logging
 from itertools import islice
 
 import pytest
+from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, mixed_collate, to_state
 from tests.mixing.test_resume import pairs
@@ -64,6 +65,28 @@ def test_a_missing_lane_is_refused(worker, batches, cyclic):
 def is_of(key, worker):
     """Whether a key is of that lane."""
     return key.split("/")[0] in ("cursor", "lane", "drawn") and key.split("/")[4] == str(worker)
+
+
+def evens_and_one(record):
+    """Keeps what an even worker is given, and one record of the odd one."""
+    return None if record["value"] % 2 and record["value"] > 1 else record
+
+
+def test_a_lane_that_drop_last_leaves_out_is_not_refused(caplog):
+    """It has less than a batch, however long the others are; that it is not there is said."""
+
+    def unequal():
+        source = Numbers("a", 60, single_process_fn=evens_and_one)
+        return MergedDataset([source], cyclic=False, shuffle_unstreaming_subsets=False)
+
+    states = {}
+    batches = DataLoader(unequal(), 4, num_workers=2, drop_last=True, collate_fn=mixed_collate)
+    for batch in islice(batches, 5):
+        states.update(to_state(batch))
+    with caplog.at_level(logging.WARNING, "streamdata"):
+        dataset = resumed(unequal, states)
+    assert "rank 0, worker 1: its entries are missing, of 4 batches delivered" in caplog.text
+    assert [len(batch) for batch in loaded(dataset, 2, 4)] == [1, 4, 4, 2]
 
 
 def test_lanes_that_have_delivered_nothing_yet_are_not_missed():
