@@ -1,8 +1,10 @@
 """What the process that reads a lane keeps beside its samples, and how it warns in the trainer's."""
 
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
+from types import FrameType
 from typing import NamedTuple
 
 
@@ -50,6 +52,9 @@ class LaneLink:
         return receive, (self._beginning, self._made)
 
 
+_EMPTIES_QUEUE, _DATALOADER = "_reset", "torch.utils.data.dataloader"
+
+
 class _Received(NamedTuple):
     iteration: int
     batches: int
@@ -61,7 +66,7 @@ _warned: defaultdict[str, set[int]] = defaultdict(set)
 
 def receive(beginning: Beginning | None, batches: int) -> None:
     """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
-    if beginning is None:
+    if beginning is None or _is_thrown_away():
         return
     lane = (beginning.rank, beginning.worker)
     before = _received.get(lane, _Received(0, 0))
@@ -71,6 +76,14 @@ def receive(beginning: Beginning | None, batches: int) -> None:
     received = before.batches if before.iteration == beginning.iteration - 1 else 0
     if beginning.was_left or received < beginning.batches_before:
         warn_once(beginning)
+
+
+def _is_thrown_away() -> bool:
+    """Whether a DataLoader empties its queue: it does so when it begins anew with workers that live on."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
+    while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == _DATALOADER
 
 
 def warn_once(beginning: Beginning) -> None:

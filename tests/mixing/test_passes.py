@@ -137,15 +137,17 @@ def test_the_trainer_is_told_once_that_an_iteration_was_left(persistent):
     assert firsts[0] == firsts[1] == firsts[2]
 
 
-def test_an_iteration_left_while_the_workers_had_read_it_all_is_told_too():
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_iteration_left_while_the_workers_had_read_it_all_is_told_too(persistent):
     """It counts as ended in them: the next pass begins, and what was ready is lost."""
-    batches = loader(flat(), 2, prefetch_factor=30)
+    batches = loader(flat(), 2, prefetch_factor=30, persistent=persistent)
     iterator = iter(batches)
     next(iterator)
     wait_until_ended(batches.dataset, 2)
     del iterator
     with pytest.warns(UserWarning, match=f"{LEFT}; pass 1 begins: the workers had read"):
         assert [plain(batch) for batch in batches] == of_pass(flat, 1, 2)
+    assert [plain(batch) for batch in batches] == of_pass(flat, 2, 2)
 
 
 def wait_until_ended(dataset, num_workers):
