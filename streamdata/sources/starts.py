@@ -61,7 +61,7 @@ def _twin(value: Any, memo: dict[int, Any]) -> Any:
         return types.MethodType(value.__func__, _twin(value.__self__, memo))
     if isinstance(value, functools.partial):
         return _partial(value, _twin(value.func, memo), memo)
-    twin = memo[id(value)] = copy.copy(value)
+    twin = memo[id(value)] = _shallow(value)
     if twin is value:  # a plain function, or a class
         return value
     for place, part in _items(value):
@@ -69,7 +69,20 @@ def _twin(value: Any, memo: dict[int, Any]) -> Any:
             twin[place] = own
     for name, part in _attributes(value):
         if (own := _own(part, memo)) is not part:
-            object.__setattr__(twin, name, own)  # of a frozen dataclass too
+            object.__setattr__(twin, name, own)
+    return twin
+
+
+def _shallow(value: Any) -> Any:
+    """Like `copy.copy`, but with what a class leaves out of its pickles: a lock or a tokenizer is shared."""
+    if isinstance(value, _COLLECTIONS):
+        return copy.copy(value)
+    try:
+        twin = object.__new__(type(value))
+    except TypeError:  # a plain function, a class, or made in C
+        return copy.copy(value)
+    for name, part in _attributes(value):
+        object.__setattr__(twin, name, part)  # of a frozen dataclass too
     return twin
 
 

@@ -232,6 +232,26 @@ def test_all_other_objects_are_shared():
     assert fresh(Tokenizer, "it") is Tokenizer
 
 
+class Unpicklable(InThrees):
+    """Leaves its tokenizer out of its pickles, and can only be forked."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokenizer = Tokenizer()
+
+    def __getstate__(self):
+        raise TypeError("not to be pickled")
+
+
+def test_what_a_class_leaves_out_of_its_pickles_is_shared_too():
+    """A start is no pickling: nothing is made anew, and nothing lacks."""
+    function = Unpicklable()
+    twin = fresh(function, "function")
+    assert type(twin) is Unpicklable
+    assert twin.tokenizer is function.tokenizer
+    assert twin.held is not function.held
+
+
 class Shared:
     """An object that collects records."""
 
