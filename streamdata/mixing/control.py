@@ -5,7 +5,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.progress import Beginning
-from streamdata.run import Lane
-
-MAX_WORKERS: Final = 256
-"""DataLoader workers of one rank."""
+from streamdata.run import MAX_WORKERS, Lane
 
 _PASS, _PASSES_SET, _VERSION = range(3)
 _LANES, _FIELDS = 3, 6

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import SourceError, StateError
 from streamdata.mixing.check_sources import check_sources
-from streamdata.mixing.control import MAX_WORKERS, Control
+from streamdata.mixing.control import Control
 from streamdata.mixing.leaf_child import LeafChild
 from streamdata.mixing.mixture import Blend, Child, Mixture, Run, path_below
 from streamdata.progress import (
@@ -31,7 +31,7 @@ from streamdata.progress import (
     warn_once,
 )
 from streamdata.progress.fields import CURSOR
-from streamdata.run import DataParallel, Lane, find_data_parallel
+from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.sources import MapStyleSource, Source

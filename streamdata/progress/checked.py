@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamdata.errors import StateError
+from streamdata.run import MAX_WORKERS
 
 FORMAT = 1
 _REQUIRED = ("draws", "epoch", "window", "taken")
@@ -37,7 +38,8 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     if value["format"] != FORMAT:
         raise ValueError(f"expected format {FORMAT}, got {shown(value['format'])}")
     count(value["dp_size"])
-    count(value["num_workers"])
+    if count(value["num_workers"]) > MAX_WORKERS:  # each is looked at
+        raise ValueError(f"expected at most {MAX_WORKERS} in 'num_workers', got {shown(value['num_workers'])}")
     nodes = value["nodes"]
     if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
         raise ValueError("expected strings in 'nodes'")

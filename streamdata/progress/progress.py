@@ -240,8 +240,9 @@ class Progress:
                 case _:
                     raise ValueError("not a key of to_state")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            why = f"{type(error).__name__}: {str(error)[:100]}"
             raise StateError(
-                f"states: {shown(key)}: {shown(value)} does not come from to_state ({shown(error)})\n"
+                f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
                 "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
             ) from error
 

@@ -7,6 +7,6 @@
 
 from streamdata.run.permutation import Permutation, shuffled
 from streamdata.run.seeds import stable_seed
-from streamdata.run.topology import DataParallel, Lane, find_data_parallel
+from streamdata.run.topology import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 
-__all__ = ["DataParallel", "Lane", "Permutation", "find_data_parallel", "shuffled", "stable_seed"]
+__all__ = ["MAX_WORKERS", "DataParallel", "Lane", "Permutation", "find_data_parallel", "shuffled", "stable_seed"]

@@ -3,6 +3,10 @@
 import os
 import sys
 from dataclasses import dataclass
+from typing import Final
+
+MAX_WORKERS: Final = 256
+"""DataLoader workers of one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

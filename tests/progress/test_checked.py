@@ -72,6 +72,14 @@ def test_a_damaged_header_is_refused(states, value):
             next(iter(resumed_from(damaged)))
 
 
+def test_more_workers_than_there_can_be_are_refused_at_once():
+    """Each is looked for among the entries, which would take for ever."""
+    states = to_state(list(islice(make(), 3)))
+    states["generation/0"]["num_workers"] = 2**52
+    with pytest.raises(StateError, match="expected at most 256 in 'num_workers', got 4503599627370496"):
+        make().set_dataloader_states(states)
+
+
 def resumed_from(states):
     """A dataset that goes on there."""
     dataset = make()
