@@ -109,6 +109,7 @@ class Control:
             memory = self._memory.clone()
             memory.share_memory_()  # type: ignore[no-untyped-call]
             self._memory = memory
+            self._name = uuid.uuid4().hex  # the one that it is a copy of may live in this process too
 
     def _lane(self, worker: int) -> npt.NDArray[np.int64]:
         first = _LANES + worker * _FIELDS

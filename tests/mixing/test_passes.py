@@ -1,5 +1,6 @@
 """Passes: which one an iteration is, where it begins, and what is said when one was left."""
 
+import copy
 import time
 import warnings
 from itertools import islice
@@ -310,3 +311,13 @@ def test_an_iteration_that_an_error_broke_off_has_not_ended(cyclic, num_workers)
     assert list(iterator) == []
     with pytest.warns(UserWarning, match=LEFT):
         assert [plain(batch) for batch in islice(batches, 10)] == want
+
+
+def test_a_copy_of_a_dataset_is_told_apart_from_it(recwarn):
+    """Each is compared with what came of it alone: both are read to their ends in turn, and nothing is said."""
+    first = MergedDataset([Numbers("a", 40)], cyclic=False)
+    batches = loader(first, 1)
+    fewer = DataLoader(copy.deepcopy(first), 20, num_workers=1, collate_fn=mixed_collate)
+    for _ in range(2):
+        assert [sum(map(len, part)) for part in (batches, fewer)] == [40, 40]
+    assert not [warning for warning in recwarn if LEFT in str(warning.message)]
