@@ -7,6 +7,7 @@ The conversation is rendered once and tokenized once, as the model will meet it.
 in its characters; these are found by the template's own `{% generation %}` marks, or by `MessageSpans`.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.recipe.places import did_you_mean
+from streamdata.text.frame import AddedTokens, Frame, learn_frame
 from streamdata.text.sandbox import MAX_CHARS
 from streamdata.text.spans import MessageSpans
-from streamdata.text.templates import ChatRenderer, Conversation
+from streamdata.text.templates import ChatRenderer, Conversation, Message
 from streamdata.text.tokenizer import tokenizer_of
 from streamdata.text.turns import Span
+
+logger = logging.getLogger("streamdata")
 
 DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"assistant": "train"}
 TRAIN_KEY: Final = "train"
@@ -48,13 +52,18 @@ class ChatEncoder:
     """Encodes conversations, with the mask of what is trained.
 
     Trained is what a role says, with its end-of-turn token and without its header; of the assistant, the header is the
-    generation prompt. A token is trained if it begins there. Where a template has generation marks, they say what of
-    the assistant's messages is trained.
+    generation prompt, as far as it stands there. A token is trained if it begins there. Where a template has generation
+    marks, they say what of the assistant's messages is trained.
+
+    Some templates have no end of turn: there an answer ends where the next message begins, such as GLM-4.5's with
+    `<|user|>`. Without a token at its end a model does not learn to stop, so that is logged at the start.
 
     Args:
         tokenizer: a fast tokenizer, or a processor for chats without media.
         actions: role → "train" or "mask"; a role that is not named is masked. By default the assistant is trained.
         template_kwargs: as `ChatRenderer` takes them.
+        append_stop: whether, in such a template, the next role's token is put after the last answer, and is trained
+            there and after each earlier answer that is trained.
         max_chars: the longest text allowed.
 
     Raises:
@@ -67,6 +76,7 @@ class ChatEncoder:
         *,
         actions: Mapping[str, str] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        append_stop: bool = False,
         max_chars: int = MAX_CHARS,
     ) -> None:
         self._tokenizer = tokenizer_of(tokenizer)
@@ -77,7 +87,10 @@ class ChatEncoder:
             )
         self._actions = _checked_actions(DEFAULT_ACTIONS if actions is None else actions)
         self._renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs, max_chars=max_chars)
-        self._turn_ends = tuple(token for token in self._tokenizer.added_tokens_encoder if token.strip())
+        self._tokens = AddedTokens(self._tokenizer.added_tokens_encoder)
+        self._frames: dict[bool, Frame] = {}
+        self._append_stop = append_stop
+        self._check_stop()
 
     def encode(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None) -> EncodedChat:
         """Encodes a conversation.
@@ -109,20 +122,73 @@ class ChatEncoder:
 
     def _spans(self, conversation: Conversation, trained: list[int]) -> tuple[str, list[Span]]:
         """The text of a conversation, and the spans that are trained."""
-        if not conversation.template.has_marks:
-            text = conversation.render(conversation.messages)
-            messages = MessageSpans(conversation, text, self._turn_ends)
-            return text, [messages.span(number) for number in trained]
+        if conversation.template.has_marks:
+            return self._marked_spans(conversation, trained)
+        text, frame = conversation.render(conversation.messages), self._frame(conversation)
+        messages = MessageSpans(conversation, text, self._tokens, frame)
+        found = {number: messages.spans(number) for number in trained}
+        spans = [span for each in found.values() for span in each]
+        if not self._append_stop or frame.has_stop:
+            return text, spans
+        ends = {number: each[-1][1] for number, each in found.items()}
+        text, stops = self._stopped(text, conversation.messages, ends, frame)
+        return text, spans + stops
+
+    def _stopped(
+        self, text: str, messages: Sequence[Message], ends: Mapping[int, int], frame: Frame
+    ) -> tuple[str, list[Span]]:
+        """The text with a stop after the last message, and the spans of the tokens at which answers stop."""
+        stops = []
+        for number, end in ends.items():
+            role, *later = (message["role"] for message in messages[number:])
+            if role != "assistant" or later[:1] == ["assistant"]:
+                continue
+            if not later and not text[end:].strip():
+                text += frame.next_tool if messages[number].get("tool_calls") else frame.next_user
+            begin = len(text) - len(text[end:].lstrip())
+            if token := self._tokens.at(text, begin):
+                stops.append((end, begin + len(token)))
+        return text, stops
+
+    def _marked_spans(self, conversation: Conversation, trained: list[int]) -> tuple[str, list[Span]]:
+        """The same where the template marks what of the assistant's messages is trained."""
         text, marks = conversation.render_marked()
-        messages = MessageSpans(conversation, text, self._turn_ends)
+        messages = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
         roles = [message["role"] for message in conversation.messages]
         assistants = [number for number, role in enumerate(roles) if role == "assistant"]
-        others = [messages.span(number) for number in trained if number not in assistants]
+        others = [span for number in trained if number not in assistants for span in messages.spans(number)]
         if set(assistants) <= set(trained):
             return text, others + marks
         # A message may have several blocks, or none: those that touch what it says are its own.
-        own = [messages.span(number) for number in trained if number in assistants]
+        own = [span for number in trained if number in assistants for span in messages.spans(number)]
         return text, others + [mark for mark in marks if any(mark[0] < end and begin < mark[1] for begin, end in own)]
+
+    def _check_stop(self) -> None:
+        """Say that the template ends no answer, if it is so."""
+        try:
+            conversation = self._renderer.conversation([{"role": "user", "content": ""}])
+        except ValueError:  # said with the first conversation
+            return
+        frame, has_marks = self._frame(conversation), conversation.template.has_marks
+        if frame.has_stop or (self._append_stop and frame.next_user and not has_marks):
+            return
+        place = "the generation marks of the template" if has_marks else "the template"
+        remedy = f"Write an end-of-turn token into {place}."
+        if frame.next_user and not has_marks:
+            remedy = f"Set append_stop, for {frame.next_user!r}, with which the next message begins, to be one."
+        logger.warning(
+            "chat template of %r: expected answers that are trained to end with an added token, got none there: "
+            "a model does not learn to stop\n  %s",
+            conversation.name,
+            remedy,
+        )
+
+    def _frame(self, conversation: Conversation) -> Frame:
+        """What the template writes around answers, learned once with tools and once without."""
+        has_tools = conversation.variables["tools"] is not None
+        if has_tools not in self._frames:
+            self._frames[has_tools] = learn_frame(conversation, self._tokens) or Frame()
+        return self._frames[has_tools]
 
     def _encoded(self, text: str, spans: list[Span]) -> EncodedChat:
         encoded = self._tokenizer(
@@ -142,10 +208,13 @@ def encode_chat(
     tools: Sequence[Any] | None = None,
     actions: Mapping[str, str] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
+    append_stop: bool = False,
     max_chars: int = MAX_CHARS,
 ) -> EncodedChat:
     """Encodes one conversation: see `ChatEncoder`, which encodes many."""
-    encoder = ChatEncoder(tokenizer, actions=actions, template_kwargs=template_kwargs, max_chars=max_chars)
+    encoder = ChatEncoder(
+        tokenizer, actions=actions, template_kwargs=template_kwargs, append_stop=append_stop, max_chars=max_chars
+    )
     return encoder.encode(messages, tools=tools)
 
 

@@ -10,21 +10,30 @@ with it    <user> Hi <end> <assistant> Hello <end>
 Many templates render a message otherwise when others follow (they remove the "thinking" of earlier turns), or give a
 generation prompt that no rendered message begins with, or refuse a conversation that ends there. Then the message is
 found by a *probe*: the same conversation with another content in its place differs from the whole in that place only.
+What follows on the content there must be what follows on it elsewhere: as the last message, or before an answer.
 
 whole      <user> Hi <end> <assistant> Hello <end> <user> …
 probe      <user> Hi <end> <assistant> ***** <end> <user> …
+
+What the assistant says begins where the text leaves the generation prompt, whatever it says: of the prompt
+`<assistant> <think>` and the text `<assistant> <think> </think> Hello <end>`, that is `</think> Hello <end>`.
 """
 
-from bisect import bisect
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import takewhile
 from typing import Final
 
+from streamdata.text.frame import AddedTokens, Frame
+from streamdata.text.probes import Probes, without_thinking
 from streamdata.text.templates import Conversation, Message
 from streamdata.text.turns import Span, Turn, find_turns
 
-_PROBES: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0x110000))
-"""Characters for private use. A probe must begin as no content does."""
-_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+_SAME_TURN: Final = ("assistant", "tool")
+"""What may come before a message of the assistant that has no header of its own."""
+_NOT_ONCE: Final = "its content is not rendered as it is, exactly once"
+_NEARBY: Final = 256
+"""Characters in which an added token, or the space before a header, ends."""
 
 
 class MessageSpans:
@@ -33,73 +42,149 @@ class MessageSpans:
     Args:
         conversation: with its messages.
         text: these, rendered without a generation prompt.
-        turn_ends: the tokenizer's added tokens; where one ends a message, the space after it is the template's.
+        tokens: the tokenizer's added tokens; where one ends a message, the space after it is the template's.
+        frame: what the template writes around answers.
     """
 
-    def __init__(self, conversation: Conversation, text: str, turn_ends: tuple[str, ...]) -> None:
-        self._conversation = conversation
-        self._messages = conversation.messages
-        self._text = text
-        self._turn_ends = turn_ends
-        self._probe = next(probe for probe in map(chr, _PROBES) if probe not in text)
+    def __init__(self, conversation: Conversation, text: str, tokens: AddedTokens, frame: Frame) -> None:
+        self._conversation, self._rendering = conversation, text
+        self._tokens, self._frame = tokens, frame
+        self._probes = Probes(conversation, text, frame.dangling, tokens)
+        self._messages, self._text = self._probes.messages, self._probes.text
 
-    def span(self, number: int) -> Span:
-        """Returns [begin, end) of what a message says, its end of turn included, its header not.
+    def spans(self, number: int) -> list[Span]:
+        """Returns each [begin, end) of what a message says, its end of turn included, its header not.
+
+        There is one, except where a template puts the results of tools between a call and the content beside it.
 
         Raises:
             ValueError: the template renders it in a way in which its part cannot be told from the others'.
         """
-        return self._known.get(number) or self._span(number)
+        known = self._known.get(number)
+        return self._spans(number) if known is None else [known]
 
     @cached_property
     def _known(self) -> dict[int, Span]:
         """Turns that were found together; the first one, found by itself, says how a turn begins and ends."""
-        turns = find_turns(self._conversation, self._text)
+        turns = find_turns(self._conversation, self._rendering)
         if not turns:
             return {}
         number, first = next(iter(turns.items()))
         try:
-            begin, end = self._span(number)
+            spans = self._spans(number)
         except ValueError:  # perhaps nobody asks for that one
             return {}
-        header = self._generation_prompt(number)
-        end_of_turn = self._text[first.content[1] : end]
-        found = {number: self._extended(turn, header, end_of_turn) for number, turn in turns.items()}
-        if found[number] != (begin, end):
+        begin, end = spans[0]
+        header = self._text[max(0, self._text.rfind(self._frame.stem, 0, begin)) : begin]
+        lead, end_of_turn = self._text[begin : first.content[0]], self._text[first.content[1] : end]
+        found = {number: self._extended(turn, header, lead, end_of_turn) for number, turn in turns.items()}
+        if [found[number]] != spans:
             return {}
-        return {number: span for number, span in found.items() if span is not None}
+        return {
+            number: span
+            for number, span in found.items()
+            if span is not None and "tool_calls" not in self._messages[number]
+        }
 
-    def _extended(self, turn: Turn, header: str, end_of_turn: str) -> Span | None:
-        """The span of a turn, from its header on and with its end."""
+    def _extended(self, turn: Turn, header: str, lead: str, end_of_turn: str) -> Span | None:
+        """The span of a turn, from its header on and with its end; None if something else stands around the content."""
         begin, end = turn.content
         if not self._text.startswith(end_of_turn, end):
             return None
-        if not header:
-            begin = self._without_header(begin)
-        elif not turn.before.endswith(header) and header in turn.before + self._text[begin : begin + len(header)]:
-            return None  # something stands between header and content, or they overlap
-        return begin, end + len(end_of_turn)
+        if not self._frame.header:
+            return self._without_header(begin), end + len(end_of_turn)
+        opening, said = header + lead, begin - len(lead)
+        first = turn.before.find(self._frame.stem)
+        if not turn.before.endswith(opening) or first != len(turn.before) - len(opening):
+            return None
+        more = self._frame.header[len(header) :][:1]
+        is_longer = bool(more) and self._text.startswith(more, said)  # perhaps it goes on as the prompt does
+        return None if is_longer else (said, end + len(end_of_turn))
 
-    def _span(self, number: int) -> Span:
-        begin, end = self._begin_by_prefix(number), self._end_by_prefix(number)
-        if begin is None:
-            begin = self._begin_by_probe(number)
-        if end is None or end < begin:
-            end = self._end_by_probe(number)
+    def _spans(self, number: int) -> list[Span]:
+        begin = self._begin(number)
+        end = self._end(number, begin)
         if end < begin:
             raise self._lost(number, "its end comes before its beginning")
-        return begin, begin + len(self._without_space(self._text[begin:end]))
+        end = begin + len(self._without_space(self._text[begin:end]))
+        pause = self._pause(number, begin, end)
+        return [(begin, end)] if pause is None else [(begin, pause[0]), (pause[1], end)]
 
-    def _begin_by_prefix(self, number: int) -> int | None:
+    def _begin(self, number: int) -> int:
         if self._messages[number]["role"] != "assistant":
-            return None  # the generation prompt is the assistant's header alone
-        begin = self._length_of_prefix(number, add_generation_prompt=True)
-        if begin is None or begin != self._length_of_prefix(number):
-            return begin
-        try:
-            return self._without_header(self._content_begin(number))
-        except ValueError:
-            return begin  # a message without content, such as a call of tools
+            return self._content_begin(number)  # the generation prompt is the assistant's header alone
+        start = self._probes.length_of_prefix(number)
+        prompted = self._probes.length_of_prefix(number, add_generation_prompt=True)
+        if prompted is not None and prompted != start:
+            return prompted
+        start = self._end_before(number) if start is None else start
+        content = self._probes.content_begin(number)
+        if content is None and start is None:
+            raise self._lost(number, _NOT_ONCE)
+        if not self._frame.stem:
+            return start if content is None and start is not None else self._without_header(content or 0)
+        place = self._header(number, start, content)
+        return self._after_header(self._text, place, self._limit(number, content))
+
+    def _header(self, number: int, start: int | None, content: int | None) -> int:
+        """Where the header of an assistant's message begins; without one, where the message does.
+
+        Args:
+            number: the message.
+            start: where the message before it ends, if that is known.
+            content: where its content begins, if that is rendered.
+        """
+        limit, stem = self._limit(number, content), self._frame.stem
+        goes_on = number > 0 and self._messages[number - 1]["role"] in _SAME_TURN
+        if start is None:
+            place = self._text.rfind(stem, self._content_end(number - 1), min(limit, (content or 0) + len(stem)))
+        else:
+            nearby = self._text[start : start + _NEARBY]
+            place = start + len(nearby) - len(nearby.lstrip())
+            if not self._text.startswith(stem, place) or place + len(stem) > limit:
+                place = start if goes_on else self._text.find(stem, start, content)
+        if place >= 0:
+            return place
+        if content is not None and goes_on and "tool_calls" not in self._messages[number]:
+            return content
+        if content is not None and start is not None and start + self._shared(self._text, start) == content:
+            return content
+        raise self._lost(number, "it does not begin with the assistant's header")
+
+    def _limit(self, number: int, content: int | None) -> int:
+        """Up to where a header may reach: the content may begin as headers do."""
+        message = self._messages[number]
+        is_exact = content is not None and message.get("content") and without_thinking(message) == message
+        return content if is_exact and content is not None else len(self._text)
+
+    def _content_end(self, number: int) -> int:
+        """Where the content of a message ends; the beginning of the text for none.
+
+        Raises:
+            ValueError: it is not rendered as it is, once.
+        """
+        if number < 0:
+            return 0
+        around = self._probes.around_whole(number)
+        if around is None:
+            raise self._lost(number, _NOT_ONCE)
+        return len(self._text) - len(around.after)
+
+    def _after_header(self, text: str, place: int, limit: int | None = None) -> int:
+        """Where the text leaves the generation prompt, if that begins at the place; else the place."""
+        stem = self._frame.stem
+        if not stem or not text.startswith(stem, place) or (limit is not None and place + len(stem) > limit):
+            return place
+        end = place + max(len(stem), self._shared(text, place))
+        return end if limit is None else min(end, limit)
+
+    def _shared(self, text: str, place: int) -> int:
+        """How much of the generation prompt stands at the place, up to where it or an added token begins or ends."""
+        header = self._frame.header
+        size = self._tokens.shared(text[place : place + len(header) + _NEARBY], header)
+        while 0 < size < len(header) and not self._tokens.border(header, size):
+            size -= 1  # what is said may happen to begin as the prompt goes on
+        return size
 
     def _without_header(self, content: int) -> int:
         """A template without generation prompt may have a header all the same: the text before the content.
@@ -108,85 +193,144 @@ class MessageSpans:
         """
         return len(self._text[:content].rstrip(" "))
 
-    def _end_by_prefix(self, number: int) -> int | None:
+    def _end(self, number: int, begin: int) -> int:
         if number + 1 == len(self._messages):
             return len(self._text)
-        return self._length_of_prefix(number + 1)
-
-    def _length_of_prefix(self, count: int, *, add_generation_prompt: bool = False) -> int | None:
-        """How long the rendering of the first messages is, if the whole begins with it."""
-        prefix = self._rendered(self._messages[:count], add_generation_prompt=add_generation_prompt)
-        return len(prefix) if prefix is not None and self._text.startswith(prefix) else None
-
-    def _rendered(self, messages: list[Message], *, add_generation_prompt: bool = False) -> str | None:
-        """A part of the conversation; None if the template refuses it, as many do without a user."""
+        end = self._probes.length_of_prefix(number + 1)
+        if end is not None and end >= begin:
+            return end
+        if not self._messages[number].get("content") and (end := self._end_by_addition(number, begin)) is not None:
+            return end
         try:
-            return self._conversation.render(messages, add_generation_prompt=add_generation_prompt)
+            return self._end_by_probe(number)
         except ValueError:
-            return None
+            if (end := self._end_by_addition(number, begin)) is None:
+                raise
+            return end
 
-    def _begin_by_probe(self, number: int) -> int:
-        content = self._content_begin(number)
-        if self._messages[number]["role"] != "assistant":
-            return content
-        header = self._generation_prompt(number)
-        if not header:
-            return self._without_header(content)
-        start = None if self._messages[number].get("content") else self._length_of_prefix(number)
-        if start is not None:
-            # A call of tools, which a template may put before the place of the content.
-            return self._token_begin(start + _shared_length(self._text[start:content], header))
-        after = self._content_begin(number - 1) if number else 0
-        # Between header and content the template may have put "thinking", which the assistant says too.
-        found = self._text.rfind(header, after, content + len(header))
-        return content if found < 0 else found + len(header)
-
-    def _token_begin(self, place: int) -> int:
-        """The place, or where an added token begins that it lies in."""
-        for token in self._turn_ends:
-            inside = self._text.rfind(token, max(0, place - len(token) + 1), place + len(token) - 1)
-            if inside >= 0:
-                return min(place, inside)
-        return place
-
-    def _content_begin(self, number: int) -> int:
-        """Where the content of a message begins, or something in the message before it."""
-        return _shared_length(self._text, self._probed(number, len(self._messages)))
-
-    def _generation_prompt(self, number: int) -> str:
-        """What the template adds for the assistant to go on, before this message or else at the end."""
-        for count in (number, len(self._messages)):
-            bare = self._rendered(self._messages[:count])
-            prompted = self._rendered(self._messages[:count], add_generation_prompt=True)
-            if bare is not None and prompted is not None and prompted.startswith(bare):
-                return prompted[len(bare) :]
-        return ""
+    def _end_before(self, number: int) -> int | None:
+        """Where the messages before this one end, the space after them included; None if that is not known."""
+        for place in reversed(range(number)):
+            try:
+                end = self._end_by_probe(place)
+            except ValueError:
+                end = 0
+            between = [self._probes.content_begin(later) for later in range(place + 1, number)]
+            if end and all(begin is not None and begin < end for begin in between):
+                return end
+            if self._messages[place]["role"] != "tool":  # whose results may stand inside the message with the call
+                break
+        return None
 
     def _end_by_probe(self, number: int) -> int:
-        alone, whole = (
-            self._probed(number, count).split(self._probe)[1] for count in (number + 1, len(self._messages))
-        )
-        end_of_turn = self._without_space(alone)
-        rest = whole[len(end_of_turn) :]
-        if not whole.startswith(end_of_turn) or not self._text.endswith(rest):
-            raise self._lost(number, "it ends in another way when others follow")
-        return len(self._text) - len(rest)
+        around = self._probes.around_whole(number)
+        if around is None:
+            raise self._lost(number, _NOT_ONCE)
+        after = around.after
+        for ending in self._endings(number):
+            rest = after[len(ending) :]
+            if after.startswith(ending) and self._text.endswith(rest):
+                return len(self._text) - len(rest)
+        end = len(self._text) - len(after)
+        if self._text.endswith(after) and self._goes_on(number, end):
+            return end
+        raise self._lost(number, "it ends in another way when others follow")
 
-    def _probed(self, number: int, count: int) -> str:
-        """The first messages, with another content in one of them."""
-        message = {key: value for key, value in self._messages[number].items() if key not in _REASONING}
-        typed = isinstance(message.get("content"), list)
-        message["content"] = [{"type": "text", "text": self._probe}] if typed else self._probe
-        messages = [*self._messages[:number], message, *self._messages[number + 1 : count]]
-        text = self._rendered(messages)
-        if text is None or text.count(self._probe) != 1:
-            raise self._lost(number, "its content is not rendered as it is, exactly once")
-        return text
+    def _endings(self, number: int) -> Iterator[str]:
+        """What follows on the content of a message where it is the last one, or comes before an answer."""
+        header, is_refused = self._frame.header, True
+        results = takewhile(lambda message: message["role"] == "tool", self._messages[number + 1 :])
+        for count in dict.fromkeys((1, 1 + len(list(results)))):  # with what tools answered
+            if (alone := self._probes.around_last(number, number + count)) is not None:
+                is_refused = False
+                yield alone.after
+                yield self._without_space(alone.after)
+        prompted = self._probes.around_last(number, number + 1, add_generation_prompt=True)
+        if prompted is not None and header and prompted.after.endswith(header):
+            is_refused = False
+            yield prompted.after.removesuffix(header)
+        if is_refused and self._messages[number]["role"] == "assistant":
+            yield from self._frame.endings
+
+    def _goes_on(self, number: int, end: int) -> bool:
+        """Whether the assistant's next message would begin there, at once or with its header."""
+        later = range(number + 1, len(self._messages))
+        following = next((place for place in later if self._messages[place]["role"] == "assistant"), None)
+        if following is None:
+            return False
+        probes = self._probes
+        begins = tuple(start for start in (probes.probe, self._frame.stem) if start)
+        answer = {"role": "assistant", "content": probes.probe}
+        texts = [probes.rendered([*messages, answer]) or "" for messages in probes.before(following)]
+        return any(text.startswith(self._text[:end]) and text.startswith(begins, end) for text in texts)
+
+    def _end_by_addition(self, number: int, begin: int) -> int | None:
+        """The end of a message that is rendered as where it is the last one, though what is before it is not.
+
+        When others follow, it may be without its thinking, or without its content, such as a plan beside a call.
+        """
+        variants = [self._messages[number]]
+        if not self._messages[number].get("content") or self._probes.is_left_out(number):
+            variants.append(self._probes.with_content(number, ""))
+        for variant in variants:
+            added = self._added(number, variant, begin)
+            if added and self._text.startswith(added, begin):
+                return begin + len(added)
+        return None
+
+    def _added(self, number: int, message: Message, begin: int) -> str | None:
+        """What a message says after those before it, if it is the last one; it begins in the whole at `begin`."""
+        probes = self._probes
+        for before in probes.before(number):
+            text = probes.rendered([*before, message])
+            if text is None:
+                continue
+            bare, prompted = probes.rendered(before), probes.rendered(before, add_generation_prompt=True)
+            for start in (self._text[:begin], prompted if prompted != bare else None):
+                if start is not None and text.startswith(start):
+                    return text[len(start) :]
+            if bare is not None and text.startswith(bare):
+                return text[self._after_header(text, len(bare)) :]
+        around = probes.around([*self._messages[: number - 1], probes.probed(number - 1), message]) if number else None
+        if around is None:
+            return None
+        fitting = (ending for ending in self._endings(number - 1) if around.after.startswith(ending))
+        return next((around.after[self._after_header(around.after, len(ending)) :] for ending in fitting), None)
+
+    def _pause(self, number: int, begin: int, end: int) -> Span | None:
+        """What tools say inside of a message, between its call and the content beside it."""
+        message, following = self._messages[number], self._messages[number + 1 : number + 2]
+        if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
+            return None
+        probes = self._probes
+        place = probes.content_begin(number + 1)
+        if place is None or not begin <= place < end:
+            return None
+        bare = probes.probed(number)
+        variants = [{**message, "content": bare["content"]}, bare]  # its thinking may be left out
+        for probed in variants if message.get("content") else ():
+            before, found, after = (self._added(number, probed, begin) or "").partition(probes.probe)
+            whole = probes.around(probes.with_message(number, probed))
+            if not found or whole is None or not self._text.startswith(whole.before):
+                continue
+            stop, resumed = begin + len(before), len(whole.before)
+            if self._text.startswith(after, stop):  # the call's end
+                stop += len(after)
+            if self._text.startswith(before, begin) and stop <= place < resumed:
+                return stop, resumed
+        raise self._lost(number, "what a tool says stands in its midst")
+
+    def _content_begin(self, number: int) -> int:
+        """Where the content of a message begins, or its thinking."""
+        begin = self._probes.content_begin(number)
+        if begin is None:
+            raise self._lost(number, _NOT_ONCE)
+        return begin
 
     def _without_space(self, text: str) -> str:
         """The text up to its end of turn, if only space follows on that."""
         bare = text.rstrip()
-        return bare if bare.endswith(self._turn_ends) else text
+        return bare if self._tokens.end(bare) else text
 
     def _lost(self, number: int, why: str) -> ValueError:
         return ValueError(
@@ -194,9 +338,3 @@ class MessageSpans:
             f"({self._messages[number]['role']}) says in the rendered conversation, but {why}\n"
             "  Mark in the template what the assistant says, by {% generation %} and {% endgeneration %}."
         )
-
-
-def _shared_length(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    sizes = range(1, min(len(one), len(other)) + 1)
-    return bisect(sizes, False, key=lambda size: not one.startswith(other[:size]))

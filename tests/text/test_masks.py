@@ -1,5 +1,7 @@
 """Masks token by token: a case lists the whole text of a conversation, piece by piece, and which are trained."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -234,3 +236,86 @@ def test_an_encoder_serves_many_conversations(tokenizer):
     assert [encoder.encode([ASK, SAY], tools=tools).text for tools in (None, TOOLS)] == [
         encode_chat(tokenizer, [ASK, SAY], tools=tools).text for tools in (None, TOOLS)
     ]
+
+
+GLM = (
+    "[gMASK]{% for m in messages %}{{ '<|observation|>' if m.role == 'tool' else '<|' + m.role + '|>' }}{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ '<tool_call>' + call.function.name + '</tool_call>' }}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture
+def glm(tokenizer):
+    """A tokenizer whose template ends an answer with the next role alone."""
+    tokenizer.add_tokens(["<|assistant|>", "<|user|>", "<|observation|>"])
+    tokenizer.chat_template = GLM
+    return tokenizer
+
+
+def test_a_stop_is_appended_where_the_template_has_none(glm):
+    """The next role's token, after the last answer and after each earlier one that is trained."""
+    encoded = encode_chat(glm, [ASK, CALLS, RESULT, SAY, {**AGAIN, "train": True}, SAY], append_stop=True)
+    look = "<tool_call>look</tool_call><|observation|>"
+    assert trained_pieces(glm, encoded) == [look, "a cat<|user|>so?", "a cat<|user|>"]
+    assert encoded.text.endswith("a cat<|user|>")
+    encoded = encode_chat(glm, [ASK, {**SAY, "train": False}, AGAIN, CALLS], append_stop=True)
+    assert trained_pieces(glm, encoded) == [look]
+    assert encoded.text.endswith(look)
+
+
+def test_no_stop_is_appended_unasked_or_where_there_is_one(glm):
+    """Nor after what is not trained, nor between two answers."""
+    assert trained_pieces(glm, encode_chat(glm, [ASK, SAY, AGAIN, SAY])) == ["a cat", "a cat"]
+    masked = encode_chat(glm, [ASK, SAY, AGAIN, {**SAY, "train": False}], append_stop=True)
+    assert (trained_pieces(glm, masked), masked.text[-5:]) == (["a cat<|user|>"], "a cat")
+    assert trained_pieces(glm, encode_chat(glm, [ASK, SAY, SAY], append_stop=True)) == ["a cat", "a cat<|user|>"]
+    glm.chat_template = LLAMA
+    assert encode_chat(glm, [ASK, SAY], append_stop=True).text == encode_chat(glm, [ASK, SAY]).text
+
+
+@pytest.mark.parametrize(
+    ("template", "append_stop", "said"),
+    [
+        (GLM, False, r"append_stop, for '<\|user\|>'"),
+        (GLM, True, None),
+        (
+            "{% for m in messages %}{{ m.role + ': ' + m.content + ' ' }}{% endfor %}",
+            True,
+            "Write an end-of-turn token",
+        ),
+        (CHATML_MARKED.replace("+ '<|im_end|>' }}{% endgen", "}}{% endgen"), True, "into the generation marks"),
+        (LLAMA, False, None),
+        (None, False, None),
+    ],
+)
+def test_a_template_without_a_stop_is_told_at_the_start(glm, caplog, template, append_stop, said):
+    """Before the first conversation, and only if nothing can be done."""
+    glm.chat_template = template
+    ChatEncoder(glm, append_stop=append_stop)
+    assert [bool(re.search(said or "nothing", text)) for text in caplog.messages] == [True] * bool(said)
+
+
+def test_a_user_is_trained_where_the_text_has_an_end_of_its_own(tokenizer):
+    """As the assistant is: only the last message ends with it."""
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{{ '<|im_start|>assistant\n' if add_generation_prompt else '<|eos|>' }}"
+    )
+    encoded = encode_chat(tokenizer, [{**ASK, "train": True}, SAY, {**AGAIN, "train": True}])
+    assert trained_pieces(tokenizer, encoded) == ["what is it<|im_end|>", "a cat<|im_end|>", "so?<|im_end|>\n<|eos|>"]
+
+
+@pytest.mark.parametrize(
+    "text", ["<|im_start|>assistant\n", "<think>\n\n</think>\n\n", "<|im_end|>\n<|im_start|>assistant\n<think>"]
+)
+def test_data_that_looks_like_a_header_is_text(tokenizer, text):
+    """In what is asked, said and told by tools."""
+    tokenizer.chat_template = TEMPLATES["qwen3"]
+    said = [f"{text}{words}" for words in ("what", "a cat", "sat", "so")]
+    roles = ["user", "assistant", "tool", "assistant"]
+    messages = [{"role": role, "content": words} for role, words in zip(roles, said, strict=True)]
+    messages[1]["tool_calls"] = [CALL]
+    encoded = encode_chat(tokenizer, [*messages, AGAIN, SAY])
+    plain = [re.sub("(?s).*</think>\n*", "", words) for words in said]  # the template reads thoughts out of the content
+    assert trained_pieces(tokenizer, encoded) == [f"{plain[1]}\n{CALL_TEXT}<|im_end|>", f"{plain[3]}<|im_end|>", LAST]
