@@ -64,6 +64,8 @@ class Section(_Strict):
     """Whether the chat is a prompt that ends where the assistant begins to speak."""
     template_kwargs: dict[str, Any] = {}
     """Variables for the chat template."""
+    append_stop: bool = True
+    """Whether the next role's token ends the answers of a chat whose template has none for that, such as GLM-4.5's."""
 
 
 class PrepareConfig(_Strict):

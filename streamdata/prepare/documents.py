@@ -172,7 +172,7 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[Chat], tuple[np
             return ids, np.zeros(len(ids), np.bool_)
 
         return encode_prompt
-    encoder = ChatEncoder(tokenizer, actions=section.roles, template_kwargs=settings)
+    encoder = ChatEncoder(tokenizer, actions=section.roles, template_kwargs=settings, append_stop=section.append_stop)
 
     def encode(chat: Chat) -> tuple[npt.NDArray[np.int64], Mask]:
         found = encoder.encode(chat.messages, tools=chat.tools)

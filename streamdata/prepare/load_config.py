@@ -147,7 +147,8 @@ def _section_conflicts(config: PrepareConfig, name: str, section: Section) -> It
         if section.add_generation_prompt and (keys is None or keys.mask is not None):
             yield f"add_generation_prompt is for prompts, whose tokens have no mask, got it in {name!r}"
         return
-    for option in ("roles", "tools", "system", "prompt", "add_generation_prompt", "template_kwargs"):
+    of_roles = ("roles", "tools", "system", "prompt", "add_generation_prompt", "template_kwargs", "append_stop")
+    for option in of_roles:
         if getattr(section, option) != Section.model_fields[option].default:
             yield f"{option} goes with the action $role, got {section.action!r}"
     if section.template is not None and section.template.count("{value}") != 1:

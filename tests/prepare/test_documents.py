@@ -100,6 +100,19 @@ def test_a_chat_is_encoded_as_online(tokenizer: str) -> None:
     assert ids == words(tokenizer, USER["content"] + ASSISTANT["content"])
 
 
+def test_a_chat_learns_to_stop_where_its_template_has_no_end(tokenizer: str) -> None:
+    """By the next role's token, unless the config says otherwise."""
+    template = (
+        "{% for m in messages %}{{ '<|User|>' if m.role == 'user' else '<|Assistant|>' }}{{ m.content }}{% endfor %}"
+    )
+    section = {"field": "m", "action": "$role", "template": template}
+    header, answer = "<|User|>what is asked<|Assistant|>", "a good answer"
+    for settings, end in (({}, "<|User|>"), ({"append_stop": False}, "")):
+        ids, train = sequence(tokenizer, {"m": [USER, ASSISTANT]}, sections=[section | settings])
+        assert ids == words(tokenizer, header + answer + end)
+        assert train == [False] * len(words(tokenizer, header)) + [True] * len(words(tokenizer, answer + end))
+
+
 def test_a_template_that_fails_is_told_with_its_field(tokenizer: str) -> None:
     """And only that record is bad."""
     section = {"field": "m", "action": "$role", "template": "{{ raise_exception('no') if messages[0].bad else 'x' }}"}

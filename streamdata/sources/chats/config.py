@@ -22,6 +22,8 @@ class ChatConfig:
         pad_mode: `right`, or `no_padding` for packing.
         actions: role → train or mask; a role that is not named is masked.
         apply_chat_template_kwargs: variables of the template.
+        append_stop: whether the next role's token ends answers where the template ends them with none, see
+            `ChatEncoder`.
         cache_dir: of the rows, see `Rows`.
         use_shm: read the rows from /dev/shm, see `Rows`.
     """
@@ -32,6 +34,7 @@ class ChatConfig:
     pad_mode: str = "right"
     actions: Mapping[str, str] = field(default_factory=lambda: {"assistant": "train"})
     apply_chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    append_stop: bool = True
     cache_dir: str | None = None
     use_shm: bool = False
 

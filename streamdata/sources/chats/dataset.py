@@ -71,8 +71,13 @@ class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @cached_property
     def _encoder(self) -> ChatEncoder:
         """Made in each process when it is first used."""
-        kwargs = self.config.apply_chat_template_kwargs
-        return ChatEncoder(as_tokenizer(self._tokenizer), actions=self.config.actions, template_kwargs=kwargs)
+        config = self.config
+        return ChatEncoder(
+            as_tokenizer(self._tokenizer),
+            actions=config.actions,
+            template_kwargs=config.apply_chat_template_kwargs,
+            append_stop=config.append_stop,
+        )
 
     @cached_property
     def _pad_token_id(self) -> int:

@@ -48,6 +48,18 @@ def test_unpadded_items_have_their_own_length(tmp_path, tokenizer):
         assert item["attention_mask"].all()
 
 
+@pytest.mark.parametrize(("settings", "stop"), [({}, "<|User|>"), ({"append_stop": False}, "")])
+def test_answers_learn_to_stop_where_the_template_has_no_end(tmp_path, tokenizer, settings, stop):
+    """By the next role's token, unless the config says otherwise."""
+    tokenizer = pickle.loads(pickle.dumps(tokenizer))
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|User|>' if m.role == 'user' else '<|Assistant|>' }}{{ m.content }}{% endfor %}"
+    )
+    path = write(tmp_path / "a.parquet", [{"messages": TURNS}])
+    (item,) = SFTChatDataset(path, tokenizer, {"pad_mode": "no_padding", **settings})
+    assert trained_text(tokenizer, item) == f"a cat{stop}good{stop}"
+
+
 @pytest.mark.parametrize("masks", [(None, 0, None, 1), (0, 0, 0, 1), (None, False, None, None)])
 def test_a_message_has_its_own_loss_mask(tmp_path, tokenizer, masks):
     """It goes before its role's action; the template does not see it, nor Arrow's nulls."""
