@@ -30,9 +30,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch comes first, its CPU build where pip knows one: the CUDA build brings some GB of packages that nothing here needs.
-# scikit-image is wanted for its photographs alone, which are read as files: nothing of what it imports is installed.
+# Of scikit-image only the photographs are wanted, of trl and axolotl the chat templates, all of which are read as files:
+# nothing of what these packages import is installed.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -q -c constraints.txt "torch==$(TORCH)+cpu" || $(PIP) install -q -c constraints.txt "torch==$(TORCH)"
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
-	$(PIP) install -q -c constraints.txt --no-deps scikit-image
+	$(PIP) install -q -c constraints.txt --no-deps scikit-image trl axolotl
 	@touch $@
