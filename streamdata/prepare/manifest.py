@@ -12,7 +12,7 @@ from streamdata.prepare.inputs import Task, input_digest
 from streamdata.text.tokenizer import tokenizer_digest
 
 Json = dict[str, Any]
-VERSION = 1
+VERSION = 2
 _NOT_IN_DIGEST = {"max_bad"}
 """What changes no output: how many bad records are accepted may be raised in the midst of a run."""
 
