@@ -113,6 +113,18 @@ def test_other_entries_that_are_missing(entry):
             make().set_dataloader_states(less)
 
 
+def test_the_entry_of_a_yield_function_over_all_is_missed_in_earlier_states_too():
+    """It is where the function begins again; that of the lane says nothing of it."""
+
+    def joined():
+        return MergedDataset([Numbers("a", 300, 2), Numbers("b", 300)], customized_yield_fn=pairs)
+
+    states = states_after(joined(), 5)
+    less = {key: value for key, value in states.items() if key not in ("cursor/0/0/0/0/", "lane/0/0/0/0")}
+    with pytest.raises(StateError, match="the entry of the top mixture is missing"):
+        joined().set_dataloader_states(less)
+
+
 def test_a_trainer_that_leaves_out_batches_is_found():
     """Where the left out batch drew from a source that the newest ones did not."""
     states, refused = {}, 0
