@@ -45,14 +45,17 @@ def test_a_tie_before_the_first_draw_goes_to_the_first_in_the_recipe(order, cloc
     assert found == pytest.approx([clock * steps["a"] for clock in clocks], rel=1e-12)
 
 
-@pytest.mark.parametrize(("order", "drawn"), [("nab", "na"), ("anb", "an"), ("abn", "an")])
-def test_a_source_that_joins_ties_with_the_lowest(order, drawn):
-    """It starts at the lowest clock, so the recipe says which of the two comes first."""
+@pytest.mark.parametrize(
+    ("before", "order", "drawn"),
+    [(6, "nab", "na"), (6, "anb", "an"), (6, "abn", "an"), (1, "nab", "na"), (1, "anb", "na"), (1, "abn", "na")],
+)
+def test_a_source_that_joins_ties_with_the_lowest(before, order, drawn):
+    """It starts at the lowest clock, and the recipe says which comes first; or lower, at that of one not drawn yet."""
 
     def mixture(names):
         return MergedDataset([Numbers(name, 50) for name in names])
 
     states = {}
-    for sample in islice(iter(mixture("ab")), 6):
+    for sample in islice(iter(mixture("ab")), before):
         states.update(to_state(sample))
     assert names_drawn(resumed(lambda: mixture(order), states), 2) == drawn

@@ -57,6 +57,8 @@ OF_PROCESSES = {"mixing/test_workers.py": ("mixing/control.py", "mixing/merged.p
 QUIET_S = 40
 """A mutant hangs when no test ends for so long."""
 MAX_MEMORY = 6 << 30
+NO_TESTS = 100
+"""The exit code where pytest itself failed."""
 IMPORTED = "ignore:Module already imported"
 """Pytest's warning about plugins that were imported before the tests' process was forked."""
 
@@ -77,10 +79,10 @@ def sources(only: str | None) -> dict[str, str]:
     return {name: path.read_text() for name, path in names.items() if only is None or name.endswith(only)}
 
 
-def suite(path: str) -> list[str]:
-    """The test files for a module, each once, in the order in which they are run."""
+def suite(tree: Path, path: str) -> list[str]:
+    """The test files of a tree for a module, each once, in the order in which they are run."""
     patterns = next(patterns for start, patterns in SUITES.items() if path.startswith(start))
-    tests = ROOT / "tests"
+    tests = tree / "tests"
     found = [file for pattern in patterns for file in sorted(tests.glob(pattern))]
     names = dict.fromkeys(file.relative_to(tests).as_posix() for file in found)
     of_blend = path.startswith("mixing/blend")
@@ -115,17 +117,20 @@ def run_tests(tree: Path, files: list[str]) -> Verdict:
     shutil.rmtree(temporary, ignore_errors=True)
     text, seconds = log.read_text(errors="replace"), time.monotonic() - began
     log.unlink()
-    if status == 0:
+    code = None if status is None else os.waitstatus_to_exitcode(status)
+    if code == pytest.ExitCode.OK:
         return Verdict("survived", "", seconds)
+    assert code not in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED, NO_TESTS), text
     failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    by = failed[0].split(" - ")[0].split("tests/")[-1] if failed else f"status {status}"
-    return Verdict("killed", f"no test ended in {QUIET_S} s" if status is None else by, seconds)
+    by = failed[0].split(" - ")[0].split("tests/")[-1] if failed else f"exit code {code}"
+    return Verdict("killed", f"no test ended in {QUIET_S} s" if code is None else by, seconds)
 
 
 def _become_tests(tree: Path, files: list[str], temporary: Path, log: Path) -> NoReturn:
     """Turn this forked process into pytest, in a session of its own, which knows the copied tree alone."""
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         with log.open("w") as output:
             os.dup2(output.fileno(), 1)
@@ -139,23 +144,24 @@ def _become_tests(tree: Path, files: list[str], temporary: Path, log: Path) -> N
         os._exit(pytest.main(["-x", "-v", "--tb=no", "-p", "no:cacheprovider", "-W", IMPORTED, *files]))
     except BaseException:
         traceback.print_exc()
-    os._exit(100)
+    os._exit(NO_TESTS)
 
 
 def _ended(process: int, log: Path) -> int | None:
     """Wait for the tests; return their status, or None if they hang. Nothing of theirs lives on."""
     size, since, ended, status = 0, time.monotonic(), 0, 0
-    while not ended and time.monotonic() - since < QUIET_S:
-        time.sleep(0.05)
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if (now := log.stat().st_size) != size:
-            size, since = now, time.monotonic()
-    with suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)
-    if ended:
-        return status
-    os.waitpid(process, 0)
-    return None
+    try:
+        while not ended and time.monotonic() - since < QUIET_S:
+            time.sleep(0.05)
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if (now := log.stat().st_size) != size:
+                size, since = now, time.monotonic()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+        if not ended:
+            os.waitpid(process, 0)
+    return status if ended else None
 
 
 def judge(mutant: Mutant, source: str, tree: Path) -> Verdict:
@@ -168,7 +174,7 @@ def judge(mutant: Mutant, source: str, tree: Path) -> Verdict:
     file = tree / "streamdata" / mutant.path
     file.write_text(changed)
     try:
-        return run_tests(tree, suite(mutant.path))
+        return run_tests(tree, suite(tree, mutant.path))
     finally:
         file.write_text(source)
 
@@ -181,6 +187,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--start", type=int, default=0, help="pass over so many of those drawn: a run in steps")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is removed, and the tests end
     modules = sources(options.only)
     every = [mutant for path, source in modules.items() for mutant in mutants_of(path, source)]
     known = {(mutant.path, *mutant.lines(modules[mutant.path])) for mutant in every}
@@ -190,7 +197,7 @@ def main() -> int:
     print(f"{len(chosen)} of {len(every)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copied_tree(Path(folder) / "tree")
-        suites = dict.fromkeys(file for path in sorted({mutant.path for mutant in chosen}) for file in suite(path))
+        suites = dict.fromkeys(file for path in sorted({m.path for m in chosen}) for file in suite(tree, path))
         whole = run_tests(tree, list(suites))
         if whole.word != "survived":
             print(f"without any mutant the tests fail: {whole.why}")

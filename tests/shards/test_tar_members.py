@@ -1,11 +1,14 @@
 """What else lies in archives beside files: directories, pax records; and what makes reading fast."""
 
+import gzip
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from streamdata.errors import ShardError
 from streamdata.shards import tar
+from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
 from tests.shards.conftest import read_all
 
@@ -53,3 +56,27 @@ def test_a_pax_size_has_up_to_19_digits(write_tar, digits):
     else:
         with pytest.raises(ShardError, match="a pax size in decimal digits"):
             TarShards([url])
+
+
+def test_checksums_of_six_digits_are_compared_whole(write_tar):
+    """A header full of bytes beyond ASCII adds up to more than five octal digits can say."""
+    name = "/".join(["日" * 13] * 5)
+    url = write_tar([(f"{name}.jpg", b"x")])
+    assert read(url) == {name: {"jpg": b"x"}}
+    data = bytearray(Path(url).read_bytes())
+    assert data[148] == ord("1")
+    data[148] = ord("0")
+    Path(url).write_bytes(data)
+    with pytest.raises(ShardError, match="expected a header whose checksum field"):
+        TarShards([url])
+
+
+def test_a_compressed_archive_that_ends_within_a_member_names_it(write_tar, members):
+    """Not the header that would follow it."""
+    cut = Path(write_tar(members)).read_bytes()[: 512 + 300]
+    path = Path(write_tar(members, "cut.tar")).with_suffix(".tar.gz")
+    path.write_bytes(gzip.compress(cut))
+    with pytest.raises(
+        ShardError, match=r"offset 512, member 'a/0.jpg': expected 700 bytes .* got 300, where the file"
+    ):
+        list(SequentialTar([str(path)]).stream(0))
