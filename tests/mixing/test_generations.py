@@ -29,3 +29,16 @@ def test_the_worker_whose_turn_it_is_comes_first_after_a_change_of_weights():
         for leg in (1, 2, 3, 4):
             assert taken(resumed(lambda: mixture(4), states), leg, states) == want[:leg]
             del want[:leg]
+
+
+def test_a_pass_of_which_the_states_say_nothing_begins_with_the_first_worker():
+    """As it would without states."""
+
+    def second_pass():
+        dataset = mixture(1)
+        dataset.set_epoch(1)
+        return dataset
+
+    states = {}
+    taken(mixture(1), 5, states)
+    assert taken(resumed(second_pass, states), 8, {}) == taken(second_pass(), 8, {})

@@ -1,5 +1,6 @@
 """Every number of a state is checked before anything is read by it."""
 
+import math
 from itertools import islice
 
 import pytest
@@ -38,5 +39,13 @@ def test_what_is_no_count_is_refused(states, name, value):
 def test_what_is_no_number_of_a_lane_is_refused(states, key, value):
     """Neither the worker that was last nor the topology."""
     (states if key in states else states["generation/0"])[key] = value
+    with pytest.raises(StateError, match="does not come from to_state"):
+        mixture().set_dataloader_states(states)
+
+
+@pytest.mark.parametrize("value", [-0.5, math.inf, math.nan, "1", None])
+def test_what_is_no_clock_is_refused(states, value):
+    """JSON as Python reads it has infinity, at which a source would never be drawn again."""
+    states["cursor/0/0/0/0/a"]["clock"] = value
     with pytest.raises(StateError, match="does not come from to_state"):
         mixture().set_dataloader_states(states)

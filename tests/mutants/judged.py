@@ -1,3 +1,47 @@
 """Mutants that survive, and rightly: for each, by file, line before and line after, why no test kills it."""
 
-JUDGED: dict[tuple[str, str, str], str] = {}
+_ONLY_TIME = "The result is the same; only the time that it takes differs."
+
+JUDGED: dict[tuple[str, str, str], str] = {
+    (
+        "mixing/blend_rule.py",
+        "return scan if num_datasets <= SCANNED else pursue",
+        "return scan if num_datasets > SCANNED else pursue",
+    ): _ONLY_TIME,
+    (
+        "mixing/blend_rule.py",
+        "burst, margin, lowest = max(8, num_datasets // 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit",
+        "burst, margin, lowest = max(8, num_datasets * 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit",
+    ): _ONLY_TIME,
+    (
+        "mixing/blend_rule.py",
+        "near = np.flatnonzero(shares * max(end - late, late) - taken >= floor)",
+        "near = np.flatnonzero(shares * max(end - late, late) + taken >= floor)",
+    ): "More datasets are near than need be, those that count among them. " + _ONLY_TIME,
+    ("mixing/blend_rule.py", "WORTH_COMPILING = 1 << 19", "WORTH_COMPILING = 1 << 20"): _ONLY_TIME,
+    (
+        "mixing/blend_rule.py",
+        "return np.int64 if largest < 1 << 62 else object",
+        "return np.int64 if largest < 2 << 62 else object",
+    ): "What stays below 2**63 fits into int64 too: the bound has a bit to spare.",
+    (
+        "mixing/blendable.py",
+        "if len(ranks) <= _FEW:",
+        "if len(ranks) < _FEW:",
+    ): _ONLY_TIME,
+    (
+        "mixing/clock.py",
+        "return int(permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
+        "return (permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
+    ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
+    (
+        "shards/tar.py",
+        "is_kept = int(wanted[:, 2].sum()) <= _MAX_KEPT_BYTES",
+        "is_kept = int(wanted[:, 2].sum()) < _MAX_KEPT_BYTES",
+    ): "A window of exactly 128 MiB is fetched in another number of pieces; the records are the same.",
+    (
+        "shards/tar.py",
+        "if end > begin:",
+        "if end >= begin:",
+    ): "At the end of a take there is at least one record, and a record has at least a header: never equal.",
+}

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import tar
+from streamdata.shards import tar, tar_index
 from streamdata.shards.sequential import SequentialTar
+from streamdata.shards.storage import LocalShard
 from streamdata.shards.tar import TarShards
+from streamdata.shards.tar_headers import BLOCK
+from streamdata.shards.tar_records import TarRecord
 from tests.shards.conftest import read_all
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -80,3 +83,34 @@ def test_a_compressed_archive_that_ends_within_a_member_names_it(write_tar, memb
         ShardError, match=r"offset 512, member 'a/0.jpg': expected 700 bytes .* got 300, where the file"
     ):
         list(SequentialTar([str(path)]).stream(0))
+
+
+def test_a_read_that_gives_less_is_an_error(write_tar, members, monkeypatch):
+    """Though the shard looks as it did: what lay in memory before is never taken for the record's bytes."""
+    shards = TarShards([write_tar(members)])
+    read_all(shards)
+    read_into = LocalShard.read_into
+    monkeypatch.setattr(LocalShard, "read_into", lambda self, view, offset: read_into(self, view[:-1], offset))
+    with pytest.raises(ShardError, match="bytes"):
+        read_all(shards)
+
+
+def test_all_bytes_of_a_size_in_base_256_count(write_tar):
+    """One that no file can have is damage; its lower half alone would be a size."""
+    url = write_tar([("a.jpg", b"x" * 600)])
+    data = bytearray(Path(url).read_bytes())
+    data[124:136] = b"\x80\x01" + (600).to_bytes(10, "big")
+    data[148:156] = b"%06o\0 " % (sum(data[:148]) + 256 + sum(data[156:512]))
+    Path(url).write_bytes(data)
+    with pytest.raises(ShardError, match=f"expected {2**80 + 600} bytes of the member"):
+        TarShards([url])
+
+
+def test_archives_of_2_tib_are_too_large(monkeypatch):
+    """Their last block's number no longer fits into 32 bits."""
+    sizes = iter([(BLOCK << 32) - BLOCK, BLOCK << 32])
+    monkeypatch.setattr(tar_index, "byte_source", lambda url: None)
+    monkeypatch.setattr(tar_index, "records", lambda *_: iter([TarRecord("a", 0, next(sizes))]))
+    assert tar_index.build_rows("vast.tar").rows["block"].tolist() == [0, 2**32 - 1]
+    with pytest.raises(ShardError, match="expected at most 2 TiB"):
+        tar_index.build_rows("vast.tar")
