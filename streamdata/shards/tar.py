@@ -186,7 +186,7 @@ class TarWindow:
 
 
 def _touching(places: list[list[int]]) -> Iterator[tuple[int, int, int]]:
-    """Shard, offset and size of what can be read at once: records that lie one after the other."""
+    """Shard, offset and size of what can be read at once, of at least one: records that lie one after the other."""
     shard, begin, end = -1, 0, 0
     for next_shard, offset, size, _ in places:
         if next_shard != shard or offset != end:
@@ -194,8 +194,7 @@ def _touching(places: list[list[int]]) -> Iterator[tuple[int, int, int]]:
                 yield shard, begin, end - begin
             shard, begin, end = next_shard, offset, offset
         end += size
-    if end > begin:
-        yield shard, begin, end - begin
+    yield shard, begin, end - begin
 
 
 class _Buffer:

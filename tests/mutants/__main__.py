@@ -190,9 +190,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is removed, and the tests end
     modules = sources(options.only)
     every = [mutant for path, source in modules.items() for mutant in mutants_of(path, source)]
-    known = {(mutant.path, *mutant.lines(modules[mutant.path])) for mutant in every}
-    for path, before, after in (key for key in JUDGED if key[0] in modules and key not in known):
-        print(f"no longer a mutant, remove it from judged.py: {path}: {before}  ->  {after}")
+    found = Counter((mutant.path, *mutant.lines(modules[mutant.path])) for mutant in every)
+    for key in JUDGED:
+        if key[0] in modules and found[key] != 1:
+            print(f"{found[key]} mutants, expected one: mend or remove it in judged.py: {': '.join(key)}")
     chosen = drawn(every, options.seed, options.count)
     print(f"{len(chosen)} of {len(every)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
