@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from numbers import Real
 from typing import Any
 
-from streamdata.mixing.mixture import path_below
+from streamdata.mixing.tree import MixtureSettings, path_below
 from streamdata.sources.shard_source import ShardDataset
 
 
-def check_sources(datasets: Sequence[Any], mixture: type[Any]) -> None:
-    """Check the sources of a mixture; `mixture` is the class of those that have sources themselves.
+def check_sources(datasets: Sequence[Any]) -> None:
+    """Check the sources of a mixture.
 
     Raises:
         ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is no positive
@@ -28,12 +28,12 @@ def check_sources(datasets: Sequence[Any], mixture: type[Any]) -> None:
             )
         names[name] = dataset
         _check_percent(dataset, f"{where}, {name!r}")
-        if not isinstance(dataset, mixture | ShardDataset):
+        if not isinstance(dataset, MixtureSettings | ShardDataset):
             _check_map_style(dataset, f"{where}, {name!r}")
-    _check_once(datasets, mixture)
+    _check_once(datasets)
     for dataset in datasets:
-        if isinstance(dataset, mixture):
-            _check_rounds(dataset, mixture)
+        if isinstance(dataset, MixtureSettings):
+            _check_rounds(dataset)
 
 
 def _recipe_place(dataset: Any) -> str:
@@ -67,10 +67,10 @@ def _check_map_style(dataset: Any, where: str) -> None:
         )
 
 
-def _check_once(datasets: Sequence[Any], mixture: type[Any]) -> None:
+def _check_once(datasets: Sequence[Any]) -> None:
     """The same object twice would be read twice under two names, or share what its functions hold."""
     seen: dict[int, str] = {}
-    for dataset, path in _nodes(datasets, "", mixture):
+    for dataset, path in _nodes(datasets, ""):
         if id(dataset) in seen:
             raise ValueError(
                 f"MergedDataset: {path!r} is the same object as {seen[id(dataset)]!r}\n"
@@ -79,22 +79,22 @@ def _check_once(datasets: Sequence[Any], mixture: type[Any]) -> None:
         seen[id(dataset)] = path
 
 
-def _check_rounds(mixed: Any, mixture: type[Any]) -> None:
+def _check_rounds(mixed: Any) -> None:
     """Below another mixture a finite one begins again, in rounds: its yield function must not straddle two of them."""
-    endless = [path for node, path in _nodes(mixed.datasets, mixed.name, mixture) if getattr(node, "cyclic", False)]
+    endless = [path for node, path in _nodes(mixed.datasets, mixed.name) if getattr(node, "cyclic", False)]
     if not mixed.cyclic and mixed.customized_yield_fn is not None and endless:
         raise ValueError(
             f"MergedDataset: {mixed.name!r} is finite with a customized_yield_fn, but {endless[0]!r} in it is cyclic\n"
             "  What was pulled of that when a round ends could not be had again: make both cyclic, or neither."
         )
     for dataset in mixed.datasets:
-        if isinstance(dataset, mixture):
-            _check_rounds(dataset, mixture)
+        if isinstance(dataset, MixtureSettings):
+            _check_rounds(dataset)
 
 
-def _nodes(datasets: Sequence[Any], path: str, mixture: type[Any]) -> Iterator[tuple[Any, str]]:
+def _nodes(datasets: Sequence[Any], path: str) -> Iterator[tuple[Any, str]]:
     for dataset in datasets:
         below = path_below(path, dataset.name)
         yield dataset, below
-        if isinstance(dataset, mixture):
-            yield from _nodes(dataset.datasets, below, mixture)
+        if isinstance(dataset, MixtureSettings):
+            yield from _nodes(dataset.datasets, below)

@@ -1,7 +1,6 @@
 """The top of every tree: a mixture of sources as a torch dataset."""
 
 import logging
-import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +13,12 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from streamdata.errors import SourceError, StateError
+from streamdata.errors import StateError
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
-from streamdata.mixing.leaf_child import LeafChild
-from streamdata.mixing.mixture import Blend, Child, Mixture, Run, path_below
+from streamdata.mixing.lane_tree import read_mixture
+from streamdata.mixing.mixture import Mixture, Run
+from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.progress import (
     LaneLink,
     Progress,
@@ -34,21 +34,18 @@ from streamdata.progress.fields import CURSOR
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
-from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
-from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
 logger = logging.getLogger("streamdata")
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
-_MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 _MAX_PASS = 2**53
 _LACKING = -1
 """Version of the states in a worker that does not have those that were set."""
 
 
-class MergedDataset(IterableDataset[Sample]):
+class MergedDataset(IterableDataset[Sample], MixtureSettings):
     """One stream out of many sources: mixed by weight, split over ranks and workers, resumable from its samples.
 
     Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it,
@@ -73,9 +70,6 @@ class MergedDataset(IterableDataset[Sample]):
             missing or not a positive number.
     """
 
-    name: str
-    percent: float
-
     def __init__(
         self,
         datasets: Sequence[Any],
@@ -91,7 +85,7 @@ class MergedDataset(IterableDataset[Sample]):
         if stop not in _STOP_RULES:
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
         self.datasets = list(datasets)
-        check_sources(self.datasets, MergedDataset)
+        check_sources(self.datasets)
         if not cyclic and stop == "all_exhausted":
             _check_ends(self.datasets)
         self.cyclic, self.stop, self.seed = cyclic, stop, _checked_seed(seed)
@@ -151,9 +145,10 @@ class MergedDataset(IterableDataset[Sample]):
             StateError: They are of another dataset or seed, lack entries of what was delivered, or are no states.
                 Another topology is found when iteration starts.
         """
-        progress, tree = Progress(states), Tree(self._describe(), self._weights())
+        progress, top = Progress(states), tree_of(self)
+        tree = Tree(top.orders(), top.weights())
         progress.check_nodes(tree.nodes)
-        check_complete(progress, Shape(joins=self._joins(), is_endless=self.cyclic, least=self._least))
+        check_complete(progress, Shape(joins=top.joins(), is_endless=self.cyclic, least=top.least_samples))
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
         self._states, self._from_window = dict(states), reload_from_url_level
@@ -173,17 +168,17 @@ class MergedDataset(IterableDataset[Sample]):
             ValueError: WORLD_SIZE is set without a usable RANK.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
-        progress, tree = Progress(self._states), Tree(self._describe(), self._weights())
-        progress.check_nodes(tree.nodes)
+        progress, top = Progress(self._states), tree_of(self)
+        progress.check_nodes(top.orders())
         lane = self._lane()
         progress.check_lane(lane)
         # A generator behind: which pass it is, and whose turn, is decided when the first sample is asked for, by when
         # all lanes of an iteration that came to its end have said so.
         version = _LACKING if self._lacks_states() else self._version
-        return chain.from_iterable(self._iterate(lane, progress, tree, version, self._from_window))
+        return chain.from_iterable(self._iterate(lane, progress, top, version, self._from_window))
 
     def _iterate(
-        self, lane: Lane, progress: Progress, tree: Tree, version: int, from_window: bool
+        self, lane: Lane, progress: Progress, top: Node, version: int, from_window: bool
     ) -> Iterator[Iterator[Sample]]:
         """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends."""
         if version == _LACKING:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
@@ -191,7 +186,7 @@ class MergedDataset(IterableDataset[Sample]):
                 "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
                 "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
             )
-        sharing = [worker for worker in range(lane.num_workers) if self._has_share(replace(lane, worker=worker))]
+        sharing = [worker for worker in range(lane.num_workers) if top.has_share(replace(lane, worker=worker))]
         epoch_pass, progress = self._pass(lane, progress, version, sharing)
         if sharing and progress.lacks_rank(self._control.epoch_pass, lane.dp_rank):
             raise StateError(
@@ -205,18 +200,19 @@ class MergedDataset(IterableDataset[Sample]):
         if beginning is not None and beginning.was_left and get_worker_info() is None:
             warn_once(beginning)
         note_batches = partial(self._control.note_batches, version, lane.worker)
+        tree = Tree(top.orders(), top.weights())
         run = Run(
             lane=lane,
             progress=progress,
             generation=progress.generation(tree),
             epoch_pass=epoch_pass,
             tree=tree,
-            header=header(tree, lane, self._anomalies()),
+            header=header(tree, lane, top.anomalies()),
             from_window=from_window,
             link=LaneLink(progress.batches_before(lane, epoch_pass), beginning, note_batches),
         )
-        top = self._mixture(run, "", (self.seed,), parent_endless=False)
-        samples = top.draw(0) if self.customized_yield_fn is None else self._yielded(run, top)
+        mixture = read_mixture(run, top)
+        samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
         note_end = partial(self._control.end, version, lane, epoch_pass, sharing)
         yield samples if self.cyclic else _with_end(samples, note_end)
 
@@ -284,118 +280,6 @@ class MergedDataset(IterableDataset[Sample]):
         """Whether this is a worker that lives on, and has the states that were set when it was made, not the newest."""
         is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
         return not is_first and get_worker_info() is not None and self._version != self._control.version
-
-    def _has_share(self, lane: Lane) -> bool:
-        """Whether the lane has a share of any source in its first round."""
-        return self.cyclic or any(
-            dataset._has_share(lane)  # noqa: SLF001 (the same class)
-            if isinstance(dataset, MergedDataset)
-            else self._source(dataset, dataset.name).num_blocks > lane.index
-            for dataset in self.datasets
-        )
-
-    def _least(self, lane: Lane) -> float:
-        """How many samples the lane gets at the least: a block has a record, and a function gives something."""
-        if self.cyclic:
-            return math.inf
-        counts: list[float] = []
-        for dataset in self.datasets:
-            if isinstance(dataset, MergedDataset):
-                counts.append(dataset._least(lane))  # noqa: SLF001 (the same class)
-            else:
-                blocks = len(range(lane.index, self._source(dataset, dataset.name).num_blocks, lane.count))
-                is_plain = not any(getattr(dataset, name, None) for name in _MAY_LEAVE_OUT)
-                counts.append(blocks if is_plain else min(blocks, 1))
-        shares = [count for count in counts if count]
-        least = min(shares, default=0) if self.stop == "first_exhausted" else sum(shares)
-        return least if self.customized_yield_fn is None else min(least, 1)
-
-    def _joins(self, path: str = "") -> dict[str, bool]:
-        """Whether each mixture of the tree has a yield function, by path."""
-        joins = {path: self.customized_yield_fn is not None}
-        for dataset in self.datasets:
-            if isinstance(dataset, MergedDataset):
-                joins.update(dataset._joins(path_below(path, dataset.name)))  # noqa: SLF001 (the same class)
-        return joins
-
-    def _describe(self, path: str = "") -> dict[str, str]:
-        """What determines the order of each node of the tree, by path."""
-        joins = self.customized_yield_fn is not None
-        own = f"mixture, seed {self.seed}, cyclic {self.cyclic}, stop {self.stop}, yield function {joins}"
-        nodes = {path: own}
-        for dataset in self.datasets:
-            below = path_below(path, dataset.name)
-            if isinstance(dataset, MergedDataset):
-                nodes.update(dataset._describe(below))  # noqa: SLF001 (the same class)
-            else:
-                nodes[below] = self._source(dataset, below).describe(self._shuffles(dataset))
-        return nodes
-
-    def _weights(self, path: str = "") -> dict[str, float]:
-        """The weight of each node below the top in its parent, by path."""
-        weights = {}
-        for dataset in self.datasets:
-            below = path_below(path, dataset.name)
-            weights[below] = float(dataset.percent)
-            if isinstance(dataset, MergedDataset):
-                weights.update(dataset._weights(below))  # noqa: SLF001 (the same class)
-        return weights
-
-    def _anomalies(self, path: str = "") -> dict[str, dict[str, int]]:
-        """What the sources have in their shards that is no record, or less than one, by path."""
-        found = {}
-        for dataset in self.datasets:
-            below = path_below(path, dataset.name)
-            if isinstance(dataset, MergedDataset):
-                found.update(dataset._anomalies(below))  # noqa: SLF001 (the same class)
-            elif anomalies := self._source(dataset, below).anomalies():
-                found[below] = anomalies
-        return found
-
-    def _source(self, dataset: Any, path: str) -> Source:
-        source: Source = dataset.source if isinstance(dataset, ShardDataset) else MapStyleSource(dataset)
-        if not source.num_blocks:
-            raise SourceError(
-                f"source {path!r}: expected at least one record, got an empty source\n  Remove it, or give it records."
-            )
-        return source
-
-    def _shuffles(self, dataset: Any) -> bool:
-        streaming = isinstance(dataset, ShardDataset)
-        return self.shuffle_streaming_subsets if streaming else self.shuffle_unstreaming_subsets
-
-    def _max_bad(self, path: str) -> int:
-        most = int(getattr(self, "max_bad", 0))
-        if most and self.customized_yield_fn is None:
-            raise ValueError(
-                f"source {path or 'the top'!r}: max_bad={most} of a mixture is for its customized_yield_fn, got none\n"
-                "  Give max_bad to the sources that it is meant for."
-            )
-        return most
-
-    def _mixture(self, run: Run, path: str, seeds: tuple[object, ...], parent_endless: bool) -> Mixture:
-        endless = self.cyclic
-        blend = Blend(
-            names=[dataset.name for dataset in self.datasets],
-            weights=[float(dataset.percent) for dataset in self.datasets],
-            seeds=seeds,
-            cyclic=self.cyclic,
-            stop_at_first=self.stop == "first_exhausted",
-            yield_fn=self.customized_yield_fn,
-            max_bad=self._max_bad(path),
-            cost=self.cost,
-        )
-        children: list[Child] = []
-        for dataset in self.datasets:
-            below = path_below(path, dataset.name)
-            if isinstance(dataset, MergedDataset):
-                inner_seeds = (*seeds, dataset.name, dataset.seed)
-                children.append(dataset._mixture(run, below, inner_seeds, endless))  # noqa: SLF001 (the same class)
-            else:
-                order_seeds = (*seeds, dataset.name, run.epoch_pass)
-                source, shuffle = self._source(dataset, below), self._shuffles(dataset)
-                children.append(LeafChild(run, below, dataset, source, order_seeds, shuffle, endless))
-        return Mixture(run, path, blend, children, parent_endless)
 
 
 def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:

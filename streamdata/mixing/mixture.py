@@ -285,11 +285,6 @@ class Mixture:
         return NodeKey(run.header, run.generation, run.epoch_pass, lane.dp_rank, lane.worker, path, round_, run.link)
 
 
-def path_below(path: str, name: str) -> str:
-    """The path of names of a source of the mixture at `path`."""
-    return f"{path}.{name}" if path else name
-
-
 def _entries(sample: Sample) -> dict[str, Entry]:
     entries: tuple[Entry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
     return {entry[0].path: entry for entry in entries}
