@@ -163,7 +163,7 @@ def test_batches_that_are_kept_cost_no_file_descriptor() -> None:
     held = [next(batches)]
     before = open_files()
     held += [next(batches) for _ in range(5)]
-    assert open_files() == before
+    assert open_files() <= before  # fewer where the garbage of other tests went
 
 
 def test_unpicklable_value_is_an_error_that_names_sample_and_key() -> None:
