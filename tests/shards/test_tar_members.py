@@ -114,3 +114,14 @@ def test_archives_of_2_tib_are_too_large(monkeypatch):
     assert tar_index.build_rows("vast.tar").rows["block"].tolist() == [0, 2**32 - 1]
     with pytest.raises(ShardError, match="expected at most 2 TiB"):
         tar_index.build_rows("vast.tar")
+
+
+@pytest.mark.parametrize("blank", [b"\0", b" "])
+def test_a_size_that_is_left_blank_is_none(write_tar, blank):
+    """As some writers leave it for empty files."""
+    url = write_tar([("a.jpg", b""), ("b.jpg", b"x")])
+    data = bytearray(Path(url).read_bytes())
+    data[124:136] = blank * 12
+    data[148:156] = b"%06o\0 " % (sum(data[:148]) + 256 + sum(data[156:512]))
+    Path(url).write_bytes(data)
+    assert read(url) == {"a": {"jpg": b""}, "b": {"jpg": b"x"}}
