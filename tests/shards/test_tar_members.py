@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import tar, tar_index
+from streamdata.shards import tar, tar_index, tar_records
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.storage import LocalShard
 from streamdata.shards.tar import TarShards
@@ -29,10 +29,11 @@ def read(url):
 @pytest.mark.parametrize("tar_format", FORMATS.values(), ids=FORMATS)
 def test_short_names_take_the_fast_way(write_tar, monkeypatch, tar_format):
     """Records of several members with plain headers are read without the reader of all formats."""
-    members = [("a.jpg", b"1" * 700), ("a.txt", b"2"), ("b.jpg", b""), ("b.txt", b"4" * 512)]
+    longest = "f" * 24
+    members = [("a.jpg", b"1" * 700), ("a.txt", b"2"), ("b.jpg", b""), (f"b.{longest}", b"4" * 512)]
     url = write_tar(members, tar_format=tar_format)
     monkeypatch.setattr(tar, "records", None)
-    assert read(url) == {"a": {"jpg": b"1" * 700, "txt": b"2"}, "b": {"jpg": b"", "txt": b"4" * 512}}
+    assert read(url) == {"a": {"jpg": b"1" * 700, "txt": b"2"}, "b": {"jpg": b"", longest: b"4" * 512}}
 
 
 def test_directories_are_no_skipped_members(tmp_path):
@@ -125,3 +126,9 @@ def test_a_size_that_is_left_blank_is_none(write_tar, blank):
     data[148:156] = b"%06o\0 " % (sum(data[:148]) + 256 + sum(data[156:512]))
     Path(url).write_bytes(data)
     assert read(url) == {"a": {"jpg": b""}, "b": {"jpg": b"x"}}
+
+
+def test_an_index_is_made_of_headers_alone(write_tar, members, monkeypatch):
+    """The members' bytes are not read for it."""
+    monkeypatch.setattr(tar_records, "data_of", None)
+    assert len(tar_index.build_rows(write_tar(members)).rows) == 4
