@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -187,6 +188,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--start", type=int, default=0, help="pass over so many of those drawn: a run in steps")
     options = parser.parse_args()
+    warnings.simplefilter("ignore", SyntaxWarning)  # of mutants that are compiled here to see whether they can be
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is removed, and the tests end
     modules = sources(options.only)
     every = [mutant for path, source in modules.items() for mutant in mutants_of(path, source)]

@@ -36,11 +36,6 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
     ("mixing/blend_index.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
-        "mixing/control.py",
-        "return memoryview(self._memory.numpy())[_VERSION : _VERSION + 1]  # type: ignore[arg-type]",
-        "return (self._memory.numpy())[_VERSION : _VERSION + 1]  # type: ignore[arg-type]",
-    ): "An array of one number is a view of the same memory, which costs more to look at. " + _ONLY_TIME,
-    (
         "shards/tar.py",
         "is_kept = int(wanted[:, 2].sum()) <= _MAX_KEPT_BYTES",
         "is_kept = int(wanted[:, 2].sum()) < _MAX_KEPT_BYTES",
