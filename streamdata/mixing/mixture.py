@@ -208,7 +208,8 @@ class Mixture:
             never = [math.inf] * len(clocks)
             lowest = self._lowest_before(blended, since, never, round_)
             for i, standing in enumerate(self._standings):
-                if since[i] < blended and lowest < math.inf and (standing is None or standing.generation < blended):
+                was_there = since[i] < blended or stood[i] is not None  # a source that returns has a clock of before
+                if was_there and lowest < math.inf and (standing is None or standing.generation < blended):
                     # As if it had always had its weight: one that was rarer would wait for its old step, one that was
                     # not drawn yet could be far behind. Reckoned from before the change, so that each resume agrees.
                     clock = clocks[i] if clocks[i] >= lowest else lowest + starts[i]

@@ -63,3 +63,24 @@ def test_a_source_that_becomes_common_is_drawn_at_once_within_a_mixture_too(is_i
     drawn(mixture(0.001), 700, states)
     after = names(drawn(resumed(lambda: mixture(1), states), 100, {}))
     assert 46 <= sum(name.endswith("b") for name in after) <= 54
+
+
+def test_a_source_that_returns_as_a_common_one_is_drawn_at_once():
+    """It left while it was rare, with a clock that was far ahead; each resume agrees."""
+
+    def mixture(**weights):
+        return MergedDataset([Numbers(name, 40, weight) for name, weight in weights.items()])
+
+    states = {}
+    drawn(resumed(lambda: mixture(a=1, b=1, c=0.001), states), 2000, states)
+    drawn(resumed(lambda: mixture(a=1, b=1), states), 30, states)
+
+    def again():
+        return mixture(a=1, b=1, c=1)
+
+    whole = drawn(resumed(again, states), 300, {})
+    assert 96 <= names(whole).count("c") <= 104
+    got = []
+    while len(got) < 300:
+        got += drawn(resumed(again, states), 7, states)
+    assert got[:300] == whole
