@@ -3,8 +3,8 @@
 Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes per row, size and version of the shard
 and of its sidecar, number of records, how much was passed over and where first, how much is noteworthy otherwise, CRC32
 of the header so far), one row per record and one more that tells where the last record ends, then the CRCs. The header
-and the rows are checked whenever they are read, the rows not before they are used, so that opening costs the same for
-10^3 and for 10^9 records.
+is checked whenever it is read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9
+records.
 """
 
 import os
@@ -109,6 +109,7 @@ class IndexFile:
         self.header = _decode(self._file.read(HEADER_BYTES, 0), self._file.size)
         if self.header.row_bytes != dtype.itemsize:
             raise IndexDamageError(f"its rows have {self.header.row_bytes} bytes, expected {dtype.itemsize}")
+        self._checked = bytearray(_chunks(self.header.num_records))
 
     def runs(self, runs: Sequence[tuple[int, int]]) -> list[bytes]:
         """The rows of each run (first, count), and the row after them (which tells where the last record ends).
@@ -116,28 +117,29 @@ class IndexFile:
         Raises:
             IndexDamageError: A row is not as it was published.
         """
-        chunks: dict[int, bytes] = {}
-        return [self._run(first, count, chunks) for first, count in runs]
+        return [self._run(first, count) for first, count in runs]
 
-    def _run(self, first: int, count: int, chunks: dict[int, bytes]) -> bytes:
-        """One run; `chunks` are those read so far."""
-        last = first + count
+    def _run(self, first: int, count: int) -> bytes:
+        last, row_bytes = first + count, self.header.row_bytes
         if last > self.header.num_records:
             raise IndexDamageError(f"it has {self.header.num_records} records, expected {last} or more")
         chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
-        for number in range(chunk, stop):
-            if number not in chunks:
-                chunks[number] = self._chunk(number)
-        rows = chunks[chunk] if stop == chunk + 1 else b"".join(map(chunks.__getitem__, range(chunk, stop)))
-        begin, row_bytes = first - chunk * CHUNK_ROWS, self.header.row_bytes
-        return rows[begin * row_bytes : (begin + count + 1) * row_bytes]
+        while (chunk := self._checked.find(0, chunk, stop)) >= 0:
+            self._check(chunk)
+        return self._read((count + 1) * row_bytes, HEADER_BYTES + first * row_bytes)
 
-    def _chunk(self, number: int) -> bytes:
-        """The rows that share a CRC32; the last chunk may have fewer."""
-        first, row_bytes = number * CHUNK_ROWS, self.header.row_bytes
-        num_rows = self.header.num_records + 1
-        rows = self._file.read(min(CHUNK_ROWS, num_rows - first) * row_bytes, HEADER_BYTES + first * row_bytes)
-        crc = self._file.read(_CRC.size, HEADER_BYTES + num_rows * row_bytes + number * _CRC.size)
+    def _check(self, chunk: int) -> None:
+        """Compare the rows that share a CRC32, the last of them fewer, when one of them is first used."""
+        first, num_rows = chunk * CHUNK_ROWS, self.header.num_records + 1
+        row_bytes = self.header.row_bytes
+        rows = self._read(min(CHUNK_ROWS, num_rows - first) * row_bytes, HEADER_BYTES + first * row_bytes)
+        crc = self._read(_CRC.size, HEADER_BYTES + num_rows * row_bytes + chunk * _CRC.size)
         if crc != _CRC.pack(zlib.crc32(rows)):
             raise IndexDamageError(f"rows from {first} on do not match their CRC32")
-        return rows
+        self._checked[chunk] = 1
+
+    def _read(self, size: int, offset: int) -> bytes:
+        data = self._file.read(size, offset)
+        if len(data) < size:
+            raise IndexDamageError(f"it has {offset + len(data)} bytes, expected {offset + size} or more")
+        return data

@@ -170,7 +170,7 @@ def test_an_index_cut_short_under_a_reader_is_built_again(kind, size, write_tar,
     command = [sys.executable, "-c", READ_A_CUT_INDEX, url, str(size), *map(str, indexes(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1999\n"), done.stderr
-    assert done.stderr.count("do not match their CRC32; it is built again") == len(indexes(tmp_path))
+    assert done.stderr.count("; it is built again") == len(indexes(tmp_path))
 
 
 def test_an_index_that_lies_is_an_error(write_jsonl, tmp_path):
