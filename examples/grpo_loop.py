@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, instantiate_from_yaml, mixed_collate, to_state
-from streamdata.sources.prompts import collate_fn
+from streamdata.sources.prompts import prompt_collate
 
 RECIPE = Path(__file__).parents[1] / "configs" / "prompts.yaml"
 COPIES, BATCH_SIZE = 4, 6  # so that groups do not end with batches
@@ -61,7 +61,7 @@ class Trainer:
         """Answer a batch of prompts; what is not a prompt, such as text for another loss, was left out."""
         if not prompts:
             return []
-        batch = collate_fn(prompts)
+        batch = prompt_collate(prompts)
         assert batch["input_ids"].shape == batch["attention_mask"].shape  # what a policy is given
         done = []
         for uid, worker, prompt in zip(batch["uid"], batch["__workerid__"], prompts, strict=True):

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from streamdata.sources.chats import PreferenceDataset, SFTChatDataset
     from streamdata.sources.image_jsonl import ImageJsonlDataset
     from streamdata.sources.jsonl import JsonlIterableDataset
+    from streamdata.sources.named import named
     from streamdata.sources.process_image import ImageJsonlProcessFnBuilder, ImageTextPairProcessFnBuilder
     from streamdata.sources.process_text import TextJsonlProcessFnBuilder
-    from streamdata.sources.prompts import RLHFDataset, collate_fn
+    from streamdata.sources.prompts import RLHFDataset, collate_fn, prompt_collate
     from streamdata.sources.randomness import record_rng
     from streamdata.sources.webdataset import MetaDistributedWebDataset
     from streamdata.stores.base_dataset import BaseDataset
@@ -90,8 +91,10 @@ _MODULES = {
     "make_blendable_dataset": "mixing.blendable",
     "merge_states": "progress.merge",
     "mixed_collate": "delivery.collate",
+    "named": "sources.named",
     "pad_sequence_to_length": "text",
     "postprocess_data": "text",
+    "prompt_collate": "sources.prompts",
     "record_rng": "sources.randomness",
     "to_state": "progress.to_state",
 }
@@ -140,14 +143,18 @@ __all__ = [
     "make_blendable_dataset",
     "merge_states",
     "mixed_collate",
+    "named",
     "pad_sequence_to_length",
     "postprocess_data",
+    "prompt_collate",
     "record_rng",
     "to_state",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("torch-streamdata")
     if name not in _MODULES:
         raise AttributeError(f"module 'streamdata' has no attribute {name!r}")
     return getattr(import_module(f"streamdata.{_MODULES[name]}"), name)

@@ -40,10 +40,11 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.TextJsonlProcessFnBuilder": (),
     # what a DataLoader is given beside the dataset
     "streamdata.ResumableDistributedSampler": (),
-    "streamdata.collate_fn": (),
+    "streamdata.collate_fn": (),  # the former name of the collate of prompts
     "streamdata.dpo_collate": (),
     "streamdata.grpo_collate": (),
     "streamdata.mixed_collate": (),
+    "streamdata.prompt_collate": (),
 }
 """The targets, and the attributes that a recipe may set on what each builds."""
 

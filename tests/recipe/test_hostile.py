@@ -32,7 +32,16 @@ def test_no_hostile_parameter_runs_or_writes_anything(outcome: dict) -> None:
 
 def test_the_same_targets_build_with_sound_parameters(outcome: dict) -> None:
     """So that the hostile ones were refused for what they are."""
-    functions = {"collate_fn", "dpo_collate", "grpo_collate", "mixed_collate", "H5Store", "MegatronStore", "MmapStore"}
+    functions = {
+        "collate_fn",
+        "prompt_collate",
+        "dpo_collate",
+        "grpo_collate",
+        "mixed_collate",
+        "H5Store",
+        "MegatronStore",
+        "MmapStore",
+    }
     assert set(TARGETS) - set(outcome["sound"]) == {f"streamdata.{name}" for name in functions}
     assert set(outcome["sound"].values()) == {"built"}
 

@@ -5,7 +5,7 @@
 3. messages → `PromptReader.encode` → token ids, media expanded
 4. lengths → `choose_rows` → the rows that stay
 5. ids → `fit`, `RopeRule.positions` → tensors of one length (`RLHFDataset`)
-6. items → `collate_fn` → batches
+6. items → `prompt_collate` → batches
 
 What needs torch is imported when it is first used: processes that only measure begin in half the time without it.
 """
@@ -17,12 +17,12 @@ from streamdata.sources.prompts.config import PromptConfig
 from streamdata.sources.prompts.rows import Rows
 
 if TYPE_CHECKING:
-    from streamdata.sources.prompts.collate import collate_fn
+    from streamdata.sources.prompts.collate import collate_fn, prompt_collate
     from streamdata.sources.prompts.dataset import RLHFDataset
 
-_MODULES = {"RLHFDataset": "dataset", "collate_fn": "collate"}
+_MODULES = {"RLHFDataset": "dataset", "collate_fn": "collate", "prompt_collate": "collate"}
 
-__all__ = ["PromptConfig", "RLHFDataset", "Rows", "collate_fn"]
+__all__ = ["PromptConfig", "RLHFDataset", "Rows", "collate_fn", "prompt_collate"]
 
 
 def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 
-def collate_fn(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def prompt_collate(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Make one dict of a batch: tensors of one shape and dtype are stacked, all else becomes an object array.
 
     Args:
@@ -21,7 +21,7 @@ def collate_fn(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, Any] |
         ValueError: The batch is empty, or a sample lacks a key that another has and `fill` does not name.
     """
     if not data_list:
-        raise ValueError("collate_fn: expected at least one sample, got none\n  Drop empty batches.")
+        raise ValueError("prompt_collate: expected at least one sample, got none\n  Drop empty batches.")
     fill = fill or {}
     keys = list(dict.fromkeys(key for sample in data_list for key in sample))
     return {key: _column([_value(sample, key, fill, at) for at, sample in enumerate(data_list)]) for key in keys}
@@ -32,7 +32,7 @@ def _value(sample: Mapping[str, Any], key: str, fill: Mapping[str, Any], number:
         return sample[key]
     if key not in fill:
         raise ValueError(
-            f"collate_fn: expected the key {key!r} in every sample, got sample {number} without it; it has "
+            f"prompt_collate: expected the key {key!r} in every sample, got sample {number} without it; it has "
             f"{sorted(sample)}\n  Give such rows the column, or say what they have instead: fill={{{key!r}: …}}."
         )
     return fill[key]
@@ -47,3 +47,7 @@ def _column(values: list[Any]) -> Any:
     for number, value in enumerate(values):  # not at once: numpy would make a matrix of lists of one length
         column[number] = value
     return column
+
+
+collate_fn = prompt_collate
+"""The name that earlier versions had for it."""

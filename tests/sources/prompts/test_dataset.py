@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from streamdata.errors import StateError
-from streamdata.sources.prompts import RLHFDataset, collate_fn, rows
+from streamdata.sources.prompts import RLHFDataset, prompt_collate, rows
 from streamdata.text.truncation import compute_position_id_with_mask, postprocess_data
 from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.sources.tiny_processors import tiny_llava, tiny_llava_model, tiny_qwen2_vl_model, tiny_tokenizer
@@ -118,7 +118,7 @@ def test_a_model_like_llava_takes_the_batch(llava, tmp_path):
     """A row of text beside rows of images."""
     rows = [{"prompt": user("<image>" * number + "What?"), "images": [image(1)] * number} for number in range(3)]
     dataset = build(write(tmp_path / "a.parquet", rows, images=IMAGES), llava)
-    batch = collate_fn([dataset[number] for number in range(3)])
+    batch = prompt_collate([dataset[number] for number in range(3)])
     pixels = torch.cat([one["pixel_values"] for one in batch["multi_modal_inputs"] if one])
     names = ("input_ids", "attention_mask", "position_ids")
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_raw_ids_have_one_placeholder_for_an_image(qwen, tmp_path):
 def test_a_model_takes_the_batch_and_agrees_on_positions(qwen, tmp_path):
     """Images, videos and text in one batch, padded on the left; 1 at padding."""
     dataset = build(mixed(tmp_path / "a.parquet"), qwen)
-    batch = collate_fn([dataset[number] for number in range(4)])
+    batch = prompt_collate([dataset[number] for number in range(4)])
     made = [inputs for inputs in batch["multi_modal_inputs"] if inputs]
     inputs = {key: torch.cat([one[key] for one in made if key in one]) for key in {key for one in made for key in one}}
     model, ids, mask = tiny_qwen2_vl_model(qwen), batch["input_ids"], batch["attention_mask"]
@@ -386,8 +386,8 @@ def test_it_works_in_workers_of_every_start_method(method, qwen, tmp_path):
     """What they send is what there is."""
     dataset = build(mixed(tmp_path / "a.parquet"), qwen)
     options = {"num_workers": 2, "multiprocessing_context": method, "batch_size": 2}
-    batches = list(DataLoader(dataset, collate_fn=collate_fn, **options))
-    assert unpacked(batches) == unpacked([collate_fn([dataset[n], dataset[n + 1]]) for n in (0, 2)])
+    batches = list(DataLoader(dataset, collate_fn=prompt_collate, **options))
+    assert unpacked(batches) == unpacked([prompt_collate([dataset[n], dataset[n + 1]]) for n in (0, 2)])
 
 
 def test_it_pickles_whole_and_small(tokenizer, tmp_path):

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, instantiate_from_yaml, mixed_collate, to_state
 from streamdata.delivery.sampler import ResumableDistributedSampler
-from streamdata.sources.prompts import RLHFDataset, collate_fn
+from streamdata.sources.prompts import RLHFDataset, prompt_collate
 from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.streams import Numbers, assert_exact_resume, loaded, plain, resumed
 
@@ -88,7 +88,7 @@ def test_the_sampler_resumes_exactly(tokenizer, tmp_path):
     dataset = RLHFDataset(sums(tmp_path / "a.parquet", 12), tokenizer, {"max_prompt_length": 64})
 
     def batches(sampler):
-        loader = DataLoader(dataset, batch_size=3, sampler=sampler, collate_fn=collate_fn)
+        loader = DataLoader(dataset, batch_size=3, sampler=sampler, collate_fn=prompt_collate)
         return [plain({key: list(column) for key, column in batch.items()}) for batch in loader]
 
     whole = batches(ResumableDistributedSampler(dataset, num_replicas=1, rank=0))

@@ -1,0 +1,37 @@
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import streamdata
+from streamdata import MergedDataset, named
+
+
+def test_a_dataset_of_another_library_becomes_a_source():
+    """It is the same object, with what a recipe would set."""
+    numbers = TensorDataset(torch.arange(6))
+    source = named(numbers, name="numbers", percent=0.5, single_process_fn=lambda record: {"n": int(record["data"][0])})
+    assert source is numbers
+    assert sorted(sample["n"] for sample in MergedDataset([source], cyclic=False)) == list(range(6))
+
+
+@pytest.mark.parametrize("dataset", [list("abc"), range(3), "abc"])
+def test_what_takes_no_attributes_is_wrapped(dataset):
+    """A list, a range, a text."""
+    samples = MergedDataset([named(dataset, name="plain", percent=1)], cyclic=False)
+    assert sorted(sample["data"] for sample in samples) == sorted(dataset)
+
+
+def test_a_misspelt_attribute_is_an_error():
+    """It would be set, and passed over."""
+    with pytest.raises(ValueError, match=r"expected attributes out of single_process_fn, .*, got max_badd"):
+        named([1], name="a", percent=1, max_badd=3)
+
+
+def test_the_version_is_that_of_the_distribution():
+    """Without importing anything."""
+    assert streamdata.__version__.split(".")[0].isdigit()
+
+
+def test_the_collate_of_prompts_goes_by_both_names():
+    """The old one stays."""
+    assert streamdata.collate_fn is streamdata.prompt_collate
