@@ -206,7 +206,8 @@ class _Packer(pickle.Pickler):
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
+        if not is_plain or tensor.device.type != "cpu":
             return NotImplemented
         if tensor.requires_grad and not tensor.is_leaf:
             raise ValueError(

@@ -245,6 +245,13 @@ def test_gradients_cross_for_leaves_only() -> None:
     assert any("key 'value'" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_take_their_usual_way() -> None:
+    """Those with rows of their own length call their layout strided, and are not."""
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.zeros(2)])
+    assert [row.tolist() for row in cross(nested).unbind()] == [[1], [0, 0]]
+
+
 def test_other_kinds_take_their_usual_way() -> None:
     """Sparse tensors, parameters, object arrays and plain objects are pickled as they define."""
     assert torch.equal(cross(torch.eye(2).to_sparse()).to_dense(), torch.eye(2))
