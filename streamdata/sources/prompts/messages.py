@@ -10,7 +10,7 @@ from streamdata.sources.prompts.stored_rows import Row
 Message = dict[str, Any]
 _PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
-_MEDIA_COLUMNS: Final = ("images", "videos", "audios")
+_MEDIA_KEY = re.compile("(image|video|audio)s?")
 _MEDIUM = re.compile("(input_)?(image|video|audio)(_url)?")
 _OWN_KEYS: Final = {"image": ("image", "url", "path", "bytes"), "video": ("video", "url", "path")}
 
@@ -81,9 +81,10 @@ def messages_of(row: Row, key: str, who: str) -> list[Message]:
 
 
 def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
-    """What a conversation has that is no text: columns of media that hold some, and types of its messages' parts."""
-    columns = [key for key in _MEDIA_COLUMNS if _is_given(row.get(key))]
-    return columns + [kind for part in _parts(messages) if (kind := _medium_type(part))]
+    """What a conversation has that is no text: columns, and keys of messages, with media, and types of their parts."""
+    holders = (row, *messages)
+    keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and _is_given(holder[key])]
+    return keys + [kind for part in _parts(messages) if (kind := _medium_type(part))]
 
 
 def is_empty(row: Row, prompt_key: str) -> bool:

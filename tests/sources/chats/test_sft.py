@@ -249,6 +249,8 @@ MEDIA = [
     {"images": ["a.png"]},
     {"images": [{"bytes": b"x", "path": None}]},
     {"videos": [["a.png"]]},
+    {"image": "a.png"},
+    {"messages": [user("x") | {"images": ["a.png"]}]},
     {"messages": [user([{"type": "image", "text": None}])]},
     {"messages": [user([{"type": "input_audio", "input_audio": "x"}])]},
     {"messages": [user([{"type": None, "image": "a.png"}])]},
