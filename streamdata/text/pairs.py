@@ -25,11 +25,14 @@ def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) ->
         messages: the conversation, or the end of it.
 
     Raises:
-        ValueError: it is a text, and no user of the conversation begins with it.
+        ValueError: it is a text, and no user of the conversation begins with it; or messages, of which the conversation
+            begins with the last one, but not with all.
     """
     if not isinstance(prompt, str):
-        begins = _all_said(messages[: len(prompt)]) == _all_said(prompt)
-        return [*(() if begins else prompt), *messages]
+        if _all_said(messages[: len(prompt)]) == _all_said(prompt):
+            return list(messages)
+        _check_not_repeated(prompt, messages)
+        return [*prompt, *messages]
     asked = next((_text(message) for message in messages if message.get("role") == "user"), None)
     if asked is None or asked.strip() != prompt.strip():
         raise ValueError(
@@ -37,6 +40,17 @@ def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) ->
             "  Store the prompt as messages, or name no field of prompts (prompt_key: null in a dataset)."
         )
     return list(messages)
+
+
+def _check_not_repeated(prompt: Sequence[Message], messages: Sequence[Message]) -> None:
+    """Refuse a conversation in which the prompt's last message would stand twice before the first answer."""
+    asked = takewhile(lambda message: message.get("role") != "assistant", messages)
+    if prompt and any(_gist(message) == _gist(prompt[-1]) for message in asked):
+        raise ValueError(
+            f"prompt: expected the conversation to begin with all of it or to answer it, got its last message again, "
+            f"{_text(prompt[-1])!r}\n  Store whole conversations, and name no field of prompts (prompt_key: null in a "
+            "dataset), or leave the prompt out of them."
+        )
 
 
 def mask_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> tuple[list[Message], list[Message]]:
@@ -55,6 +69,10 @@ def _all_said(messages: Sequence[Message]) -> list[Message]:
     return [
         {key: value for key, value in message.items() if value is not None and key != TRAIN_KEY} for message in messages
     ]
+
+
+def _gist(message: Message) -> tuple[object, str]:
+    return message.get("role"), _text(message).strip()
 
 
 def _text(message: Message) -> str:

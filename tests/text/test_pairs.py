@@ -31,6 +31,20 @@ def test_a_text_that_no_user_begins_with_is_no_prompt(messages):
         with_prompt("else", messages)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "messages"),
+    [
+        ([ASK], [BAD, ASK, GOOD]),
+        ([BAD, ASK], [ASK, GOOD]),
+        ([ASK], [ASK | {"content": [{"type": "text", "text": "q "}]}, GOOD]),
+    ],
+)
+def test_a_question_is_not_asked_twice(prompt, messages):
+    """Where the conversation has it already, but not all of the prompt as its beginning."""
+    with pytest.raises(ValueError, match="got its last message again, 'q'"):
+        with_prompt(prompt, messages)
+
+
 def test_what_a_pair_shares_is_not_trained():
     """Whatever the messages themselves say of it; nulls make no difference, and nothing given is changed."""
     chosen, rejected = [ASK, GOOD | {"train": True}, GOOD], [ASK | {"name": None}, GOOD, BAD, GOOD]
