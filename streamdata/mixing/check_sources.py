@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from streamdata.mixing.tree import MixtureSettings, path_below
@@ -14,7 +14,7 @@ def check_sources(datasets: Sequence[Any]) -> None:
 
     Raises:
         ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is no positive
-            number, or something that is no source.
+            number, a `max_bad` that counts nothing, a function that is none, or something that is no source.
     """
     if not datasets:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
@@ -28,6 +28,8 @@ def check_sources(datasets: Sequence[Any]) -> None:
             )
         names[name] = dataset
         _check_percent(dataset, f"{where}, {name!r}")
+        _check_max_bad(dataset, f"{where}, {name!r}")
+        _check_functions(dataset, f"{where}, {name!r}")
         if not isinstance(dataset, MixtureSettings | ShardDataset):
             _check_map_style(dataset, f"{where}, {name!r}")
     _check_once(datasets)
@@ -57,6 +59,25 @@ def _check_percent(dataset: Any, where: str) -> None:
             f"{where}: expected a positive number as percent, got {percent!r}\n"
             "  Set its attribute `percent`; they need not add to 1."
         )
+
+
+def _check_max_bad(dataset: Any, where: str) -> None:
+    most: Any = getattr(dataset, "max_bad", 0)
+    if not isinstance(most, Integral) or isinstance(most, bool) or most < 0:
+        raise ValueError(
+            f"{where}: expected a whole number of failures as max_bad, got {most!r}\n"
+            "  So many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
+        )
+
+
+def _check_functions(dataset: Any, where: str) -> None:
+    for name in ("single_process_fn", "process_fn"):
+        function = getattr(dataset, name, None)
+        if function is not None and not callable(function):
+            raise ValueError(
+                f"{where}: expected a function as {name}, got {function!r}\n"
+                f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
+            )
 
 
 def _check_map_style(dataset: Any, where: str) -> None:

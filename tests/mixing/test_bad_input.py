@@ -41,6 +41,11 @@ SAME = named("same")
         ([named("a", float("inf"))], "expected a positive number as percent, got inf"),
         ([named("a", "much")], "expected a positive number as percent, got 'much'"),
         ([without("percent")], "expected a positive number as percent, got None"),
+        ([named("a", max_bad="0.1%")], "'a': expected a whole number of failures as max_bad, got '0.1%'"),
+        ([named("a", max_bad=0.5)], "expected a whole number of failures as max_bad, got 0.5"),
+        ([named("a", max_bad=-1)], "expected a whole number of failures as max_bad, got -1"),
+        ([named("a", max_bad=None)], "expected a whole number of failures as max_bad, got None"),
+        ([named("a", process_fn="pkg.fn")], "expected a function as process_fn, got 'pkg.fn'"),
         ([SAME, SAME], "the name 'same' is taken"),
     ],
 )
