@@ -82,5 +82,7 @@ def refusal_of_directory(directory: str | os.PathLike[str], *others: str | os.Pa
 
 
 def refusal_of_text(text: str) -> str | None:
-    """Returns why a text that names a shard is refused, or None."""
-    return refusal_of_command(text) if text.startswith(PIPE) else refusal_of_url(text)
+    """Returns why a text that names shards is refused, or None; commas part several, but a command has its own."""
+    parts = [text] if text.startswith(PIPE) else [part.strip() for part in text.split(",")]
+    refusals = (refusal_of_command(part) if part.startswith(PIPE) else refusal_of_url(part) for part in parts)
+    return next(filter(None, refusals), None)

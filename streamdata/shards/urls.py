@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import fsspec
@@ -105,6 +105,8 @@ def _patterns(
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:
+    if isinstance(path, Mapping):  # its keys would be taken for patterns
+        raise ValueError(f"shards: expected the text of a pattern, or a list of them, got {path!r}\n  Write a list.")
     if not isinstance(path, str):
         patterns = list(path)
     elif not path or is_pipe(path) or (not is_remote(path) and os.path.exists(local_path(expand_home(path)))):

@@ -86,10 +86,11 @@ def test_a_check_finds_commands_and_urls(write: Write, monkeypatch: pytest.Monke
         - {target: streamdata.JsonlIterableDataset, params: {path: {include: paths.yaml}}}
         - {target: streamdata.JsonlIterableDataset, params: {path: 'simplecache::s3://b/x.jsonl'}}
         - {target: tests.streams.Numbers, params: {name: 'pipe:cat z', size: 1}}
+        - {target: streamdata.JsonlIterableDataset, params: {path: 'a.jsonl, pipe:cat x'}}
         """)
     found = check_recipe(recipe)
-    assert [problem.place for problem in found] == ["recipe.yaml:1:62", "paths.yaml:1:3"]
+    assert [problem.place for problem in found] == ["recipe.yaml:1:62", "paths.yaml:1:3", "recipe.yaml:5:60"]
     assert all("a command that would be run" in problem.message for problem in found)
-    assert [problem.place for problem in check_recipe(recipe, allow=["tests"])][2:] == ["recipe.yaml:3:60"]
+    assert [problem.place for problem in check_recipe(recipe, allow=["tests"])][2:3] == ["recipe.yaml:3:60"]
     monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
     assert check_recipe(recipe) == []

@@ -106,7 +106,7 @@ def test_include_dirs_must_be_directories_of_shards(tree, folder):
         expand("a/0.tar", TAR_SUFFIXES, folder)
 
 
-@pytest.mark.parametrize("path", ["", [], [""], "a/0.tar,,b", [None]])
+@pytest.mark.parametrize("path", ["", [], [""], "a/0.tar,,b", [None], {"a/0.tar": 1}])
 def test_empty_paths_are_errors(tree, path):
     """Neither nothing, nor nothing between two commas."""
     with pytest.raises(ValueError, match="shards: expected"):
