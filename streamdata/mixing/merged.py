@@ -169,16 +169,17 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             RuntimeError: A persistent worker does not have the states that were set since.
         """
         progress, top = Progress(self._states), tree_of(self)
-        progress.check_nodes(top.orders())
+        tree = Tree(top.orders(), top.weights())
+        progress.check_nodes(tree.nodes)
         lane = self._lane()
         progress.check_lane(lane)
         # A generator behind: which pass it is, and whose turn, is decided when the first sample is asked for, by when
         # all lanes of an iteration that came to its end have said so.
         version = _LACKING if self._lacks_states() else self._version
-        return chain.from_iterable(self._iterate(lane, progress, top, version, self._from_window))
+        return chain.from_iterable(self._iterate(lane, progress, top, tree, version, self._from_window))
 
     def _iterate(
-        self, lane: Lane, progress: Progress, top: Node, version: int, from_window: bool
+        self, lane: Lane, progress: Progress, top: Node, tree: Tree, version: int, from_window: bool
     ) -> Iterator[Iterator[Sample]]:
         """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends."""
         if version == _LACKING:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
@@ -200,7 +201,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         if beginning is not None and beginning.was_left and get_worker_info() is None:
             warn_once(beginning)
         note_batches = partial(self._control.note_batches, version, lane.worker)
-        tree = Tree(top.orders(), top.weights())
         run = Run(
             lane=lane,
             progress=progress,

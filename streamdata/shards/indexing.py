@@ -70,20 +70,28 @@ KINDS = {
 }
 
 
-def _places(job: Job) -> tuple[Path | None, Path]:
-    """Where the index may be: beside the shard (hidden, so that no glob takes it for a shard), and in the cache."""
-    shard = None if is_remote(job.url) else Path(local_path(job.url)).absolute()
-    where = os.fsencode(shard or job.url)
-    name = hashlib.blake2b(where, digest_size=16).hexdigest()
-    cached = cache_directory() / "indexes" / name[:2] / f"{name}.{job.kind}.index"
-    if shard is None or len(os.fsencode(shard.name)) > _MAX_NAME_BYTES:
-        return None, cached
-    return shard.with_name(f".{shard.name}.{job.kind}.index"), cached
+def _beside(job: Job) -> Path | None:
+    """Where the index may be beside the shard: hidden, so that no glob takes it for a shard."""
+    if is_remote(job.url):
+        return None
+    path = os.path.abspath(local_path(job.url))
+    name = os.path.basename(path)
+    if len(os.fsencode(name)) > _MAX_NAME_BYTES:
+        return None
+    return Path(os.path.dirname(path), f".{name}.{job.kind}.index")
+
+
+def _cached(job: Job) -> Path:
+    """Where the index may be in the cache."""
+    where = job.url if is_remote(job.url) else str(Path(local_path(job.url)).absolute())
+    name = hashlib.blake2b(os.fsencode(where), digest_size=16).hexdigest()
+    return cache_directory() / "indexes" / name[:2] / f"{name}.{job.kind}.index"
 
 
 def find(job: Job, stamps: Stamps) -> Found | None:
     """Path and header of the index of just this version of the shard, if it has been built."""
-    for path in _places(job):
+    for place in (_beside, _cached):
+        path = place(job)
         if path is None:
             continue
         try:
@@ -110,7 +118,7 @@ def build(job: Job, stamps: Stamps) -> Found:
     if job.sidecar:
         check_stamp(job.sidecar, stamps[1])
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
-    return Found(publish_beside_or_cached(*_places(job), encode(header, contents.rows)), header)
+    return Found(publish_beside_or_cached(_beside(job), _cached(job), encode(header, contents.rows)), header)
 
 
 def warn_of_skipped(job: Job, header: IndexHeader) -> None:
