@@ -63,7 +63,7 @@ def _check_percent(dataset: Any, where: str) -> None:
 
 def _check_max_bad(dataset: Any, where: str) -> None:
     most: Any = getattr(dataset, "max_bad", 0)
-    if not isinstance(most, Integral) or isinstance(most, bool) or most < 0:
+    if isinstance(most, bool) or not isinstance(most, Integral) or most < 0:
         raise ValueError(
             f"{where}: expected a whole number of failures as max_bad, got {most!r}\n"
             "  So many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
