@@ -183,9 +183,7 @@ def _convert(path: str, stamp: Stamp, target: Path) -> None:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES) as source:
             schema = pyarrow.schema([_plain_field(field) for field in source.schema_arrow])
             batches = source.iter_batches(batch_size=_batch_rows(source.metadata))
-            # Only where there is something to cast: pyarrow spoils lists of nulls in structs, even as they are.
-            plain = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
-            write_rows(target, schema.names, source.metadata.num_rows, plain)
+            write_rows(target, schema.names, source.metadata.num_rows, (_cast(batch, schema) for batch in batches))
     except (ValueError, NotImplementedError, OSError) as error:  # pyarrow's too
         raise SourceError(
             f"'{path}': expected a parquet file that becomes rows in '{target.parent}', got: {error}\n"
@@ -196,9 +194,35 @@ def _convert(path: str, stamp: Stamp, target: Path) -> None:
 
 
 def _plain_field(field: Any) -> Any:
-    """A dictionary-encoded column as its values."""
-    is_dictionary = import_pyarrow().types.is_dictionary(field.type)
-    return field.with_type(field.type.value_type) if is_dictionary else field
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: Any) -> Any:
+    """The type without dictionaries and views, at any depth: a row alone would still carry those of its whole batch."""
+    pyarrow = import_pyarrow()
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pyarrow.large_string() if types.is_string_view(kind) else pyarrow.large_binary()
+    if types.is_struct(kind):
+        return pyarrow.struct([_plain_field(field) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(_plain_field(kind.value_field), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(_plain_field(kind.value_field))
+    return kind
+
+
+def _cast(batch: Any, schema: Any) -> Any:
+    """The batch in this schema. Only columns of other types are cast: pyarrow spoils lists of nulls in structs."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return import_pyarrow().record_batch(columns, schema=schema)
 
 
 def _batch_rows(metadata: Any) -> int:

@@ -82,6 +82,18 @@ def test_columns_of_categories_become_values(tmp_path):
     assert [rows[number]["kind"] for number in range(4)] == ["a", "b", "a", None]
 
 
+@pytest.mark.parametrize("wrapped", [list, lambda values: [[value] for value in values]], ids=["bare", "list"])
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_a_row_does_not_carry_the_values_of_others(kind, wrapped, tmp_path):
+    """Arrow writes all that views and dictionaries refer to, whatever part of them is written."""
+    values = pa.array([f"{number:0100}" for number in range(300)]).cast(kind).to_pylist()
+    column = pa.array(wrapped(values), pa.list_(kind) if wrapped is not list else kind)
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet")
+    rows = Rows(str(tmp_path / "a.parquet"))
+    assert [rows[number]["x"] for number in range(300)] == wrapped(values)
+    assert rows.files[0].stored.stat().st_size < 300 * 2000
+
+
 def test_lists_of_nulls_in_structs_are_read(tmp_path):
     """Pyarrow's cast of them to what they are already fails."""
     kind = pa.struct([("l", pa.list_(pa.null())), ("n", pa.int64())])
