@@ -201,19 +201,20 @@ def _plain_type(kind: Any) -> Any:
     """The type without dictionaries and views, at any depth: a row alone would still carry those of its whole batch."""
     pyarrow = import_pyarrow()
     types = pyarrow.types
+    plain = kind
     if types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return pyarrow.large_string() if types.is_string_view(kind) else pyarrow.large_binary()
-    if types.is_struct(kind):
-        return pyarrow.struct([_plain_field(field) for field in kind])
-    if types.is_map(kind):
-        return pyarrow.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
-    if types.is_fixed_size_list(kind):
-        return pyarrow.list_(_plain_field(kind.value_field), kind.list_size)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(_plain_field(kind.value_field))
-    return kind
+        plain = _plain_type(kind.value_type)
+    elif types.is_string_view(kind) or types.is_binary_view(kind):
+        plain = pyarrow.large_string() if types.is_string_view(kind) else pyarrow.large_binary()
+    elif types.is_struct(kind):
+        plain = pyarrow.struct([_plain_field(field) for field in kind])
+    elif types.is_map(kind):
+        plain = pyarrow.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
+    elif types.is_fixed_size_list(kind):
+        plain = pyarrow.list_(_plain_field(kind.value_field), kind.list_size)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        plain = (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(_plain_field(kind.value_field))
+    return plain
 
 
 def _cast(batch: Any, schema: Any) -> Any:
