@@ -26,7 +26,7 @@ class _Signature(NamedTuple):
 _SIGNATURES = tuple(
     _Signature(re.compile(pattern, re.DOTALL | re.IGNORECASE), what, remedy)
     for pattern, what, remedy in (
-        (rb".{257}ustar", TAR, "Read it by MetaDistributedWebDataset, and give it a name that ends in .tar."),
+        (rb".{257}ustar(\0|  \0)", TAR, "Read it by MetaDistributedWebDataset, and give it a name that ends in .tar."),
         (rb"\x1f\x8b", "gzip data", "Give it a name that ends in .gz, or decompress it."),
         (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", "Zstandard data", "Give it a name that ends in .zst."),
         (rb"BZh[1-9]1AY&SY", "bzip2 data", _WRITE_ANEW),

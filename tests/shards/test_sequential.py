@@ -198,6 +198,14 @@ def test_a_suffix_that_does_not_fit_the_first_bytes_is_an_error(tmp_path, monkey
         list(reader([url]).stream(0))
 
 
+def test_a_text_that_reads_as_the_magic_of_a_tar_is_none(tmp_path):
+    """Where a first line begins with white space; the magic has bytes after it that no JSON has."""
+    line = b' {"n": "%s"}\n' % b"ustar".rjust(254, b"x")
+    assert line.index(b"ustar") == 257
+    tmp_path.joinpath("0.jsonl.gz").write_bytes(gzip.compress(line))
+    assert len(list(SequentialJsonl([str(tmp_path / "0.jsonl.gz")]).stream(0))) == 1
+
+
 def test_skippable_frames_may_come_first(tmp_path):
     """As tools for parallel decompression write them."""
     path = tmp_path / "0.jsonl.zst"
