@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -182,6 +183,8 @@ def _convert(path: str, stamp: Stamp, target: Path) -> None:
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES) as source:
             schema = pyarrow.schema([_plain_field(field) for field in source.schema_arrow])
+            if twins := [name for name, count in Counter(schema.names).items() if count > 1]:
+                raise ValueError(f"several columns of each of the names {twins}, of which a row could keep but one")
             batches = source.iter_batches(batch_size=_batch_rows(source.metadata))
             write_rows(target, schema.names, source.metadata.num_rows, (_cast(batch, schema) for batch in batches))
     except (ValueError, NotImplementedError, OSError) as error:  # pyarrow's too

@@ -94,6 +94,14 @@ def test_a_row_does_not_carry_the_values_of_others(kind, wrapped, tmp_path):
     assert rows.files[0].stored.stat().st_size < 300 * 2000
 
 
+def test_columns_of_one_name_are_an_error(tmp_path):
+    """A row would keep the values of one of them."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array(["a"]), pa.array([2])], names=["x", "x", "y"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=r"a\.parquet': expected a parquet file .* the names \['x'\]"):
+        Rows(str(tmp_path / "a.parquet"))
+
+
 def test_lists_of_nulls_in_structs_are_read(tmp_path):
     """Pyarrow's cast of them to what they are already fails."""
     kind = pa.struct([("l", pa.list_(pa.null())), ("n", pa.int64())])
