@@ -289,15 +289,16 @@ def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterat
     ended.
     """
     ahead = next(samples, None)
-    while (sample := ahead) is not None:
+    if ahead is not None:
         try:
-            ahead = next(samples, None)
+            for following in samples:
+                sample, ahead = ahead, following
+                yield sample
         except Exception:
-            yield sample  # it comes before the error, as it would have without looking ahead
+            yield ahead  # it comes before the error, as it would have without looking ahead
             raise
-        if ahead is None:
-            sample[CURSOR] = marked(sample[CURSOR], ended=True)
-        yield sample
+        ahead[CURSOR] = marked(ahead[CURSOR], ended=True)
+        yield ahead
     note_end()
 
 
