@@ -85,16 +85,17 @@ class WindowDataset(BaseDataset):
         return f"windows of {self.window_size} every {self.stride} "
 
     def _samples(self, places: Places) -> list[Sample]:
-        tokens = self._with_next(TOKENS, places, NO_TARGET).astype(np.int64, copy=False)
-        inputs = torch.from_numpy(tokens[:, :-1]).unbind()
-        # Their own memory: a trainer that masks targets in place must not change inputs.
-        targets = torch.from_numpy(tokens[:, 1:].copy()).unbind()
+        tokens = self._with_next(TOKENS, places, NO_TARGET)
+        # Each converted from what was read, into memory of its own: a trainer that masks targets in place must not
+        # change inputs, and copying int64 for that would move four times the bytes of uint16.
+        ids = tokens[:, :-1].astype(np.int64)
+        inputs, targets = (torch.from_numpy(part).unbind() for part in (ids, tokens[:, 1:].astype(np.int64)))
         samples: list[Sample] = [
-            {"input_ids": ids, "target_ids": following} for ids, following in zip(inputs, targets, strict=True)
+            {"input_ids": window, "target_ids": following} for window, following in zip(inputs, targets, strict=True)
         ]
         if self._marks is not None:
-            for sample, begin, ids in zip(samples, places.begins, tokens, strict=True):
-                sample.update(self._marks.of_window(begin, ids[:-1]))
+            for sample, begin, window in zip(samples, places.begins, ids, strict=True):
+                sample.update(self._marks.of_window(begin, window))
         return samples
 
     def _with_next(self, key: str, places: Places, fill: int) -> Values:
