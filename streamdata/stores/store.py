@@ -18,7 +18,7 @@ from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Int64s, Values
 from streamdata.stores.meta import possible_train_types
 from streamdata.stores.segments import Column, Segment, Shard, columns
-from streamdata.stores.stored_values import Slots, StoredValues, opened_values
+from streamdata.stores.stored_values import StoredValues, opened_values
 
 logger = logging.getLogger("streamdata")
 
@@ -210,15 +210,15 @@ class Store(ABC):
     def gather(self, key: str, begins: Sequence[int], length: int) -> Values:
         """The values from each begin on, (begins, length), in the dtype that they have on disk; see `Column`."""
         column = self.column(key)
-        slots = Slots(len(begins), length, column.raw_dtype)
+        out = np.empty((len(begins), length), column.raw_dtype)
         for segment, places in _by_segment(column, begins, length).items():
             data = None if segment == _OVER_BORDERS else self.values(column.segments[segment].data)
-            if isinstance(data, StoredValues) and data.dtype == column.raw_dtype:
-                data.read_into(slots, places, column.starts[segment])
+            if isinstance(data, StoredValues) and data.dtype == out.dtype:
+                data.read_into(out, places, column.starts[segment])
             else:
                 for number, begin in places:
-                    self._fill(column, begin, slots.values[number])
-        return slots.values
+                    self._fill(column, begin, out[number])
+        return out
 
     def document_starts(self, key: str, begin: int, end: int) -> Int64s:
         """Where documents begin strictly between two positions. A segment begins one too.

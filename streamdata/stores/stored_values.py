@@ -81,36 +81,40 @@ class StoredValues:
         if len(data) < high - low:
             data = self._read_on(low, high, end)
         if self._sums is not None:
-            self._sums.check(memoryview(data), low)
+            view = memoryview(data)
+            self._sums.check([view[at : at + BLOCK] for at in range(0, len(view), BLOCK)], low)
         return np.frombuffer(data, self.dtype, last - first, begin - low)
 
-    def read_into(self, slots: "Slots", places: Iterable[tuple[int, int]], start: int) -> None:
-        """Fill slots.
+    def read_into(self, rows: Values, begins: Iterable[tuple[int, int]], start: int) -> None:
+        """Fill rows.
 
         Args:
-            slots: Of this dtype.
-            places: Numbers of slots, and of each the position of the first value that goes into it.
+            rows: (rows, length), contiguous, of this dtype.
+            begins: Numbers of rows, and of each the position of the first value that goes into it.
             start: The position of value 0.
         """
-        if self._map is not None:
-            for number, first in places:
-                slots.values[number] = self.read(first - start, first - start + slots.length)
+        length, item_bytes, sums = rows.shape[1], self._item_bytes, self._sums
+        if sums is None or self._map is not None:
+            for number, first in begins:
+                rows[number] = self.read(first - start, first - start + length)
             return
-        # One loop with little in it: batches of windows are read here.
-        fd, memory, blocks, sums = self._file.fd, slots.memory, self._blocks, self._sums
-        zero = self._begin - start * self._item_bytes
-        for number, first in places:
-            begin = zero + first * self._item_bytes
-            end = begin + slots.run_bytes
-            low, high = begin & blocks, (end + ~blocks) & blocks
-            at = number * slots.slot_bytes + BLOCK - begin + low
-            piece = memory[at : at + high - low]
-            if os.preadv(fd, (piece,), low) < high - low:
-                data = self._read_on(low, high, end)
-                piece = piece[: len(data)]
-                piece[:] = data
-            if sums is not None:
-                sums.check(piece, low)
+        # One loop with little in it, since batches of windows are read here. All are read into the same few blocks,
+        # which stay in the processor's cache until they are checked and copied.
+        fd, size_bytes = self._file.fd, length * item_bytes
+        read, copies = np.empty((2 - size_bytes // -BLOCK) * BLOCK, np.uint8), rows.view(np.uint8)
+        memory = read.data
+        blocks = [memory[at : at + BLOCK] for at in range(0, len(memory), BLOCK)]
+        zero = self._begin - start * item_bytes
+        for number, first in begins:
+            begin = zero + first * item_bytes
+            low = begin & -BLOCK
+            num_blocks = (begin + size_bytes - low + BLOCK - 1) // BLOCK
+            read_bytes = num_blocks * BLOCK
+            if os.preadv(fd, (memory[:read_bytes],), low) == read_bytes:
+                sums.check(blocks[:num_blocks], low)
+                copies[number] = read[begin - low : begin - low + size_bytes]
+            else:  # the last block of a file, or what is not there any more
+                rows[number] = self.read(first - start, first - start + length)
 
     def _block(self, key: tuple[StoredArray, int]) -> Values:
         first = key[1] * _KEPT_VALUES
@@ -128,28 +132,6 @@ class StoredValues:
                 "  It was cut short while it was read: copy it again."
             )
         return data
-
-
-class Slots:
-    """Memory for runs of values of one length, each with room for all of the blocks that it lies in.
-
-    Attributes:
-        length: Of each run.
-        run_bytes: The same in bytes.
-        memory: All of it. A run begins after the first block of its slot, so that what is before it in the file may
-            lie before it here.
-        slot_bytes: From one slot to the next.
-        values: The runs, (count, length).
-    """
-
-    def __init__(self, count: int, length: int, dtype: np.dtype[Any]) -> None:
-        self.length, self.run_bytes = length, length * dtype.itemsize
-        self.slot_bytes = (2 - self.run_bytes // -BLOCK) * BLOCK
-        memory = np.empty(count * self.slot_bytes, np.uint8)
-        self.memory = memory.data
-        begin = BLOCK // dtype.itemsize
-        runs = memory.view(dtype).reshape(count, self.slot_bytes // dtype.itemsize)
-        self.values: Values = runs[:, begin : begin + length]
 
 
 def _mapped(file: LocalShard) -> mmap.mmap | bytes:

@@ -10,7 +10,7 @@ Numbers are little-endian. XXH3 is no secret: sums tell damage, and do not keep 
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,9 +72,9 @@ def damaged_blocks(file: str) -> Iterator[str]:
         yield str(error)
         return
     for begin in range(0, data.size, _CHUNK):
-        chunk = data.read(_CHUNK, begin)
+        chunk = memoryview(data.read(_CHUNK, begin))
         try:
-            sums.check(memoryview(chunk), begin)
+            sums.check([chunk[at : at + BLOCK] for at in range(0, len(chunk), BLOCK)], begin)
         except StoreError as error:
             yield str(error)
 
@@ -112,24 +112,15 @@ class Sums(dict[int, memoryview]):
             raise self._damage(f"{expected} bytes", str(self._sums.size))
         self._num_sums = -(size_bytes // -BLOCK)
 
-    def check(self, blocks: memoryview, low: int) -> None:
-        """Compare blocks, the first of which lies at byte `low` of the file, with their sums.
+    def check(self, blocks: Sequence[memoryview], low: int) -> None:
+        """Compare consecutive blocks, the first of which lies at byte `low` of the file, with their sums.
 
         Raises:
             StoreError: They differ.
         """
-        number, size_bytes = low // BLOCK, len(blocks)
-        place = number % _CHUNK_SUMS
-        if size_bytes <= 2 * BLOCK and place < _CHUNK_SUMS - 1:
-            # Windows of some 2,000 tokens: the loop below would take as long as the sums.
-            sums = self[number // _CHUNK_SUMS]
-            if xxh3_64_intdigest(blocks[:BLOCK]) & _LOW_HALF == sums[place] and (
-                size_bytes <= BLOCK or xxh3_64_intdigest(blocks[BLOCK:]) & _LOW_HALF == sums[place + 1]
-            ):
-                return
-        for at in range(0, size_bytes, BLOCK):
-            expected = self[number // _CHUNK_SUMS][number % _CHUNK_SUMS]
-            if xxh3_64_intdigest(blocks[at : at + BLOCK]) & _LOW_HALF != expected:
+        number = low // BLOCK
+        for block in blocks:
+            if xxh3_64_intdigest(block) & _LOW_HALF != self[number // _CHUNK_SUMS][number % _CHUNK_SUMS]:
                 raise self._changed(number)
             number += 1
 

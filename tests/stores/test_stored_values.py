@@ -13,7 +13,7 @@ from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store
-from streamdata.stores.stored_values import Slots, StoredValues
+from streamdata.stores.stored_values import StoredValues
 from streamdata.stores.sums import publish_sums
 from tests.stores.tiny_stores import write
 
@@ -42,12 +42,12 @@ def test_it_reads_as_an_array_does(opened, begin, end, index):
 
 @settings(max_examples=40)
 @given(length=st.integers(1, COUNT), data=st.data())
-def test_slots_are_filled_with_runs(opened, length, data):
+def test_rows_are_filled_with_runs(opened, length, data):
     """Wherever in a block they begin, and in any order."""
     firsts = data.draw(st.lists(st.integers(0, COUNT - length), max_size=5))
-    slots = Slots(len(firsts), length, np.dtype("<i4"))
-    opened().read_into(slots, enumerate([100 + first for first in firsts]), 100)
-    assert slots.values.tolist() == [list(range(first, first + length)) for first in firsts]
+    rows = np.empty((len(firsts), length), "<i4")
+    opened().read_into(rows, enumerate([100 + first for first in firsts]), 100)
+    assert rows.tolist() == [list(range(first, first + length)) for first in firsts]
 
 
 def test_an_index_outside_is_an_error(opened):
@@ -63,9 +63,9 @@ def test_reads_that_give_less_at_once_go_on(opened, most, monkeypatch):
     pread, preadv = os.pread, os.preadv
     monkeypatch.setattr("os.pread", lambda fd, size, at: pread(fd, min(size, most), at))
     monkeypatch.setattr("os.preadv", lambda fd, memories, at: preadv(fd, [memories[0][:most]], at))
-    values, slots = opened(), Slots(1, 300, np.dtype("<i4"))
-    values.read_into(slots, [(0, 2700)], 0)
-    assert slots.values[0].tolist() == values[2700:].tolist() == list(range(2700, 3000))
+    values, rows = opened(), np.empty((1, 300), "<i4")
+    values.read_into(rows, [(0, 2700)], 0)
+    assert rows[0].tolist() == values[2700:].tolist() == list(range(2700, 3000))
 
 
 CUTS = [("bin", "e.bin"), ("bin", "records.bin"), ("h5", ".h5"), ("megatron", ".bin"), ("megatron", ".idx")]

@@ -137,7 +137,7 @@ def test_sums_that_are_cut_short_while_they_are_read_are_an_error(tmp_path):
     opened = sums.Sums(str(file.with_suffix("")), 36)
     os.truncate(file, 25)
     with pytest.raises(StoreError, match=r"sums': expected 4 bytes of sum 0 on, got 1"):
-        opened.check(memoryview(bytes(36)), 0)
+        opened.check([memoryview(bytes(36))], 0)
 
 
 def test_a_store_without_sums_says_so_once(tmp_path, caplog):
