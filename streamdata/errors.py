@@ -1,4 +1,13 @@
-"""The errors that a user can cause. Each message says who, where, what was expected, what was found, and what to do."""
+"""The errors that a user can cause, and the lists and guesses in their messages.
+
+Each message says who, where, what was expected, what was found, and what to do.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+_MAX_LISTED: Final = 30
 
 
 class StreamdataError(Exception):
@@ -23,3 +32,16 @@ class StateError(StreamdataError, ValueError):
 
 class SourceError(StreamdataError, RuntimeError):
     """A source cannot deliver, such as one whose records were all dropped."""
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns ``, did you mean 'x'?`` for the nearest candidate, or an empty string."""
+    close = get_close_matches(name, list(candidates), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def listing(names: Iterable[str]) -> str:
+    """Shows names in a message, sorted, as many as a reader takes in."""
+    known = sorted(names)
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return (", ".join(known[:_MAX_LISTED]) or "none") + more

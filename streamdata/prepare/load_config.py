@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from streamdata.errors import RecipeError
+from streamdata.errors import RecipeError, did_you_mean
 from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
 from streamdata.recipe.places import Path as TreePath
-from streamdata.recipe.places import Places, Problem, UnreadableError, did_you_mean
+from streamdata.recipe.places import Places, Problem, UnreadableError
 from streamdata.recipe.yaml_tree import read_yaml
 
 _Found = Iterator[tuple[TreePath, str]]

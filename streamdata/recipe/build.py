@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from streamdata.errors import did_you_mean
 from streamdata.recipe.leave import under_allow
 from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
-from streamdata.recipe.places import Path, did_you_mean, path_text, refuse
+from streamdata.recipe.places import Path, path_text, refuse
 from streamdata.recipe.targets import TargetError, callable_of, import_target
 from streamdata.recipe.trust import origin_of, refusal_of_name, validated_allow
 from streamdata.recipe.variables import Dynamic, References

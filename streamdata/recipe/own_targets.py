@@ -6,7 +6,7 @@ A name that is not listed is refused: a writer, a helper or a private class woul
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from streamdata.recipe.places import did_you_mean
+from streamdata.errors import did_you_mean
 
 OWN: Final = "streamdata"
 _SOURCE: Final = ("name", "percent", "max_bad", "process_fn", "single_process_fn")

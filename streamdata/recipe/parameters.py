@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from streamdata.recipe.places import did_you_mean
+from streamdata.errors import did_you_mean
 
 
 @dataclass(frozen=True)

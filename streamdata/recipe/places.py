@@ -4,9 +4,7 @@ A *path* leads from the root to a node: keys and list indexes, shown as ``params
 A *place* is ``file:line:column`` (both from 1).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Literal, NoReturn, Protocol
 
 from streamdata.errors import RecipeError
@@ -14,8 +12,6 @@ from streamdata.errors import RecipeError
 Key = str | int | float | bool
 Path = tuple[Key, ...]
 Kind = Literal["error", "warning", "not checked"]
-
-_MAX_LISTED = 30
 
 
 def path_text(path: Path) -> str:
@@ -27,19 +23,6 @@ def path_text(path: Path) -> str:
         else:
             text += f"[{key!r}]"
     return text or "root"
-
-
-def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Returns ``, did you mean 'x'?`` for the nearest candidate, or an empty string."""
-    close = get_close_matches(name, list(candidates), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
-
-
-def listing(names: Iterable[str]) -> str:
-    """Shows names in a message, sorted, as many as a reader takes in."""
-    known = sorted(names)
-    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    return (", ".join(known[:_MAX_LISTED]) or "none") + more
 
 
 @dataclass(frozen=True)

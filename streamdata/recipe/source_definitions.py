@@ -5,8 +5,8 @@ import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from streamdata.errors import did_you_mean
 from streamdata.recipe.parameters import Parameters
-from streamdata.recipe.places import did_you_mean
 from streamdata.recipe.source_modules import (
     Alias,
     Binding,

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeGuard
 
-from streamdata.recipe.places import did_you_mean
+from streamdata.errors import did_you_mean
 from streamdata.recipe.trust import refusal_of_module, refusal_of_name, refusal_of_object
 
 

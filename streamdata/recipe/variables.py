@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamdata.errors import did_you_mean, listing
 from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
-from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError, did_you_mean, listing
+from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError
 from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
 
 _OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)")

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.recipe.places import did_you_mean
+from streamdata.errors import did_you_mean
 from streamdata.text.frame import AddedTokens, Frame, learn_frame
 from streamdata.text.sandbox import MAX_CHARS
 from streamdata.text.spans import MessageSpans

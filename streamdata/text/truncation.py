@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.recipe.places import did_you_mean
+from streamdata.errors import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

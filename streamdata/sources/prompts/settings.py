@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-from streamdata.recipe.places import did_you_mean, listing
+from streamdata.errors import did_you_mean, listing
 
 _EXPECTED: Final = {bool: "true or false", str: "a text", str | None: "a text", Mapping: "a mapping"}
 _NOT_OF_THE_TEMPLATE: Final = {
