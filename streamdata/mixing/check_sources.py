@@ -20,11 +20,11 @@ def check_sources(datasets: Sequence[Any]) -> None:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
     names: dict[str, Any] = {}
     for number, dataset in enumerate(datasets):
-        where = f"MergedDataset, source {number} ({type(dataset).__name__}){_recipe_place(dataset)}"
+        where = f"MergedDataset, source {number} ({type(dataset).__name__}){_recipe_location(dataset)}"
         name = _checked_name(dataset, where)
         if name in names:
             raise ValueError(
-                f"{where}: the name {name!r} is taken{_recipe_place(names[name])}\n  Give each source its own name."
+                f"{where}: the name {name!r} is taken{_recipe_location(names[name])}\n  Give each source its own name."
             )
         names[name] = dataset
         _check_percent(dataset, f"{where}, {name!r}")
@@ -38,9 +38,9 @@ def check_sources(datasets: Sequence[Any]) -> None:
             _check_rounds(dataset)
 
 
-def _recipe_place(dataset: Any) -> str:
-    place = getattr(dataset, "_recipe_place", None)
-    return f" at {place}" if place else ""
+def _recipe_location(dataset: Any) -> str:
+    location = getattr(dataset, "_recipe_location", None)
+    return f" at {location}" if location else ""
 
 
 def _checked_name(dataset: Any, where: str) -> str:

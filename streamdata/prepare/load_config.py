@@ -1,4 +1,4 @@
-"""Reading a config: `YAML or JSON → PrepareConfig`, or all of its errors at once, each with its place."""
+"""Reading a config: `YAML or JSON → PrepareConfig`, or all of its errors at once, each with its location."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from streamdata.errors import RecipeError, did_you_mean
 from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
-from streamdata.recipe.places import Path as TreePath
-from streamdata.recipe.places import Places, Problem, UnreadableError
+from streamdata.recipe.locations import Locations, Problem, UnreadableError
+from streamdata.recipe.locations import Path as TreePath
 from streamdata.recipe.yaml_tree import read_yaml
 
 _Found = Iterator[tuple[TreePath, str]]
@@ -20,20 +20,20 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
     """The config of a YAML or JSON file, or of a mapping.
 
     Raises:
-        RecipeError: It has errors; all of them are named, with their places.
+        RecipeError: It has errors; all of them are named, with their locations.
         OSError: The file cannot be read.
     """
     problems: list[Problem] = []
     tree: Any = config.model_dump() if isinstance(config, PrepareConfig) else config
-    places = Places("config")
+    locations = Locations("config")
     if not isinstance(tree, Mapping):
-        places = Places(os.fspath(tree))
+        locations = Locations(os.fspath(tree))
         try:
-            tree = read_yaml(Path(tree).read_bytes(), places, lambda problem, _=None: problems.append(problem))
+            tree = read_yaml(Path(tree).read_bytes(), locations, lambda problem, _=None: problems.append(problem))
         except UnreadableError as error:
             raise RecipeError(str(error)) from error
     validated, found = _validate(tree)
-    problems += [places.problem(path, message) for path, message in found]
+    problems += [locations.problem(path, message) for path, message in found]
     if problems or validated is None:
         raise RecipeError("\n".join(str(problem) for problem in problems))
     return validated

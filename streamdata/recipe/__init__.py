@@ -1,15 +1,15 @@
 """A YAML recipe → objects.
 
-1. `yaml_tree`: text → dicts, lists and scalars with their places
+1. `yaml_tree`: text → dicts, lists and scalars with their locations
 2. `variables`: ``${variables:x}`` and ``${dynamic_objs:x}`` → the caller's values
 3. `resolve`: OmegaConf's interpolations → their values
 4. `load`: a file and its includes → documents
-5. `trust`, `own_targets`, `targets`: dotted names → authorised objects; `leave`: what their parameters may ask for
+5. `trust`, `own_targets`, `targets`: dotted names → authorised objects; `permission`: what their parameters may do
 6. `build`: documents → objects; or `check`: documents → all their problems, without importing a target
 """
 
 from streamdata.recipe.build import instantiate_from_yaml
 from streamdata.recipe.check import check_recipe
-from streamdata.recipe.places import Problem
+from streamdata.recipe.locations import Problem
 
 __all__ = ["Problem", "check_recipe", "instantiate_from_yaml"]

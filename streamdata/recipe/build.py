@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from streamdata.errors import did_you_mean
-from streamdata.recipe.leave import under_allow
 from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
+from streamdata.recipe.locations import Path, path_text, refuse
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
-from streamdata.recipe.places import Path, path_text, refuse
+from streamdata.recipe.permission import under_allow
 from streamdata.recipe.targets import TargetError, callable_of, import_target
 from streamdata.recipe.trust import origin_of, refusal_of_name, validated_allow
 from streamdata.recipe.variables import Dynamic, References
@@ -61,7 +61,7 @@ def _authorise_names(document: Document, allow: Collection[str] | None) -> None:
     for path, node in document.buildable():
         refusal = refusal_of_name(node["target"], allow) if "target" in node else None
         if refusal:
-            refuse(document.places.problem((*path, "target"), refusal))
+            refuse(document.locations.problem((*path, "target"), refusal))
 
 
 class _Builder:
@@ -70,19 +70,19 @@ class _Builder:
     Args:
         document: what to build.
         allow: see `instantiate_from_yaml`.
-        uses: grows by each dynamic object met, with its place; shared by the documents of a recipe.
+        uses: grows by each dynamic object met, with its location; shared by the documents of a recipe.
     """
 
     def __init__(self, document: Document, allow: Collection[str] | None, uses: Uses) -> None:
         self.document = document
-        self.places = document.places
+        self.locations = document.locations
         self.allow = allow
         self.uses = uses
 
     def node(self, node: Any, path: Path) -> Any:
         """Builds a node and what is below it."""
         if isinstance(node, Dynamic):
-            self.uses.append((f"{self.places.place(path)}: {path_text(path)}", node.value))
+            self.uses.append((f"{self.locations.of(path)}: {path_text(path)}", node.value))
             return node.value
         if isinstance(node, list):
             return [self.node(child, (*path, index)) for index, child in enumerate(node)]
@@ -98,8 +98,8 @@ class _Builder:
         name = node["target"]
         try:
             target = import_target(name, self.allow)
-        except TargetError as exc:
-            refuse(self.places.problem((*path, "target"), str(exc)), exc.__cause__ or exc)
+        except TargetError as error:
+            refuse(self.locations.problem((*path, "target"), str(error)), error.__cause__ or error)
         if "params" not in node:
             return target
         self._check_attributes(target, node, path)  # before the slow work that building may be
@@ -112,19 +112,19 @@ class _Builder:
     def _call(self, target: object, name: str, params: dict[Any, Any], path: Path) -> Any:
         call = callable_of(target)
         if call is None:
-            refuse(self.places.problem(path, f"expected a callable, got {type(target).__name__}", target=name))
+            refuse(self.locations.problem(path, f"expected a callable, got {type(target).__name__}", target=name))
         self._check_params(call, name, params, path)
         arguments = {key: self.node(child, (*path, "params", key)) for key, child in params.items()}
         try:
             return call(**arguments)
-        except Exception as exc:  # whatever a constructor raises is wrapped
-            refuse(self.places.problem(path, f"{type(exc).__name__}: {exc}", target=name), exc)
+        except Exception as error:  # whatever a constructor raises is wrapped
+            refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=name), error)
 
     def _check_params(self, call: object, name: str, params: dict[Any, Any], path: Path) -> None:
         parameters = parameters_of(call)
         for key, message in parameters.mismatches(params) if parameters else ():
             at = path if key is None else (*path, "params", key)
-            refuse(self.places.problem(at, message, key=key is not None, target=name))
+            refuse(self.locations.problem(at, message, key=key is not None, target=name))
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.document.includes[path]
@@ -137,10 +137,10 @@ class _Builder:
             obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
             return obj
         if "params" in others:
-            refuse(self.places.problem((*path, "params"), NO_PARAMS, key=True))
+            refuse(self.locations.problem((*path, "params"), NO_PARAMS, key=True))
         if _is_bare_target(included):
             message = "an included target without params is the imported thing itself, and takes no attributes"
-            refuse(self.places.problem(path, message))
+            refuse(self.locations.problem(path, message))
         self._set_attributes(obj, node, path)
         self._finish(obj, path, str(node["include"]), self.uses[met:])
         return obj
@@ -151,7 +151,7 @@ class _Builder:
             refusal = refusal_of_attribute(key, origin_of(target), parameters.names if parameters else ())
             if refusal:
                 who = str(node.get("target", node.get("include")))
-                refuse(self.places.problem((*path, key), refusal, key=True, target=who))
+                refuse(self.locations.problem((*path, key), refusal, key=True, target=who))
 
     def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
         self._check_attributes(type(obj), node, path)
@@ -160,29 +160,29 @@ class _Builder:
             who = str(node.get("target", node.get("include")))
             if isinstance(obj, _SHARED):
                 message = f"attributes cannot be set on {obj!r}, which others share"
-                refuse(self.places.problem(at, message, key=True, target=who))
+                refuse(self.locations.problem(at, message, key=True, target=who))
             value = self.node(child, at)
             try:
                 setattr(obj, key, value)
-            except Exception as exc:  # a property's setter may raise anything
-                message = f"setting the attribute {key!r} failed with {type(exc).__name__}: {exc}"
+            except Exception as error:  # a property's setter may raise anything
+                message = f"setting the attribute {key!r} failed with {type(error).__name__}: {error}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
-                refuse(self.places.problem(at, message + guess, key=True, target=who), exc)
+                refuse(self.locations.problem(at, message + guess, key=True, target=who), error)
 
     def _finish(self, obj: object, path: Path, name: str, below: Uses) -> None:
-        """Lets an object know where it stands in the recipe, and which dynamic objects it holds."""
+        """Tells an object its location in the recipe, and which dynamic objects it holds."""
         if isinstance(obj, _SHARED):
             return
-        # Some objects have no room for attributes, and need no place. Others refuse names that they do not know, hence
-        # past the class's own `__setattr__`.
+        # Past the class's own `__setattr__`, which may refuse names that it does not know. An object that takes no
+        # attributes at all goes without a location.
         with contextlib.suppress(AttributeError, TypeError):
-            object.__setattr__(obj, "_recipe_place", self.places.place(path))
+            object.__setattr__(obj, "_recipe_location", self.locations.of(path))
         remember = getattr(obj, "remember_dynamic_objects", None)
         if below and callable(remember):
             try:
                 remember(list(below))
-            except Exception as exc:  # it is the object's own code
-                refuse(self.places.problem(path, f"{type(exc).__name__}: {exc}", target=name), exc)
+            except Exception as error:  # it is the object's own code
+                refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=name), error)
 
 
 def _is_bare_target(document: Document) -> bool:

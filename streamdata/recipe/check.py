@@ -4,12 +4,12 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamdata.recipe.leave import refusal_of_text, under_allow
 from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
+from streamdata.recipe.locations import Path, Problem
 from streamdata.recipe.mixture_check import check_mixture, is_mixture
 from streamdata.recipe.own_targets import is_own, refusal_of_attribute
 from streamdata.recipe.parameters import Parameters, parameters_of
-from streamdata.recipe.places import Path, Problem
+from streamdata.recipe.permission import refusal_of_text, under_allow
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
 from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
@@ -70,20 +70,20 @@ class _Check:
 
     def _target(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         at = (*path, "target")
-        places = document.places
+        locations = document.locations
         refusal = refusal_of_name(node["target"], self.allow)
         if refusal:
-            self.report(places.problem(at, refusal))
+            self.report(locations.problem(at, refusal))
             return
         if is_mixture(node["target"]):
             check_mixture(document, path, node, self.definitions, self.report)
         self._attributes(document, path, attributes(node), node["target"])
         try:
             self._definition(document, path, node)
-        except NotFoundError as exc:
-            self.report(places.problem(at, str(exc)))
-        except NotCheckedError as exc:
-            self.report(places.problem(at, f"not checked: {exc}", kind="not checked"))
+        except NotFoundError as error:
+            self.report(locations.problem(at, str(error)))
+        except NotCheckedError as error:
+            self.report(locations.problem(at, f"not checked: {error}", kind="not checked"))
 
     def _included(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         """Checks what is set on an object that another file builds."""
@@ -91,7 +91,7 @@ class _Check:
         if not isinstance(target, str):
             return
         if "params" in node:
-            self.report(document.places.problem((*path, "params"), NO_PARAMS, key=True))
+            self.report(document.locations.problem((*path, "params"), NO_PARAMS, key=True))
         self._attributes(document, path, [key for key in attributes(node) if key != "params"], target)
 
     def _attributes(self, document: Document, path: Path, keys: Collection[Any], target: str) -> None:
@@ -106,7 +106,7 @@ class _Check:
         for key in keys:
             refusal = refusal_of_attribute(key, definition.name, parameters) if isinstance(key, str) else None
             if refusal:
-                self.report(document.places.problem((*path, key), refusal, key=True, target=target))
+                self.report(document.locations.problem((*path, key), refusal, key=True, target=target))
 
     def _definition(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
@@ -118,7 +118,7 @@ class _Check:
         definition = self.definitions.find(name)
         refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
         if refusal:
-            self.report(document.places.problem((*path, "target"), refusal))
+            self.report(document.locations.problem((*path, "target"), refusal))
             return
         if isinstance(node.get("params", UNKNOWN), dict | None):
             self._params(document, path, node, self._parameters(definition))
@@ -130,7 +130,7 @@ class _Check:
         if isinstance(node, str):
             refusal = refusal_of_text(node)
             if refusal:
-                self.report(document.places.problem(path, refusal))
+                self.report(document.locations.problem(path, refusal))
         elif path in document.includes:
             included = document.includes[path]
             self._texts(included, included.value, ())
@@ -154,4 +154,4 @@ class _Check:
         for parameters in wanted:
             for key, message in parameters.mismatches([name for name in params or {} if isinstance(name, str)]):
                 at = path if key is None else (*path, "params", key)
-                self.report(document.places.problem(at, message, key=key is not None, target=node["target"]))
+                self.report(document.locations.problem(at, message, key=key is not None, target=node["target"]))

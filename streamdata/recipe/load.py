@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamdata.recipe.places import Path, Places, Report, UnreadableError, path_text
+from streamdata.recipe.locations import Locations, Path, Report, UnreadableError, path_text
 from streamdata.recipe.resolve import resolve
 from streamdata.recipe.variables import UNKNOWN, References
 from streamdata.recipe.yaml_tree import read_yaml
@@ -21,13 +21,13 @@ class Document:
     """One file of a recipe, resolved.
 
     Attributes:
-        places: where its nodes stand.
+        locations: the locations of its nodes.
         value: dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
             to be built.
         includes: the documents that its ``include`` mappings name, by the mapping's path.
     """
 
-    places: Places
+    locations: Locations
     value: Any
     includes: dict[Path, "Document"] = field(default_factory=dict)
 
@@ -71,12 +71,12 @@ def load_recipe(config_path: str | os.PathLike[str], references: References, rep
     Args:
         config_path: the YAML file.
         references: the values that it may refer to.
-        report: takes every problem; where it returns, loading goes on with `UNKNOWN` in that place.
+        report: takes every problem; where it returns, loading goes on with `UNKNOWN` as the value.
 
     Returns:
         The root document, or None if the file cannot be read at all.
     """
-    return _Loader(references, report).load(pathlib.Path(config_path), Places(os.fspath(config_path)), ())
+    return _Loader(references, report).load(pathlib.Path(config_path), Locations(os.fspath(config_path)), ())
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -91,77 +91,77 @@ class _Loader:
         self.report = report
         self.loaded = 0
 
-    def load(self, file: pathlib.Path, places: Places, stack: tuple[str, ...]) -> Document | None:
+    def load(self, file: pathlib.Path, locations: Locations, stack: tuple[str, ...]) -> Document | None:
         """Loads one file; ``stack`` holds the real paths of the files that are being loaded."""
         self.loaded += 1
         try:
             if self.loaded > MAX_DOCUMENTS:
-                raise UnreadableError(places.problem((), f"more than {MAX_DOCUMENTS} files are included"))
-            value = self._read(file, places)
-        except UnreadableError as exc:
-            self.report(exc.problem, exc.__cause__)
+                raise UnreadableError(locations.problem((), f"more than {MAX_DOCUMENTS} files are included"))
+            value = self._read(file, locations)
+        except UnreadableError as error:
+            self.report(error.problem, error.__cause__)
             return None
-        document = Document(places, value)
+        document = Document(locations, value)
         for path, node in document.buildable():
-            _check_shape(node, path, places, self.report)
+            _check_shape(node, path, locations, self.report)
             if isinstance(node.get("include"), str) and "target" not in node:
                 self._include(document, path, node["include"], file, (*stack, os.path.realpath(file)))
         return document
 
-    def _read(self, file: pathlib.Path, places: Places) -> Any:
+    def _read(self, file: pathlib.Path, locations: Locations) -> Any:
         try:
             content = file.read_bytes()
-        except OSError as exc:
-            raise UnreadableError(places.problem((), f"cannot be read: {exc.strerror or exc}")) from exc
-        tree = read_yaml(content, places, self.report)
+        except OSError as error:
+            raise UnreadableError(locations.problem((), f"cannot be read: {error.strerror or error}")) from error
+        tree = read_yaml(content, locations, self.report)
         if not isinstance(tree, dict | list):
             got = "an empty file" if tree is None else repr(tree)
-            raise UnreadableError(places.problem((), f"expected a mapping or a list as the root, got {got}"))
-        tree = self.references.rewrite(tree, places, self.report)
-        return resolve(tree, self.references, places, self.report)
+            raise UnreadableError(locations.problem((), f"expected a mapping or a list as the root, got {got}"))
+        tree = self.references.rewrite(tree, locations, self.report)
+        return resolve(tree, self.references, locations, self.report)
 
     def _include(self, document: Document, path: Path, name: str, file: pathlib.Path, stack: tuple[str, ...]) -> None:
-        places = document.places
+        locations = document.locations
         at = (*path, "include")
         tried = list(dict.fromkeys([file.parent / name, pathlib.Path(name)]))
         found = next((candidate for candidate in tried if candidate.is_file()), None)
         if found is None:
             looked = ", ".join(str(candidate.absolute()) for candidate in tried)
-            self.report(places.problem(at, f"the included file {name!r} was not found\n  Looked for {looked}."))
+            self.report(locations.problem(at, f"the included file {name!r} was not found\n  Looked for {looked}."))
         elif os.path.realpath(found) in stack:
-            self.report(places.problem(at, f"{name!r} is included by itself (a cycle)"))
+            self.report(locations.problem(at, f"{name!r} is included by itself (a cycle)"))
         else:
-            chain = (f"{places.place(at)}: {path_text(at)}", *places.chain)
-            included = self.load(found, Places(os.fspath(found), chain), stack)
+            chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
+            included = self.load(found, Locations(os.fspath(found), chain), stack)
             if included is not None:
                 document.includes[path] = included
 
 
-def _check_shape(node: dict[Any, Any], path: Path, places: Places, report: Report) -> None:
+def _check_shape(node: dict[Any, Any], path: Path, locations: Locations, report: Report) -> None:
     """Checks a mapping that is to be built, as far as that needs no import."""
     kind = "target" if "target" in node else "include"
     value = node[kind]
     if value is not UNKNOWN and (not isinstance(value, str) or not value):
-        report(places.problem((*path, kind), f"expected text after {kind!r}, got {value!r}"))
+        report(locations.problem((*path, kind), f"expected text after {kind!r}, got {value!r}"))
     if kind == "target" and "include" in node:
-        report(places.problem((*path, "include"), "expected either 'target' or 'include', got both", key=True))
+        report(locations.problem((*path, "include"), "expected either 'target' or 'include', got both", key=True))
     if kind == "target":
-        _check_params(node.get("params"), str(value), (*path, "params"), places, report)
+        _check_params(node.get("params"), str(value), (*path, "params"), locations, report)
     others = attributes(node)
     if kind == "target" and "params" not in node and others:
         names = ", ".join(map(str, others))
         message = f"a target without params is the imported thing itself, and takes no attributes, got {names}"
-        report(places.problem(path, f"{message}\n  Add 'params: {{}}' to build an object.", target=str(value)))
+        report(locations.problem(path, f"{message}\n  Add 'params: {{}}' to build an object.", target=str(value)))
     for key in others:
         if not isinstance(key, str) or (key.startswith("__") and key.endswith("__")):
-            report(places.problem((*path, key), f"expected the name of an attribute, got {key!r}", key=True))
+            report(locations.problem((*path, key), f"expected the name of an attribute, got {key!r}", key=True))
 
 
-def _check_params(params: Any, target: str, path: Path, places: Places, report: Report) -> None:
+def _check_params(params: Any, target: str, path: Path, locations: Locations, report: Report) -> None:
     if isinstance(params, dict):
         for key in params:
             if not isinstance(key, str):
                 message = f"expected a parameter's name, got {key!r}"
-                report(places.problem((*path, key), message, key=True, target=target))
+                report(locations.problem((*path, key), message, key=True, target=target))
     elif params is not None and params is not UNKNOWN:
-        report(places.problem(path, f"expected a mapping or null as params, got {params!r}"))
+        report(locations.problem(path, f"expected a mapping or null as params, got {params!r}"))

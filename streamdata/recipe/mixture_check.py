@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamdata.recipe.load import Document
-from streamdata.recipe.places import Path, Report
+from streamdata.recipe.locations import Path, Report
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
 from streamdata.recipe.variables import UNKNOWN
 
@@ -34,7 +34,7 @@ def check_mixture(
     datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
     at = (*path, "params", "datasets")
     if isinstance(datasets, list) and not datasets:
-        report(document.places.problem(at, "expected at least one dataset, got none", target=node["target"]))
+        report(document.locations.problem(at, "expected at least one dataset, got none", target=node["target"]))
     names: dict[str, str] = {}
     for index, child in enumerate(datasets if isinstance(datasets, list) else []):
         if not isinstance(child, dict) or not ("target" in child or "include" in child):
@@ -45,25 +45,27 @@ def check_mixture(
 
 
 def _check_name(document: Document, path: Path, name: object, names: dict[str, str], report: Report) -> None:
-    places = document.places
+    locations = document.locations
     at = (*path, "name")
     if name is _ABSENT:
-        report(places.problem(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'."))
+        report(
+            locations.problem(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
+        )
     elif isinstance(name, str) and name and "." not in name:
         if name in names:
-            report(places.problem(at, f"expected a unique name, got {name!r} again, first at {names[name]}"))
-        names.setdefault(name, places.place(at))
+            report(locations.problem(at, f"expected a unique name, got {name!r} again, first at {names[name]}"))
+        names.setdefault(name, locations.of(at))
     elif name is not UNKNOWN:
-        report(places.problem(at, f"expected text without '.' as a name, got {name!r}"))
+        report(locations.problem(at, f"expected text without '.' as a name, got {name!r}"))
 
 
 def _check_percent(document: Document, path: Path, percent: object, report: Report) -> None:
-    places = document.places
+    locations = document.locations
     if percent is _ABSENT:
         message = "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'."
-        report(places.problem(path, message))
+        report(locations.problem(path, message))
     elif percent is not UNKNOWN and not _is_positive(percent):
-        report(places.problem((*path, "percent"), f"expected a positive number as percent, got {percent!r}"))
+        report(locations.problem((*path, "percent"), f"expected a positive number as percent, got {percent!r}"))
 
 
 def _is_positive(value: object) -> bool:

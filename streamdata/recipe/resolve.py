@@ -10,30 +10,30 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
 
-from streamdata.recipe.places import Key, Path, Places, Problem, Report, UnreadableError
+from streamdata.recipe.locations import Key, Locations, Path, Problem, Report, UnreadableError
 from streamdata.recipe.variables import UNKNOWN, References
 from streamdata.recipe.yaml_tree import MAX_DEPTH, MAX_REPEATED_NODES
 
 
-def resolve(tree: Any, references: References, places: Places, report: Report) -> Any:
-    """Resolves interpolations, and puts the held values in the place of their markers.
+def resolve(tree: Any, references: References, locations: Locations, report: Report) -> Any:
+    """Resolves interpolations, and puts the held values back where their markers are.
 
     Args:
         tree: a dict or list without references.
         references: holds the values behind markers.
-        places: the places of the nodes.
+        locations: the locations of the nodes.
         report: takes what does not resolve; its value becomes `UNKNOWN`.
 
     Raises:
         UnreadableError: the interpolations expand without bound, or OmegaConf refuses the tree as a whole.
     """
-    checked = _with_valid_grammar(tree, (), references, places, report)
+    checked = _with_valid_grammar(tree, (), references, locations, report)
     try:
         config = OmegaConf.create(checked)
-    except (OmegaConfBaseException, RecursionError) as exc:
-        raise UnreadableError(places.problem((), f"OmegaConf refuses it: {_first_line(exc)}")) from exc
+    except (OmegaConfBaseException, RecursionError) as error:
+        raise UnreadableError(locations.problem((), f"OmegaConf refuses it: {_first_line(error)}")) from error
     limit = _count(checked) + MAX_REPEATED_NODES
-    return _Resolution(references, places, report, limit).node(config, ())
+    return _Resolution(references, locations, report, limit).node(config, ())
 
 
 def _count(tree: Any) -> int:
@@ -42,24 +42,24 @@ def _count(tree: Any) -> int:
     return 1 + sum(map(_count, tree)) if isinstance(tree, list) else 1
 
 
-def _first_line(exc: BaseException) -> str:
-    return str(exc).partition("\n")[0]
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
-def _with_valid_grammar(tree: Any, path: Path, references: References, places: Places, report: Report) -> Any:
+def _with_valid_grammar(tree: Any, path: Path, references: References, locations: Locations, report: Report) -> Any:
     """OmegaConf parses all texts when it takes the tree, and does not say how far it got: try them one by one."""
     if isinstance(tree, dict):
         return {
-            key: _with_valid_grammar(child, (*path, key), references, places, report) for key, child in tree.items()
+            key: _with_valid_grammar(child, (*path, key), references, locations, report) for key, child in tree.items()
         }
     if isinstance(tree, list):
-        return [_with_valid_grammar(child, (*path, at), references, places, report) for at, child in enumerate(tree)]
+        return [_with_valid_grammar(child, (*path, at), references, locations, report) for at, child in enumerate(tree)]
     if not (isinstance(tree, str) and "${" in tree):
         return tree
     try:
         OmegaConf.create([tree])
-    except (OmegaConfBaseException, RecursionError) as exc:
-        report(places.problem(path, f"expected a valid interpolation in {tree!r}: {_first_line(exc)}"), exc)
+    except (OmegaConfBaseException, RecursionError) as error:
+        report(locations.problem(path, f"expected a valid interpolation in {tree!r}: {_first_line(error)}"), error)
         return references.hold(UNKNOWN)
     return tree
 
@@ -75,9 +75,9 @@ class _Known:
 
 
 class _Resolution:
-    def __init__(self, references: References, places: Places, report: Report, limit: int) -> None:
+    def __init__(self, references: References, locations: Locations, report: Report, limit: int) -> None:
         self.references = references
-        self.places = places
+        self.locations = locations
         self._report = report
         self.left = limit
         self.deepest = 0
@@ -107,7 +107,7 @@ class _Resolution:
             value = {key: self._child(config, key, path) for key in list(config.keys())}
         else:
             value = [self._child(config, index, path) for index in range(len(config))]
-        if self.reported == reported:  # else the problem is to be told in each of its places
+        if self.reported == reported:  # else the problem is reported wherever the node is used
             self.known[id(config)] = _Known(config, value, left - self.left, self.deepest - len(path))
         self.deepest = max(self.deepest, deepest)
         return value
@@ -121,23 +121,23 @@ class _Resolution:
         below: tuple[Key, ...] = (*path, key)
         try:
             value = config[key]
-        except UnsupportedInterpolationType as exc:
-            message = f"{_first_line(exc)}\n  Register it with OmegaConf before the recipe is built."
-            self.report(self.places.problem(below, message, kind="not checked"), exc)
+        except UnsupportedInterpolationType as error:
+            message = f"{_first_line(error)}\n  Register it with OmegaConf before the recipe is built."
+            self.report(self.locations.problem(below, message, kind="not checked"), error)
             return UNKNOWN
-        except MissingMandatoryValue as exc:
-            self.report(self.places.problem(below, "expected a value in the place of '???'"), exc)
+        except MissingMandatoryValue as error:
+            self.report(self.locations.problem(below, "expected a value instead of '???'"), error)
             return UNKNOWN
-        except (OmegaConfBaseException, RecursionError) as exc:
-            self.report(self.places.problem(below, _first_line(exc)), exc)
+        except (OmegaConfBaseException, RecursionError) as error:
+            self.report(self.locations.problem(below, _first_line(error)), error)
             return UNKNOWN
         return self.node(value, below)
 
     def _text(self, text: str, path: Path) -> Any:
         try:
             return self.references.release(text)
-        except ValueError as exc:
-            self.report(self.places.problem(path, str(exc)), exc)
+        except ValueError as error:
+            self.report(self.locations.problem(path, str(error)), error)
             return UNKNOWN
 
     def report(self, problem: Problem, cause: BaseException) -> None:
@@ -151,7 +151,7 @@ class _Resolution:
         self.deepest = max(self.deepest, len(path) + height)
         if self.left < 0:
             message = f"interpolations add more than {MAX_REPEATED_NODES} nodes to what is written"
-            raise UnreadableError(self.places.problem(path, message))
+            raise UnreadableError(self.locations.problem(path, message))
         if len(path) + height > MAX_DEPTH:
             message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"
-            raise UnreadableError(self.places.problem(path, message))
+            raise UnreadableError(self.locations.problem(path, message))

@@ -68,8 +68,8 @@ class Definitions:
         """
         try:
             return self._absolute(name.split("."), 0)
-        except SyntaxError as exc:
-            raise NotFoundError(f"{exc.filename}:{exc.lineno}: not valid Python: {exc.msg}") from exc
+        except SyntaxError as error:
+            raise NotFoundError(f"{error.filename}:{error.lineno}: not valid Python: {error.msg}") from error
 
     def _absolute(self, parts: list[str], depth: int) -> Definition:
         if is_standard(parts[0]):

@@ -50,25 +50,25 @@ def _import(name: str) -> types.ModuleType | None:
     """Imports a module; None if there is no such module."""
     try:
         return importlib.import_module(name)
-    except Exception as exc:
-        if isinstance(exc, ModuleNotFoundError) and exc.name == name:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
             return None
-        raise TargetError(f"importing {name!r} failed with {type(exc).__name__}: {exc}") from exc
+        raise TargetError(f"importing {name!r} failed with {type(error).__name__}: {error}") from error
 
 
 def _attribute(obj: object, part: str, reached: str) -> object:
     """An attribute, or else a submodule: the order in which Python itself sees them."""
     try:
         return getattr(obj, part)
-    except AttributeError as exc:
+    except AttributeError as error:
         submodule = _import(f"{obj.__name__}.{part}") if _is_package(obj) else None
         if submodule is not None:
             return submodule
         kind = "module" if isinstance(obj, types.ModuleType) else type(obj).__name__
         known = [name for name in dir(obj) if not name.startswith("_")]
-        raise TargetError(f"{kind} {reached!r} has no {part!r}{did_you_mean(part, known)}") from exc
-    except Exception as exc:
-        raise TargetError(f"reading {part!r} of {reached!r} failed with {type(exc).__name__}: {exc}") from exc
+        raise TargetError(f"{kind} {reached!r} has no {part!r}{did_you_mean(part, known)}") from error
+    except Exception as error:
+        raise TargetError(f"reading {part!r} of {reached!r} failed with {type(error).__name__}: {error}") from error
 
 
 def _is_package(obj: object) -> TypeGuard[types.ModuleType]:

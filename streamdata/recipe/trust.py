@@ -68,7 +68,7 @@ def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | No
         return f"expected a dotted name such as 'my_pkg.MyDataset', got {name!r}"
     if any(part.startswith("__") for part in name.split(".")):
         return f"{name!r} is refused: a part that begins with '__' reaches into Python itself"
-    refusal = _refusal_of_place(name, allow, permitted=name in PERMITTED)
+    refusal = _refusal_of_package(name, allow, permitted=name in PERMITTED)
     return refusal or (refusal_of_own(name) if is_own(name) else None)
 
 
@@ -80,14 +80,14 @@ def refusal_of_origin(name: str, allow: Collection[str] | None = None, *, permit
         allow: the packages that the caller accepts.
         permitted: whether it is one of `PERMITTED`.
     """
-    refusal = _refusal_of_place(name, allow, permitted=permitted)
+    refusal = _refusal_of_package(name, allow, permitted=permitted)
     return refusal or (refusal_of_own(name) if is_own(name) and public_name(name) is None else None)
 
 
 def refusal_of_module(name: str, allow: Collection[str] | None = None) -> str | None:
     """Returns why a module may not be passed through on the way to a target, or None."""
     permitted = any(target.startswith(name + ".") for target in PERMITTED)
-    return _refusal_of_place(name, allow, permitted=permitted)
+    return _refusal_of_package(name, allow, permitted=permitted)
 
 
 def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, holder: object = None) -> str | None:
@@ -149,7 +149,7 @@ def _refusal_of_bound(method: Any, allow: Collection[str] | None) -> str | None:
     """A method or builtin function: judged by its owner, and by its own module, which may be that of a base class."""
     owner = method.__self__
     if owner is not None and not isinstance(owner, types.ModuleType):
-        refusal = _refusal_of_place(origin_of(owner if isinstance(owner, type) else type(owner)), allow)
+        refusal = _refusal_of_package(origin_of(owner if isinstance(owner, type) else type(owner)), allow)
         if refusal or not isinstance(method.__module__, str):
             return refusal
     return refusal_of_origin(origin_of(method), allow)
@@ -160,11 +160,11 @@ def _refusal_of_callable(obj: object, allow: Collection[str] | None) -> str | No
     cls = type(obj)
     if isinstance(obj, _PLAIN_CALLABLES):
         return refusal_of_origin(origin_of(obj), allow)
-    return _refusal_of_place(origin_of(cls if is_standard(cls.__module__) else obj), allow)
+    return _refusal_of_package(origin_of(cls if is_standard(cls.__module__) else obj), allow)
 
 
 def _refusal_of_data(obj: object, allow: Collection[str] | None) -> str | None:
-    return None if is_standard(type(obj).__module__) else _refusal_of_place(origin_of(type(obj)), allow)
+    return None if is_standard(type(obj).__module__) else _refusal_of_package(origin_of(type(obj)), allow)
 
 
 def origin_of(obj: object) -> str:
@@ -175,7 +175,7 @@ def origin_of(obj: object) -> str:
     return f"{module}.{getattr(obj, '__qualname__', type(obj).__qualname__)}"
 
 
-def _refusal_of_place(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
+def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
     if _is_inside(name, _OWN_REFUSED):
         return f"{name!r} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
     if is_standard(name) and not permitted:

@@ -14,7 +14,7 @@ from typing import Any
 
 from streamdata.errors import did_you_mean, listing
 from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
-from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError
+from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
 from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
 
 _OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)")
@@ -69,7 +69,7 @@ class References:
         self.dynamic_objs = dynamic_objs
         self.used: set[str] = set()
         self._held: list[object] = []
-        # A marker must not be writable in a recipe, or one place could name another's object.
+        # A marker must not be writable in a recipe, or a recipe could name an object that it was not given.
         self._token = f"\0{secrets.token_hex(8)}:"
 
     def unused(self) -> list[str]:
@@ -94,23 +94,23 @@ class References:
             raise ValueError("an object, a tuple or '???' must be the whole value, got it inside a longer text")
         return self._held[int(number)]
 
-    def rewrite(self, tree: Any, places: Places, report: Report) -> Any:
+    def rewrite(self, tree: Any, locations: Locations, report: Report) -> Any:
         """Returns a tree without references, for OmegaConf.
 
         Args:
             tree: as `read_yaml` returned it.
-            places: the places of its nodes.
+            locations: the locations of its nodes.
             report: takes what is missing, unsuitable or malformed.
         """
-        return _Rewriting(self, places, report).node(tree, ())
+        return _Rewriting(self, locations, report).node(tree, ())
 
 
 class _Rewriting:
     """Rewrites the references of one file."""
 
-    def __init__(self, references: References, places: Places, report: Report) -> None:
+    def __init__(self, references: References, locations: Locations, report: Report) -> None:
         self.references = references
-        self.places = places
+        self.locations = locations
         self.report = report
 
     def node(self, node: Any, path: Path) -> Any:
@@ -169,10 +169,10 @@ class _Rewriting:
 
     def _yaml(self, reference: _Reference, default: str, path: Path) -> Any:
         try:
-            return read_yaml(default.encode(), Places(self.places.file), self.report)
-        except UnreadableError as exc:
-            message = f"the default of {reference.name!r} is {exc.problem.message}: {default}"
-            self.report(self.places.problem(path, message), exc)
+            return read_yaml(default.encode(), Locations(self.locations.file), self.report)
+        except UnreadableError as error:
+            message = f"the default of {reference.name!r} is {error.problem.message}: {default}"
+            self.report(self.locations.problem(path, message), error)
             return None
 
     def _dynamic(self, reference: _Reference, path: Path) -> object:
@@ -287,4 +287,4 @@ class _Rewriting:
         )
 
     def _problem(self, path: Path, message: str, *, key: bool = False) -> None:
-        self.report(self.places.problem(path, message, key=key))
+        self.report(self.locations.problem(path, message, key=key))

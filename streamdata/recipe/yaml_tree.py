@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from streamdata.recipe.places import Key, Path, Places, Report, UnreadableError
+from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
 
 MAX_DEPTH = 100
 MAX_REPEATED_NODES = 100_000
@@ -52,12 +52,12 @@ _SCALARS = {
 }
 
 
-def read_yaml(content: bytes, places: Places, report: Report) -> Any:
-    """Reads the one document of a file, and notes the places of its nodes.
+def read_yaml(content: bytes, locations: Locations, report: Report) -> Any:
+    """Reads the one document of a file, and notes the locations of its nodes.
 
     Args:
         content: the file's bytes, UTF-8.
-        places: is filled.
+        locations: is filled.
         report: takes duplicate keys, cycles and unknown tags, after which reading goes on.
 
     Returns:
@@ -68,24 +68,26 @@ def read_yaml(content: bytes, places: Places, report: Report) -> Any:
     """
     try:
         node = yaml.compose(content.decode("utf-8-sig"), _RecipeLoader)
-    except UnicodeDecodeError as exc:
-        line = content.count(b"\n", 0, exc.start) + 1
-        places.values[()] = (line, exc.start - content.rfind(b"\n", 0, exc.start))
-        raise UnreadableError(places.problem((), f"expected UTF-8, got byte 0x{content[exc.start]:02x}")) from exc
-    except yaml.YAMLError as exc:
-        raise UnreadableError(places.problem((), _yaml_message(exc, places))) from exc
-    except RecursionError as exc:
-        raise UnreadableError(places.problem((), f"nested deeper than {MAX_DEPTH} levels")) from exc
-    return None if node is None else _TreeBuilder(places, report).value(node, ())
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        locations.values[()] = (line, error.start - content.rfind(b"\n", 0, error.start))
+        raise UnreadableError(
+            locations.problem((), f"expected UTF-8, got byte 0x{content[error.start]:02x}")
+        ) from error
+    except yaml.YAMLError as error:
+        raise UnreadableError(locations.problem((), _yaml_message(error, locations))) from error
+    except RecursionError as error:
+        raise UnreadableError(locations.problem((), f"nested deeper than {MAX_DEPTH} levels")) from error
+    return None if node is None else _TreeBuilder(locations, report).value(node, ())
 
 
-def _yaml_message(exc: yaml.YAMLError, places: Places) -> str:
-    """Says what PyYAML found, and lets the root's place point there."""
-    mark = getattr(exc, "problem_mark", None)
+def _yaml_message(error: yaml.YAMLError, locations: Locations) -> str:
+    """Says what PyYAML found, and lets the root's location point there."""
+    mark = getattr(error, "problem_mark", None)
     if mark is not None:
-        places.values[()] = (mark.line + 1, mark.column + 1)
-    said = [getattr(exc, "context", None), getattr(exc, "problem", None)]
-    return "not valid YAML: " + (" ".join(part for part in said if part) or str(exc))
+        locations.values[()] = (mark.line + 1, mark.column + 1)
+    said = [getattr(error, "context", None), getattr(error, "problem", None)]
+    return "not valid YAML: " + (" ".join(part for part in said if part) or str(error))
 
 
 _Pairs = dict[Key, tuple[yaml.Node, yaml.Node]]
@@ -98,8 +100,8 @@ def _mark(node: yaml.Node) -> tuple[int, int]:
 class _TreeBuilder:
     """Turns PyYAML's graph of nodes, where an alias is the same node again, into a tree."""
 
-    def __init__(self, places: Places, report: Report) -> None:
-        self.places = places
+    def __init__(self, locations: Locations, report: Report) -> None:
+        self.locations = locations
         self.report = report
         self.constructor = SafeConstructor()
         self.built: set[int] = set()
@@ -108,7 +110,7 @@ class _TreeBuilder:
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         """Builds one node and what is below it."""
-        self.places.values[path] = _mark(node)
+        self.locations.values[path] = _mark(node)
         self._bound(node, path)
         if id(node) in self.open:
             self._problem(path, "expected a tree, got an alias to a node that holds it (a cycle)")
@@ -131,9 +133,9 @@ class _TreeBuilder:
         self.built.add(id(node))
         if self.repeated > MAX_REPEATED_NODES:
             message = f"aliases add more than {MAX_REPEATED_NODES} nodes to what is written (an alias bomb)"
-            raise UnreadableError(self.places.problem(path, message))
+            raise UnreadableError(self.locations.problem(path, message))
         if len(path) > MAX_DEPTH:
-            raise UnreadableError(self.places.problem(path, f"nested deeper than {MAX_DEPTH} levels"))
+            raise UnreadableError(self.locations.problem(path, f"nested deeper than {MAX_DEPTH} levels"))
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
         construct = _SCALARS.get(node.tag)
@@ -142,15 +144,17 @@ class _TreeBuilder:
             return None
         try:
             return construct(self.constructor, node)
-        except (KeyError, ValueError) as exc:
+        except (KeyError, ValueError) as error:
             kind = node.tag.removeprefix(_TAG)
-            self.report(self.places.problem(path, f"expected a value of YAML type {kind}, got {node.value!r}"), exc)
+            self.report(
+                self.locations.problem(path, f"expected a value of YAML type {kind}, got {node.value!r}"), error
+            )
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[Key, Any]:
         result = {}
         for key, (key_node, value_node) in self._pairs(node, path).items():
-            self.places.keys[(*path, key)] = _mark(key_node)
+            self.locations.keys[(*path, key)] = _mark(key_node)
             result[key] = self.value(value_node, (*path, key))
         return result
 
@@ -189,13 +193,13 @@ class _TreeBuilder:
         key = self._scalar(key_node, path)
         at = _mark(key_node)
         if not isinstance(key, Key):
-            self.report(self.places.problem(path, f"expected text or a number as a key, got {key!r}", at=at))
+            self.report(self.locations.problem(path, f"expected text or a number as a key, got {key!r}", at=at))
         elif key in pairs:
             first = pairs[key][0].start_mark.line + 1
             message = f"the key {key!r} is given twice, the first time in line {first}"
-            self.report(self.places.problem((*path, key), message, at=at))
+            self.report(self.locations.problem((*path, key), message, at=at))
         else:
             pairs[key] = (key_node, value_node)
 
     def _problem(self, path: Path, message: str) -> None:
-        self.report(self.places.problem(path, message))
+        self.report(self.locations.problem(path, message))

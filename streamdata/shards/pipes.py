@@ -3,7 +3,7 @@
 import subprocess
 
 from streamdata.errors import ShardError
-from streamdata.recipe.leave import PIPE, refusal_of_command
+from streamdata.recipe.permission import PIPE, refusal_of_command
 
 
 def check_leave(url: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import fsspec
 
 from streamdata.errors import ShardError
-from streamdata.recipe.leave import PIPE, refusal_of_url
+from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128

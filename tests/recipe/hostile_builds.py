@@ -174,8 +174,8 @@ def recipe_of(target: str, params: dict[str, Any], folder: Path) -> Any:
         node["single_process_fn"] = {"target": target, "params": params}
     elif target.endswith("Builder"):
         kinds = {"I": ("MetaDistributedWebDataset", "tars"), "T": ("JsonlIterableDataset", "jsonl")}
-        name, place = kinds[target.removeprefix("streamdata.")[0]]
-        node = {"target": f"streamdata.{name}", "params": {"path": str(folder / place)}}
+        name, file = kinds[target.removeprefix("streamdata.")[0]]
+        node = {"target": f"streamdata.{name}", "params": {"path": str(folder / file)}}
         node["process_fn"] = {"target": target, "params": params}
     if "name" in TARGETS[node["target"]] and target != "streamdata.MergedDataset":
         node.update(name="a", percent=1)

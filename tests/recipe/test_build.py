@@ -86,7 +86,7 @@ def test_a_partial_of_the_standard_library_is_refused(write: Write) -> None:
         )
 
 
-def test_a_constructors_exception_is_wrapped_with_its_place(write: Write) -> None:
+def test_a_constructors_exception_is_wrapped_with_its_location(write: Write) -> None:
     """File, line, column, path, target, the exception's type and text; the cause is the exception itself."""
     recipe = write("params:\n  datasets:\n  - 1\n  - target: zoo.broken\n    params: {path: x.tar}\n")
     with pytest.raises(RecipeError) as caught:
@@ -120,7 +120,7 @@ def test_a_constructors_exception_is_wrapped_with_its_place(write: Write) -> Non
         ),
     ],
 )
-def test_errors_of_building_have_their_place(write: Write, text: str, message: str) -> None:
+def test_errors_of_building_have_their_location(write: Write, text: str, message: str) -> None:
     """File, line, column, path, what was expected."""
     with pytest.raises(RecipeError, match=r"recipe\.yaml" + message):
         instantiate_from_yaml(write(text))
@@ -148,7 +148,7 @@ def test_an_include_of_an_object_takes_no_params(write: Write) -> None:
         instantiate_from_yaml(write("include: inner.yaml\nparams: {x: 1}\n"))
 
 
-def test_built_objects_know_their_place(write: Write) -> None:
+def test_built_objects_know_their_location(write: Write) -> None:
     """Of the mapping that names them, be it an include; objects without room for it are built all the same."""
     write("target: zoo.Any\nparams: {}", "inner.yaml")
     built = instantiate_from_yaml(
@@ -157,18 +157,18 @@ def test_built_objects_know_their_place(write: Write) -> None:
             "- {include: inner.yaml}\n- {include: inner.yaml, name: x}\n- {target: zoo.double, params: {x: 1}}\n"
         )
     )
-    places = [getattr(thing, "_recipe_place", None) for thing in built]
-    assert places == ["recipe.yaml:1:3", None, "recipe.yaml:3:3", "inner.yaml:1:1", "recipe.yaml:5:3", None]
+    locations = [getattr(thing, "_recipe_location", None) for thing in built]
+    assert locations == ["recipe.yaml:1:3", None, "recipe.yaml:3:3", "inner.yaml:1:1", "recipe.yaml:5:3", None]
 
 
 def test_shared_results_are_not_marked(write: Write) -> None:
     """A class that a function returns belongs to everyone."""
     built = instantiate_from_yaml(write("target: zoo.give_class\nparams:\n"))
-    assert "_recipe_place" not in vars(built)
+    assert "_recipe_location" not in vars(built)
 
 
 def test_objects_remember_the_dynamic_objects_below_them(write: Write) -> None:
-    """With their places, those of includes and attributes too, and only their own."""
+    """With their locations, those of includes and attributes too, and only their own."""
     write("fn: ${dynamic_objs:a}", "inner.yaml")
     a, b = object(), object()
     recipe = write("""\
@@ -190,7 +190,7 @@ def test_an_included_object_remembers_what_is_set_on_it(write: Write) -> None:
     """The last call holds everything below."""
     write("target: zoo.Mix\nparams: {datasets: [], fn: '${dynamic_objs:f}'}", "inner.yaml")
     built = instantiate_from_yaml(write("include: inner.yaml\nhook: ${dynamic_objs:f}\n"), dynamic_objs={"f": 1})
-    assert [place for place, _ in built.uses] == ["inner.yaml:2:28: params.fn", "recipe.yaml:2:7: hook"]
+    assert [location for location, _ in built.uses] == ["inner.yaml:2:28: params.fn", "recipe.yaml:2:7: hook"]
 
 
 def test_built_objects_can_be_pickled(write: Write) -> None:

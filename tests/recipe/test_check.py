@@ -18,7 +18,7 @@ def errors(problems: list[Problem]) -> list[str]:
 
 @pytest.mark.usefixtures("zoo")
 def test_all_errors_are_reported_at_once(write: Write) -> None:
-    """Variables, interpolations, includes, targets and parameters, each with its place."""
+    """Variables, interpolations, includes, targets and parameters, each with its location."""
     recipe = write("""\
         a: ${variables:img_siz}
         b: ${nowhere}
@@ -117,7 +117,7 @@ def test_allow_narrows_the_check(write: Write) -> None:
     assert "the caller allows only my_pkg, streamdata" in problem.message
 
 
-def test_a_file_included_twice_is_reported_once_per_place(write: Write) -> None:
+def test_a_file_included_twice_is_reported_once_per_location(write: Write) -> None:
     """Each chain of includes is one problem."""
     write("a: {target: os.system}", "inner.yaml")
     problems = check_recipe(write("- include: inner.yaml\n- include: inner.yaml\n"))

@@ -27,7 +27,7 @@ def test_sound_children_are_accepted(write: Write) -> None:
 
 
 def test_every_bad_child_is_reported(write: Write) -> None:
-    """All at once, each with its place."""
+    """All at once, each with its location."""
     found = problems_of(
         write,
         child(", name: a, percent: 1"),

@@ -59,7 +59,7 @@ def test_each_target_is_public_and_known_without_an_import(name: str) -> None:
 
 
 def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
-    """What writes, builds other recipes, is abstract or handles states has no place in a recipe."""
+    """What writes, builds other recipes, is abstract or handles states cannot be named in a recipe."""
     no_targets = {
         "BaseDataset", "Pipeline", "PrepareConfig", "PrepareError", "RecipeError", "ShardError", "SourceError",
         "StateError", "Store", "StoreError", "StoreWriter", "StreamdataError", "compute_position_id_with_mask",
@@ -118,7 +118,7 @@ SOURCE = "target: streamdata.JsonlIterableDataset\nparams: {path: x.jsonl}\n"
         ("max_badd: 1000", r"unknown attribute 'max_badd', did you mean 'max_bad'\?\n  It takes: name, percent"),
         ("lenght: 3", "unknown attribute 'lenght'\n"),
         ("source: 1", "unknown attribute 'source'\n"),
-        ("_recipe_place: x", "unknown attribute '_recipe_place'"),
+        ("_recipe_location: x", "unknown attribute '_recipe_location'"),
         ("shuffle_buffer: 3", "expected 'shuffle_buffer' as a parameter, got it as an attribute\n  Write it below"),
     ],
 )
@@ -126,15 +126,15 @@ def test_our_classes_list_their_attributes(write: Write, line: str, message: str
     """Anything else is an error, before anything is built; also from where the file is included."""
     Path("x.jsonl").write_text("{}\n")
     write(SOURCE, "source.yaml")
-    for text, place in (
+    for text, location in (
         (f"{SOURCE}{line}\n", "recipe.yaml:3:1"),
         (f"include: source.yaml\n{line}\n", "recipe.yaml:2:1"),
     ):
         recipe = write(text)
-        with pytest.raises(RecipeError, match=f"{place}: .*{message}"):
+        with pytest.raises(RecipeError, match=f"{location}: .*{message}"):
             instantiate_from_yaml(recipe)
         (problem,) = check_recipe(recipe)
-        assert problem.place == place
+        assert problem.location == location
         assert re.search(message, problem.message)
 
 

@@ -89,12 +89,12 @@ def test_two_recipes_are_built_at_once(write: Write) -> None:
         ("a: 1\nx: ['${']\n", r"recipe\.yaml:2:5: x\[0\]: expected a valid interpolation in '\$\{'"),
         ("x: ${y}\ny: ${x}\n", r"recipe\.yaml:1:4: x: Recursive"),
         ("x: {y: '${x}'}\n", r"recipe\.yaml:1:\d: x"),
-        ("x: '???'\n", r"recipe\.yaml:1:4: x: expected a value in the place of '\?\?\?'"),
+        ("x: '???'\n", r"recipe\.yaml:1:4: x: expected a value instead of '\?\?\?'"),
         ("x: ['???']\n", r"recipe\.yaml:1:5: x\[0\]: expected a value"),
         ("x: ${dynamic_objs:o}\ny: a ${x}\n", r"recipe\.yaml:2:4: y: an object, a tuple .* whole value"),
     ],
 )
-def test_what_does_not_resolve_has_its_place(write: Write, text: str, message: str) -> None:
+def test_what_does_not_resolve_has_its_location(write: Write, text: str, message: str) -> None:
     """OmegaConf's exceptions become recipe errors with line, column and path."""
     with pytest.raises(RecipeError, match=message):
         instantiate_from_yaml(write(text), dynamic_objs={"o": object()})
@@ -125,6 +125,6 @@ def test_interpolations_that_nest_without_bound_are_errors(write: Write) -> None
 
 
 def test_a_problem_is_told_wherever_its_node_is_named(write: Write) -> None:
-    """First where another node names it, then in its own place."""
+    """First where another node names it, then at its own location."""
     problems = check_recipe(write("b: ${a}\na: {x: '${nope}', y: [1]}\nc: ${a.y}\n"))
-    assert [problem.place for problem in problems] == ["recipe.yaml:1:4", "recipe.yaml:2:8"]
+    assert [problem.location for problem in problems] == ["recipe.yaml:1:4", "recipe.yaml:2:8"]

@@ -56,7 +56,7 @@ def test_submodules_are_found_without_importing_their_parents() -> None:
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("name", ["shop.gone", "nowhere_at_all", "shop.back.deeper"])
 def test_modules_that_do_not_exist_are_none(name: str) -> None:
-    """No exception, for the caller knows the place."""
+    """No exception, for the caller knows the location."""
     assert SourceModules().find(name) is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import instantiate_from_yaml
-from streamdata.recipe.places import Places, refuse
+from streamdata.recipe.locations import Locations, refuse
 from streamdata.recipe.resolve import resolve
 from streamdata.recipe.variables import References
 
@@ -18,9 +18,9 @@ Write = Callable[..., str]
 def value_of(text: Any, variables: dict[str, Any] | None = None, objects: dict[str, object] | None = None) -> Any:
     """What a text becomes as the value of a key, beside `b: B`."""
     references = References(variables or {}, objects or {})
-    places = Places("r.yaml")
-    tree = references.rewrite({"a": text, "b": "B"}, places, refuse)
-    return resolve(tree, references, places, refuse)["a"]
+    locations = Locations("r.yaml")
+    tree = references.rewrite({"a": text, "b": "B"}, locations, refuse)
+    return resolve(tree, references, locations, refuse)["a"]
 
 
 PLAIN = st.recursive(
@@ -113,8 +113,8 @@ def test_a_dynamic_object_arrives_by_identity() -> None:
     """Also through an interpolation that points at it."""
     marker = object()
     references = References({}, {"o": marker})
-    tree = references.rewrite({"a": "${dynamic_objs:o}", "c": "${a}"}, Places("r.yaml"), refuse)
-    resolved = resolve(tree, references, Places("r.yaml"), refuse)
+    tree = references.rewrite({"a": "${dynamic_objs:o}", "c": "${a}"}, Locations("r.yaml"), refuse)
+    resolved = resolve(tree, references, Locations("r.yaml"), refuse)
     assert resolved["a"].value is marker
     assert resolved["c"].value is marker
 
@@ -137,12 +137,12 @@ def test_a_dynamic_object_arrives_by_identity() -> None:
     ],
 )
 def test_unusable_references_say_where_and_why(text: str, message: str) -> None:
-    """Each error has place and path, and names what was given."""
+    """Each error has a location and a path, and names what was given."""
     with pytest.raises(RecipeError, match=r"r\.yaml:1:1: a: (?s:.*)" + message):
         value_of(text, {"img_size": 3, "bad": object()}, {"o": object()})
 
 
-def test_a_missing_variable_is_placed_by_line_and_path(write: Write) -> None:
+def test_a_missing_variable_is_located_by_line_and_path(write: Write) -> None:
     """The first line says file, line, column and path; the second what to do."""
     recipe = write("params:\n  datasets:\n    - a: 1\n    - params:\n        img_size: ${variables:img_size}\n")
     with pytest.raises(RecipeError) as caught:

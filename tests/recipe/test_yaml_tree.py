@@ -2,13 +2,13 @@ from typing import Any
 
 import pytest
 
-from streamdata.recipe.places import Places, Problem, UnreadableError, refuse
+from streamdata.recipe.locations import Locations, Problem, UnreadableError, refuse
 from streamdata.recipe.yaml_tree import read_yaml
 
 
 def read(text: str) -> Any:
     """Reads as building does."""
-    return read_yaml(text.encode(), Places("r.yaml"), refuse)
+    return read_yaml(text.encode(), Locations("r.yaml"), refuse)
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,20 @@ def test_scalars_are_read_as_omegaconf_reads_them(text: str, value: object) -> N
     assert type(got) is type(value)
 
 
-def test_every_node_has_its_place() -> None:
-    """Places count lines and columns from one, for values and keys."""
-    places = Places("r.yaml")
-    read_yaml(b"a:\n  - b: 1\n    c: [x,  y]\n", places, refuse)
-    assert places.place(("a", 0)) == "r.yaml:2:5"
-    assert places.place(("a", 0, "c", 1)) == "r.yaml:3:13"
-    assert places.place(("a", 0, "c"), key=True) == "r.yaml:3:5"
-    assert places.place(("a", 0, "c", "beyond")) == "r.yaml:3:8"
+def test_every_node_has_its_location() -> None:
+    """Locations count lines and columns from one, for values and keys."""
+    locations = Locations("r.yaml")
+    read_yaml(b"a:\n  - b: 1\n    c: [x,  y]\n", locations, refuse)
+    assert locations.of(("a", 0)) == "r.yaml:2:5"
+    assert locations.of(("a", 0, "c", 1)) == "r.yaml:3:13"
+    assert locations.of(("a", 0, "c"), key=True) == "r.yaml:3:5"
+    assert locations.of(("a", 0, "c", "beyond")) == "r.yaml:3:8"
 
 
 def test_duplicate_keys_are_all_reported() -> None:
     """Each repetition is an error that names the first one, and reading goes on."""
     found: list[Problem] = []
-    read_yaml(b"a: 1\nb: {x: 1, x: 2}\na: 2\n", Places("r.yaml"), lambda problem, _=None: found.append(problem))
+    read_yaml(b"a: 1\nb: {x: 1, x: 2}\na: 2\n", Locations("r.yaml"), lambda problem, _=None: found.append(problem))
     assert [str(problem) for problem in found] == [
         "r.yaml:3:1: a: the key 'a' is given twice, the first time in line 1",
         "r.yaml:2:11: b.x: the key 'x' is given twice, the first time in line 2",
@@ -76,7 +76,7 @@ def test_merge_keys_give_way_to_own_keys() -> None:
 
 @pytest.mark.parametrize("text", ["a: &x [*x]", "a: &x {b: {c: *x}}", "a: &x {<<: *x}"])
 def test_cycles_are_errors(text: str) -> None:
-    """An alias to what holds it is reported at its place."""
+    """An alias to what holds it is reported at its location."""
     with pytest.raises(ValueError, match=r"r\.yaml:1:\d+: a.*cycle"):
         read(text)
 
@@ -133,9 +133,9 @@ def test_a_wrong_number_is_an_error() -> None:
 def test_what_is_not_yaml_says_where(content: bytes, message: str) -> None:
     """Encoding and syntax errors have line and column."""
     with pytest.raises(UnreadableError, match=message):
-        read_yaml(content, Places("r.yaml"), refuse)
+        read_yaml(content, Locations("r.yaml"), refuse)
 
 
 def test_a_byte_order_mark_is_accepted() -> None:
     """Editors on Windows write one."""
-    assert read_yaml(b"\xef\xbb\xbfa: 1", Places("r.yaml"), refuse) == {"a": 1}
+    assert read_yaml(b"\xef\xbb\xbfa: 1", Locations("r.yaml"), refuse) == {"a": 1}

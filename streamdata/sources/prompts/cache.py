@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamdata.errors import SourceError
-from streamdata.recipe.leave import refusal_of_directory
+from streamdata.recipe.permission import refusal_of_directory
 from streamdata.shards.publish import cache_directory, publish_written, temporary_beside
 
 _PIECE_BYTES = 16 << 20

@@ -1,9 +1,9 @@
-"""What a recipe's parameters need leave for: `a command, a url, a directory → why it is refused, or None`.
+"""What a recipe's parameters may not do by themselves: `a command, a url, a directory → why it is refused, or None`.
 
-Commands need the environment's leave, whoever names them. A recipe that is built under ``allow`` is one that the caller
-does not trust with everything, so that its parameters may not say where files are written either, except in directories
-that the caller's variables name. The doors themselves stand where a command is started, a url is recognised and a
-cache is opened.
+Commands run only where the environment permits them, whoever names them. A recipe that is built under ``allow`` is one
+that the caller does not fully trust: its parameters may not choose where files are written either, except in
+directories that the caller's variables name. These functions only decide; they are called where a command is started,
+a url is recognised and a cache is opened.
 """
 
 import os
@@ -22,18 +22,18 @@ SCHEMES: Final = (
 )  # fmt: skip
 """What only reads, where what it reads from is named by the url alone."""
 
-_places: ContextVar[tuple[str, ...] | None] = ContextVar("where a recipe under allow may write", default=None)
+_writable: ContextVar[tuple[str, ...] | None] = ContextVar("where a recipe under allow may write", default=None)
 
 
 @contextmanager
 def under_allow(allow: Collection[str] | None, variables: Mapping[str, Any]) -> Iterator[None]:
     """Refuses, while a recipe is built or checked under ``allow``, what that takes from its parameters."""
     named = [value for value in variables.values() if isinstance(value, str | os.PathLike) and os.fspath(value)]
-    token = _places.set(None if allow is None else tuple(map(_real, named)))
+    token = _writable.set(None if allow is None else tuple(map(_real, named)))
     try:
         yield
     finally:
-        _places.reset(token)
+        _writable.reset(token)
 
 
 def _real(path: str | os.PathLike[str]) -> str:
@@ -53,7 +53,7 @@ def refusal_of_command(url: str) -> str | None:
 def refusal_of_url(url: str) -> str | None:
     """Returns why a url may not be read under ``allow``, or None: some file systems write, or run what a file says."""
     match = _SCHEME.match(url)
-    if _places.get() is None or match is None or (match[1].lower() in SCHEMES and "::" not in url):
+    if _writable.get() is None or match is None or (match[1].lower() in SCHEMES and "::" not in url):
         return None
     return (
         f"shards: expected a url of {', '.join(SCHEMES)}, got '{url}' in a recipe that is built under allow\n"
@@ -66,13 +66,13 @@ def refusal_of_directory(directory: str | os.PathLike[str], *others: str | os.Pa
 
     Args:
         directory: where it would write.
-        others: places where it may, whatever the variables are.
+        others: directories where it may, whatever the variables are.
     """
-    places = _places.get()
-    if places is None:
+    writable = _writable.get()
+    if writable is None:
         return None
     real = _real(directory)
-    if any(os.path.commonpath([real, place]) == place for place in (*places, *map(_real, others))):
+    if any(os.path.commonpath([real, allowed]) == allowed for allowed in (*writable, *map(_real, others))):
         return None
     return (
         f"expected a directory in the cache, or in one that a variable names, got '{os.fspath(directory)}' in a recipe "

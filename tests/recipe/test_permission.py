@@ -5,7 +5,7 @@ import pytest
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import check_recipe, instantiate_from_yaml
-from streamdata.recipe.leave import refusal_of_directory, refusal_of_url, under_allow
+from streamdata.recipe.permission import refusal_of_directory, refusal_of_url, under_allow
 
 Write = Callable[..., str]
 CHATS = """
@@ -47,7 +47,7 @@ def test_it_writes_in_the_directories_of_variables(write: Write, tmp_path: Path)
             instantiate_from_yaml(path, {"data": "linked"}, allow=[])
 
 
-def test_leave_ends_with_the_building(write: Write) -> None:
+def test_permission_ends_with_the_building(write: Write) -> None:
     """Whether it went well or not."""
     with pytest.raises(RecipeError):
         instantiate_from_yaml(write("target: zoo.Gone"), allow=[])
@@ -89,8 +89,8 @@ def test_a_check_finds_commands_and_urls(write: Write, monkeypatch: pytest.Monke
         - {target: streamdata.JsonlIterableDataset, params: {path: 'a.jsonl, pipe:cat x'}}
         """)
     found = check_recipe(recipe)
-    assert [problem.place for problem in found] == ["recipe.yaml:1:62", "paths.yaml:1:3", "recipe.yaml:5:60"]
+    assert [problem.location for problem in found] == ["recipe.yaml:1:62", "paths.yaml:1:3", "recipe.yaml:5:60"]
     assert all("a command that would be run" in problem.message for problem in found)
-    assert [problem.place for problem in check_recipe(recipe, allow=["tests"])][2:3] == ["recipe.yaml:3:60"]
+    assert [problem.location for problem in check_recipe(recipe, allow=["tests"])][2:3] == ["recipe.yaml:3:60"]
     monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
     assert check_recipe(recipe) == []

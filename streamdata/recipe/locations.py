@@ -1,7 +1,7 @@
-"""Where something stands in a recipe, and what is wrong there.
+"""Locations in a recipe, and what is wrong there.
 
 A *path* leads from the root to a node: keys and list indexes, shown as ``params.datasets[2].params.img_size``.
-A *place* is ``file:line:column`` (both from 1).
+A *location* is ``file:line:column`` (both from 1).
 """
 
 from dataclasses import dataclass, field
@@ -27,18 +27,18 @@ def path_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something to say about one place of a recipe.
+    """Something to say about one location in a recipe.
 
     Attributes:
-        place: ``file:line:column``.
+        location: ``file:line:column``.
         path: the node, as `path_text` shows it.
         message: what was expected and what was found; a second line, if any, says what to do.
         kind: ``not checked`` marks what a static check could not look into.
         target: the dotted name that was being built, if any.
-        chain: the places of the includes that lead here, innermost first.
+        chain: the locations of the includes that lead here, innermost first.
     """
 
-    place: str
+    location: str
     path: str
     message: str
     kind: Kind = "error"
@@ -48,7 +48,7 @@ class Problem:
     def __str__(self) -> str:
         """The problem as one message."""
         who = f"{self.path} ({self.target})" if self.target else self.path
-        lines = [f"{self.place}: {who}: {self.message}", *(f"  included from {place}" for place in self.chain)]
+        lines = [f"{self.location}: {who}: {self.message}", *(f"  included from {location}" for location in self.chain)]
         return "\n".join(lines)
 
 
@@ -77,12 +77,12 @@ class UnreadableError(Exception):
 
 
 @dataclass
-class Places:
+class Locations:
     """The lines and columns of one file.
 
     Attributes:
         file: the file's name as shown in messages.
-        chain: the places of the includes that lead to this file, innermost first.
+        chain: the locations of the includes that lead to this file, innermost first.
         values: (line, column) where each node's value starts.
         keys: (line, column) of the key before each mapping value.
     """
@@ -92,7 +92,7 @@ class Places:
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
-    def place(self, path: Path, *, key: bool = False) -> str:
+    def of(self, path: Path, *, key: bool = False) -> str:
         """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
         if key and path in self.keys:
             return self._shown(self.keys[path])
@@ -111,8 +111,8 @@ class Places:
         target: str | None = None,
     ) -> Problem:
         """Describes a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column."""
-        place = self._shown(at) if at else self.place(path, key=key)
-        return Problem(place, path_text(path), message, kind, target, self.chain)
+        location = self._shown(at) if at else self.of(path, key=key)
+        return Problem(location, path_text(path), message, kind, target, self.chain)
 
     def _shown(self, mark: tuple[int, int]) -> str:
         return f"{self.file}:{mark[0]}:{mark[1]}"
