@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, to_state
 from streamdata.view.fingerprint import fingerprint
-from streamdata.view.nodes import Node
+from streamdata.view.nodes import NodeShare, functions_of, shares_of
 
 NUM_SAMPLES = 64
 STEPS = (1, 5, 14, 30, 47)
@@ -67,15 +67,15 @@ def find_inexact(
     """
     found: dict[str, Inexact] = {}
     recordings: dict[str, _Recording] = {}
-    for node in _unfound(build(), found):
+    for path, share in _unfound(build(), found):
         try:
-            recordings[node.path] = _record(_alone(node), num_samples, steps)
+            recordings[path] = _record(_alone(share), num_samples, steps)
         except _StateNotJsonError as error:
-            found[node.path] = _inexact(node, str(error))
+            found[path] = _inexact(share, str(error))
     for step in steps:
-        for node in _unfound(build(), found):
-            what = _difference(_alone(node), recordings[node.path], step, num_samples)
-            found.update({node.path: _inexact(node, what)} if what else {})
+        for path, share in _unfound(build(), found):
+            what = _difference(_alone(share), recordings[path], step, num_samples)
+            found.update({path: _inexact(share, what)} if what else {})
     return list(found.values())
 
 
@@ -83,22 +83,22 @@ class _StateNotJsonError(ValueError):
     """A checkpoint of this node could not be written."""
 
 
-def _inexact(node: Node, what: str) -> Inexact:
-    return Inexact(path=node.path, functions=node.functions(), what=what)
+def _inexact(share: NodeShare, what: str) -> Inexact:
+    return Inexact(path=share.node.path, functions=functions_of(share.node.dataset), what=what)
 
 
-def _unfound(dataset: MergedDataset, found: Mapping[str, Inexact]) -> Iterator[Node]:
+def _unfound(dataset: MergedDataset, found: Mapping[str, Inexact]) -> Iterator[tuple[str, NodeShare]]:
     """Yield the nodes that could go wrong by themselves, children first, while nothing at or below them was found."""
-    for node in reversed(list(Node.of(dataset).walk())):
-        below = f"{node.path}." if node.path else ""
-        known = node.path in found or any(path.startswith(below) for path in found)
-        if not known and (not node.children or node.functions()):
-            yield node
+    for path, share in reversed(shares_of(dataset).items()):
+        below = f"{path}." if path else ""
+        known = path in found or any(other.startswith(below) for other in found)
+        if not known and (not share.node.children or functions_of(share.node.dataset)):
+            yield path, share
 
 
-def _alone(node: Node) -> MergedDataset:
+def _alone(share: NodeShare) -> MergedDataset:
     """The node as a stream of its own, in one lane."""
-    dataset, parent = node.dataset, node.parent
+    dataset, parent = share.node.dataset, share.parent
     if not isinstance(dataset, MergedDataset):
         assert parent is not None, "a source has a parent"
         shuffles = parent.shuffle_unstreaming_subsets, parent.shuffle_streaming_subsets
@@ -116,7 +116,7 @@ def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _
             try:
                 recording.saved[number] = json.dumps(states)
             except (TypeError, ValueError) as error:
-                raise _StateNotJsonError(f"its state after sample {number} is no JSON: {error}") from error
+                raise _StateNotJsonError(f"its state after sample {number} is not JSON: {error}") from error
     return recording
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, to_state
-from streamdata.view.nodes import Node
+from streamdata.view.nodes import functions_of, shares_of
 from streamdata.view.table import percent_text, table
 
 _NUMBER_BYTES = 8
@@ -52,9 +52,10 @@ class Delivery:
     def __init__(self, dataset: MergedDataset, states: Mapping[str, Any] | None = None) -> None:
         self.samples = self.size_bytes = 0
         self.states: States = dict(states or {})
-        top = Node.of(dataset)
-        self._wanted = {leaf.path: leaf.overall for leaf in top.leaves()}
-        self._costs = sorted({node.functions()["cost"] for node in top.walk() if "cost" in node.functions()})
+        shares = shares_of(dataset)
+        self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
+        functions = [functions_of(share.node.dataset) for share in shares.values()]
+        self._costs = sorted({names["cost"] for names in functions if "cost" in names})
 
     def add(self, batch: list[dict[str, Any]]) -> None:
         """Count a batch, a list of samples."""

@@ -1,11 +1,13 @@
 """The tree of sources as text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from streamdata.mixing import MergedDataset
+from streamdata.mixing.tree import Node
+from streamdata.sources import MapStyleSource
 from streamdata.sources.shard_source import SequentialSource
-from streamdata.view.nodes import Node
+from streamdata.view.nodes import NodeShare, functions_of, shares_of
 from streamdata.view.table import percent_text, table
 
 _HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind and options"]
@@ -18,75 +20,64 @@ def describe(dataset: MergedDataset) -> str:
     their start, records have not been counted, and the number of shards stands in their place. No data is read.
 
     Raises:
-        ValueError: It is no MergedDataset.
+        ValueError: It is not a MergedDataset.
+        SourceError: A source has no records.
     """
-    top = Node.of(dataset)
-    rows = [_row(node, drawn) for node, drawn in _drawn(top, "", "")]
-    return table([_HEADER, *rows])
+    shares = shares_of(dataset)
+    return table([_HEADER, *(_row(shares, path, drawn) for path, drawn in _drawn(shares[""].node, "", ""))])
 
 
-def _drawn(node: Node, branch: str, margin: str) -> Iterator[tuple[Node, str]]:
-    """Yield each node with its name behind the branches that lead to it."""
-    yield node, branch + (node.name or "the top")
+def _drawn(node: Node, branch: str, margin: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each node, and its name behind the branches that lead to it."""
+    yield node.path, branch + (node.path.rpartition(".")[2] or "the top")
     for child in node.children:
         is_last = child is node.children[-1]
         yield from _drawn(child, margin + ("└─ " if is_last else "├─ "), margin + ("   " if is_last else "│  "))
 
 
-def _row(node: Node, drawn: str) -> list[str]:
-    mixture = isinstance(node.dataset, MergedDataset)
-    records, blocks = _mixture_sizes(node) if mixture else _source_sizes(node.dataset)
-    options = _mixture_options(node.dataset) if mixture else _source_options(node)
-    functions = [f"{attribute} {name}" for attribute, name in node.functions().items()]
-    weights = ["", "", ""] if node.parent is None else [f"{node.dataset.percent:g}", *_shares(node)]
-    kind = ", ".join([type(node.dataset).__name__, *options, *_counts(node.dataset), *functions])
-    return [drawn, *weights, records, blocks, kind]
+def _row(shares: Mapping[str, NodeShare], path: str, drawn: str) -> list[str]:
+    share = shares[path]
+    node, dataset = share.node, share.node.dataset
+    shown = [percent_text(share.share), percent_text(share.overall)]
+    weights = ["", "", ""] if share.parent is None else [f"{dataset.percent:g}", *shown]
+    functions = [f"{attribute} {name}" for attribute, name in functions_of(dataset).items()]
+    kind = [type(dataset).__name__, *_options(node), *_counts(dataset), *functions]
+    return [drawn, *weights, *_sizes(node), ", ".join(kind)]
 
 
-def _shares(node: Node) -> list[str]:
-    return [percent_text(node.share), percent_text(node.overall)]
+def _sizes(node: Node) -> tuple[str, str]:
+    """The numbers of records and of blocks, as texts."""
+    if node.source is None:
+        counts = [_num_records(leaf) for leaf in node.walk() if leaf.source is not None]
+        return ("" if None in counts else f"{sum(filter(None, counts)):,}"), ""
+    blocks, records = node.source.num_blocks, _num_records(node)
+    if isinstance(node.source, SequentialSource):
+        return _counted(blocks, "shard"), f"{blocks:,}"
+    return "" if records is None else f"{records:,}", f"{blocks:,}"
 
 
-def _mixture_sizes(node: Node) -> tuple[str, str]:
-    counts = [_num_records(leaf.dataset) for leaf in node.leaves()]
-    known = [count for count in counts if count is not None]
-    return (f"{sum(known):,}" if len(known) == len(counts) else ""), ""
-
-
-def _source_sizes(dataset: Any) -> tuple[str, str]:
-    source, records = getattr(dataset, "source", None), _num_records(dataset)
-    if source is None:
-        return f"{records:,}", f"{records:,}"
-    if isinstance(source, SequentialSource):
-        return _counted(source.num_blocks, "shard"), f"{source.num_blocks:,}"
-    return "" if records is None else f"{records:,}", f"{source.num_blocks:,}"
-
-
-def _num_records(dataset: Any) -> int | None:
-    """How many records, as far as that is known without reading them."""
-    source = getattr(dataset, "source", None)
-    count: int | None = len(dataset) if source is None else getattr(source, "num_records", None)
+def _num_records(node: Node) -> int | None:
+    """How many records a source has, as far as that is known without reading them."""
+    if isinstance(node.source, MapStyleSource):
+        return len(node.dataset)
+    count: int | None = getattr(node.source, "num_records", None)
     return count
 
 
-def _mixture_options(dataset: MergedDataset) -> list[str]:
-    return [f"seed {dataset.seed}", "cyclic" if dataset.cyclic else f"ends when {dataset.stop.replace('_', ' ')}"]
-
-
-def _source_options(node: Node) -> list[str]:
-    source, parent, options = getattr(node.dataset, "source", None), node.parent, []
-    assert parent is not None, "a source has a parent"
-    shards = getattr(source, "shards", None)
-    if isinstance(source, SequentialSource):
-        options.append("read from the start")
-    elif shards is not None:
-        options.append(_counted(len(shards.urls), "shard"))
-    shuffled = parent.shuffle_unstreaming_subsets if source is None else parent.shuffle_streaming_subsets
-    return [*options, "shuffled" if shuffled else "not shuffled"]
+def _options(node: Node) -> list[str]:
+    if node.source is None:
+        mixture: MergedDataset = node.dataset
+        ends = "cyclic" if mixture.cyclic else f"ends when {mixture.stop.replace('_', ' ')}"
+        return [f"seed {mixture.seed}", ends]
+    shuffled = "shuffled" if node.shuffle else "not shuffled"
+    if isinstance(node.source, SequentialSource):
+        return ["read from the start", shuffled]
+    shards = getattr(node.source, "shards", None)
+    return [shuffled] if shards is None else [_counted(len(shards.urls), "shard"), shuffled]
 
 
 def _counts(dataset: Any) -> list[str]:
-    """How many failures are forgiven, and what in the shards is no record, or less than one."""
+    """How many failures are forgiven, and what in the shards is not a record, or less than one."""
     shards = getattr(getattr(dataset, "source", None), "shards", None)
     counts = {"max_bad": getattr(dataset, "max_bad", 0), **(shards.anomalies() if shards is not None else {})}
     return [f"{what} {count:,}" for what, count in counts.items() if count]

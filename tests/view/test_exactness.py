@@ -61,10 +61,10 @@ def test_a_stream_function_that_holds_in_silence_is_found() -> None:
     assert "differs in 'total'" in inexact.what
 
 
-def test_state_that_is_no_json_is_found() -> None:
+def test_state_that_is_not_json_is_found() -> None:
     """Before anything is restarted."""
     (inexact,) = found(lambda: Numbers("a", 40, process_fn=Totals(state={1})))
-    assert "is no JSON: Object of type set" in inexact.what
+    assert "is not JSON: Object of type set" in inexact.what
 
 
 def test_state_that_cannot_be_loaded_is_found() -> None:

@@ -3,7 +3,8 @@ import functools
 import pytest
 
 from streamdata import MergedDataset
-from streamdata.view import Node
+from streamdata.view import shares_of
+from streamdata.view.nodes import functions_of
 from tests.streams import Numbers
 from tests.view.functions import Totals, noisy, pairs
 
@@ -17,27 +18,27 @@ def nested() -> MergedDataset:
 
 def test_shares_are_of_the_parent_and_overall_shares_multiply_down_the_tree() -> None:
     """Weights need not add to 1 at any level."""
-    shares = {node.path: (node.share, node.overall) for node in Node.of(nested()).walk()}
+    shares = {path: (share.share, share.overall) for path, share in shares_of(nested()).items()}
     expected = {"": (1, 1), "a": (0.25, 0.25), "inner": (0.75, 0.75), "inner.b": (0.2, 0.15), "inner.c": (0.8, 0.6)}
     assert {path: pytest.approx(pair) for path, pair in expected.items()} == shares
 
 
 def test_nodes_come_parents_first_in_the_order_of_the_recipe() -> None:
-    """And the leaves are those that are no mixtures."""
-    top = Node.of(nested())
-    assert [node.path for node in top.walk()] == ["", "a", "inner", "inner.b", "inner.c"]
-    assert [(node.path, node.name) for node in top.leaves()] == [("a", "a"), ("inner.b", "b"), ("inner.c", "c")]
+    """Each with the mixture that holds it."""
+    dataset = nested()
+    inner = dataset.datasets[1]
+    parents = [(path, share.parent) for path, share in shares_of(dataset).items()]
+    assert parents == [("", None), ("a", dataset), ("inner", dataset), ("inner.b", inner), ("inner.c", inner)]
 
 
 def test_functions_are_named_whatever_kind_of_callable_they_are() -> None:
     """A function, a partial, an object."""
     a = Numbers("a", 5, single_process_fn=functools.partial(noisy), process_fn=Totals())
-    top = Node.of(MergedDataset([a], customized_yield_fn=pairs))
-    assert top.functions() == {"customized_yield_fn": "pairs"}
-    assert top.children[0].functions() == {"single_process_fn": "partial of noisy", "process_fn": "Totals"}
+    assert functions_of(MergedDataset([a], customized_yield_fn=pairs)) == {"customized_yield_fn": "pairs"}
+    assert functions_of(a) == {"single_process_fn": "partial of noisy", "process_fn": "Totals"}
 
 
 def test_only_a_mixture_has_a_tree() -> None:
     """The message says what to do."""
     with pytest.raises(ValueError, match=r"expected a MergedDataset, got Numbers\n.*MergedDataset\(\[dataset\]\)"):
-        Node.of(Numbers("a", 5))
+        shares_of(Numbers("a", 5))
