@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError
+from streamdata.fields import CURSOR
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
 from streamdata.mixing.lane_tree import read_mixture
@@ -30,7 +31,6 @@ from streamdata.progress import (
     marked,
     warn_once,
 )
-from streamdata.progress.fields import CURSOR
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer

@@ -8,10 +8,10 @@ from heapq import heapify, heappop, heapreplace
 from typing import NoReturn, Protocol
 
 from streamdata.errors import SourceError
+from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.clock import start_clocks
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, Entry, LaneLink, NodeKey, Progress, Tree, whole
-from streamdata.progress.fields import CURSOR, STATES
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, StreamFn
 from streamdata.sources.source import Sample, place_of

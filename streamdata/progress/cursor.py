@@ -6,7 +6,7 @@ known here, where they are made (`sources`, `mixing`) and in `to_state`, nowhere
 
 from typing import Any, NamedTuple, TypeAlias
 
-from streamdata.progress.fields import CURSOR
+from streamdata.fields import CURSOR
 from streamdata.progress.lane_link import LaneLink
 
 Position: TypeAlias = tuple[int, int, int, int]

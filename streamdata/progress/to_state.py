@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from streamdata.errors import StateError
+from streamdata.fields import CURSOR, STATES
 from streamdata.progress.cursor import Cursor, Entry, whole
-from streamdata.progress.fields import CURSOR, STATES
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""

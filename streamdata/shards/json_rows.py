@@ -11,6 +11,7 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError
+from streamdata.fields import SET_HERE
 from streamdata.shards.readers import Int64s, Record
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
@@ -18,10 +19,6 @@ _LONG_DIGITS = re.compile(rb"[0-9]{19}")
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOTALL)
 _INTEGER = re.compile(rb"-?[0-9]+")
 _MAX_DIGITS = 20
-RESERVED = frozenset(
-    ["__url__", "__key__", "__index__", "__states__", "__datasetname__", "__dprank__", "__workerid__", "__seed__"]
-)
-"""Fields that streamdata gives to records and samples, and reads again."""
 _SHOWN = 40  # characters of a value in a message
 _STRIDE = 8
 _HIGH_NIBBLES, _MAYBE_DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)  # "0" to "?"
@@ -67,7 +64,7 @@ def explain(line: bytes, url: str, number: int) -> ShardError:
 
 def reserved(row: Record, url: str, number: int) -> ShardError:
     """The error for a row with a field that streamdata gives to every record."""
-    names = " and ".join(repr(name) for name in sorted(RESERVED & row.keys()))
+    names = " and ".join(repr(name) for name in sorted(SET_HERE & row.keys()))
     return _bad(url, number, 1, "other field names", f"{names}, which streamdata sets itself")
 
 

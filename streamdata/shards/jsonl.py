@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.shards import jsonl_index
 from streamdata.shards.indexed import IndexedFiles
 from streamdata.shards.indexing import Job
@@ -88,12 +89,12 @@ class JsonlWindow:
             for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
                 try:
                     size = len(row)
-                    row["__url__"] = url
-                    row["__key__"] = key
+                    row[URL] = url
+                    row[KEY] = key
                 except TypeError:  # it takes no fields, so it is no object
                     raise explain(bytes(line), url, int(key) + 1) from None
                 row.update(common)
-                if len(row) != size + own or "__index__" in row or "__states__" in row:
+                if len(row) != size + own or INDEX in row or STATES in row:
                     raise reserved(orjson.loads(line), url, int(key) + 1)
                 if check is not None:
                     check(bytes(line), url, int(key) + 1)

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.json_lines import lines_of
-from streamdata.shards.json_rows import RESERVED, doubtful_integers, parse_row, reserved
+from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
@@ -97,7 +98,7 @@ class SequentialTar(_Sequential):
             if (known := key_hash(found.key)) in seen:
                 raise interleaved(url, found.key, found.offset)
             seen.add(known)
-            record: Record = {"__key__": found.key, "__url__": url, **found.fields}
+            record: Record = {KEY: found.key, URL: url, **found.fields}
             if joiner is not None:
                 joiner.join(record)
             yield record
@@ -136,11 +137,11 @@ class _Joiner:
             memory, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]))
             line = bytes(memory)
         else:
-            self._notice(1, f"record '{record['__key__']}'")
+            self._notice(1, f"record '{record[KEY]}'")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
 
     def _place(self, record: Record) -> int:
-        names = names_of(record["__key__"], record.get("id"), self._url, self._by)
+        names = names_of(record[KEY], record.get("id"), self._url, self._by)
         self._first = self._first or names
         called = (names.by_id, names.by_key) if names.by_id != names.by_key else (names.by_id,)
         by_id, by_key = (self._keys.places([key_hash(name) for name in called]).tolist() * 2)[:2]
@@ -196,8 +197,8 @@ class SequentialJsonl(_Sequential):
     @staticmethod
     def _record(line: bytes, url: str, number: int, *, doubtful: bool) -> Record:
         row = parse_row(line, url, number + 1, doubtful=doubtful)
-        if not RESERVED.isdisjoint(row):
+        if not SET_HERE.isdisjoint(row):
             raise reserved(row, url, number + 1)
-        row["__url__"] = url
-        row["__key__"] = str(number)
+        row[URL] = url
+        row[KEY] = str(number)
         return row

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from streamdata.errors import ShardError
+from streamdata.fields import KEY, URL, is_reserved
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar_keys import SIDECAR_KEYS, line_key, names_of
@@ -17,7 +18,7 @@ def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(meta_names, str):
         raise ValueError(f"meta_names: expected a list of names, got the text {meta_names!r}\n  Write [{meta_names}].")
     for place, name in enumerate(meta_names):
-        if not isinstance(name, str) or name in meta_names[:place] or (name.startswith("__") and name.endswith("__")):
+        if not isinstance(name, str) or name in meta_names[:place] or is_reserved(name):
             raise ValueError(
                 f"meta_names: expected different names, without two underscores at both ends, got {name!r}\n"
                 "  Name each field of the sidecar once."
@@ -52,10 +53,10 @@ def join(
     Raises:
         ShardError: The line is not the record's, or a field is there already.
     """
-    url = record["__url__"]
+    url = record[URL]
     row = {} if line is None else parse_row(line, f"{sidecar} (at offset {offset})", 1)
     if line is not None:
-        names = names_of(record["__key__"], record.get("id"), url, by)
+        names = names_of(record[KEY], record.get("id"), url, by)
         if (got := line_key(row, sidecar, 1)) not in (names.by_id, names.by_key):
             expected = " or ".join(dict.fromkeys([f"'{names.by_id}'", f"'{names.by_key}'"]))
             raise ShardError(
@@ -65,7 +66,7 @@ def join(
     for name in meta_names:
         if name in record:
             raise ShardError(
-                f"shard '{url}': record '{record['__key__']}': expected no field '{name}', since meta_names asks for "
+                f"shard '{url}': record '{record[KEY]}': expected no field '{name}', since meta_names asks for "
                 f"it, got one in the archive\n  Rename the field in '{sidecar}', or drop it from meta_names."
             )
         record[name] = row.get(name)

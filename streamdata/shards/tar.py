@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamdata.fields import KEY, URL
 from streamdata.shards import tar_index
 from streamdata.shards.indexed import IndexedFiles
 from streamdata.shards.indexing import Job, sidecar_kind
@@ -168,7 +169,7 @@ class TarWindow:
             got = f"headers with CRC32 {record.crc():08x}" if record else "none"
             remedy = "The shard has changed: copy it again, delete its index, and start the run again."
             raise damaged(url, begin, None, f"a record whose headers have CRC32 {crc:08x}", got, remedy=remedy)
-        return {"__key__": record.key, "__url__": url, **record.fields}
+        return {KEY: record.key, URL: url, **record.fields}
 
     def _with_lines(self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from streamdata.fields import KEY, URL
 from streamdata.shards.readers import Record
 from streamdata.shards.tar_headers import BLOCK, SHORT_PAX
 from streamdata.shards.tar_names import field_name
@@ -59,7 +60,7 @@ def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) ->
     name = memory[at : at + 100]
     dot = name.find(b".", name.rfind(b"/") + 1)
     key = name[:dot]
-    record: Record = {"__key__": key.decode("utf-8", "surrogateescape"), "__url__": url}
+    record: Record = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
     names, unpack, seen = _field_names, _layouts[dot], [key]
     try:
         while True:

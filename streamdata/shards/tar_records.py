@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from streamdata.errors import ShardError
+from streamdata.fields import is_reserved
 from streamdata.shards.storage import ByteSource
 from streamdata.shards.tar_headers import BLOCK, Entry, damaged, data_of, entries
 from streamdata.shards.tar_names import as_text, field_name, split_name
@@ -90,7 +91,7 @@ def _checked_field(url: str, record: TarRecord, entry: Entry, suffix: bytes) -> 
             url, entry.offset, entry.name, f"each field of record '{record.key}' once", f"'{name}' twice",
             remedy="Names differ by more than case within a record; rename one of the two.",
         )  # fmt: skip
-    if name.startswith("__") and name.endswith("__"):
+    if is_reserved(name):
         remedy = "Names with two underscores at both ends are streamdata's own; rename the member."
         raise damaged(url, entry.offset, entry.name, "another field name", f"'{name}'", remedy=remedy)
     record.names.add(name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from streamdata.errors import StateError
+from streamdata.fields import is_reserved
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import Record, Sample, place_of
 from streamdata.sources.starts import fresh, is_stateful
@@ -71,12 +72,8 @@ def complete(sample: object, record: Record, what: str) -> Sample:
         raise TypeError(
             f"{what}: expected a dict, got {type(sample).__name__} for {place_of(record)}\n  Return samples as dicts."
         )
-    fields = {name: value for name, value in record.items() if _is_field(name)}
+    fields = {name: value for name, value in record.items() if is_reserved(name)}
     return {**fields, **sample}
-
-
-def _is_field(name: object) -> bool:
-    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 
 class Feed(Generic[Mark]):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.fields import KEY, is_reserved
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.urls import expand_home, is_sequential
@@ -71,8 +72,8 @@ class ImageJsonlDataset:
         name = record.get("imagepath")
         if not isinstance(name, str):
             raise ShardError(
-                f"{self._path}:{int(record['__key__']) + 1}: expected an image's path in 'imagepath', got {name!r}\n"
-                f"  Its fields are {sorted(key for key in record if not key.startswith('__'))}."
+                f"{self._path}:{int(record[KEY]) + 1}: expected an image's path in 'imagepath', got {name!r}\n"
+                f"  Its fields are {sorted(key for key in record if not is_reserved(key))}."
             )
         record["image"] = open_image(Path(self._path).parent / name)
         return record

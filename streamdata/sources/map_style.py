@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
+from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.progress import Position, check_position
-from streamdata.progress.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.progress.fields import CURSOR, INDEX, KEY, SEED, URL
+from streamdata.fields import CURSOR, INDEX, KEY, SEED, URL
 from streamdata.run import stable_seed
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
+from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position, check_position
-from streamdata.progress.fields import CURSOR, SEED
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.readers import IndexedShards, SequentialShards
 from streamdata.sources.functions import PerRecordFn, StreamFn

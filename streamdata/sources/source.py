@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias
 
+from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
 from streamdata.progress import Position
-from streamdata.progress.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
 from streamdata.run import Lane
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.tally import Tally
@@ -29,7 +29,7 @@ class Source(Protocol):
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
         """Yield each record from `position` on, with the position after it, until the order ends.
 
-        A record carries the fields of `streamdata.progress.fields`, and where `task.with_places` its place in the
+        A record carries the fields of `streamdata.fields`, and where `task.with_places` its place in the
         source.
         """
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from streamdata.delivery.collate import memory_of
-from streamdata.progress.fields import CURSOR, STATES
+from streamdata.fields import CURSOR, STATES
 
 
 def fingerprint(sample: Mapping[str, Any]) -> dict[str, str]:

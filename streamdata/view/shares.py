@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamdata.fields import is_reserved
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, to_state
 from streamdata.view.nodes import functions_of, shares_of
@@ -95,7 +96,7 @@ def estimate_bytes(value: Any) -> int:
     if isinstance(value, bytes | bytearray | str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(estimate_bytes(part) for name, part in value.items() if not _is_field(name))
+        return sum(estimate_bytes(part) for name, part in value.items() if not is_reserved(name))
     if isinstance(value, list | tuple | set | frozenset):
         return sum(map(estimate_bytes, value))
     if hasattr(value, "nbytes"):
@@ -103,10 +104,6 @@ def estimate_bytes(value: Any) -> int:
     if hasattr(value, "getbands") and hasattr(value, "size"):
         return int(value.size[0] * value.size[1] * len(value.getbands()))
     return 0 if value is None else _NUMBER_BYTES
-
-
-def _is_field(name: object) -> bool:
-    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 
 def _counts(states: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -1,0 +1,30 @@
+"""The names of the fields that a record or sample carries beside its own.
+
+`__datasetname__` is the path of names below the top level, joined by dots; `__dprank__` and `__workerid__` name the
+lane; `__seed__` is the seed of the source's order in its present epoch; `__url__` and `__key__` (shards) or
+`__index__` (map-style) name the record.
+"""
+
+from typing import Final
+
+DATASET_NAME: Final = "__datasetname__"
+DP_RANK: Final = "__dprank__"
+WORKER_ID: Final = "__workerid__"
+SEED: Final = "__seed__"
+URL: Final = "__url__"
+KEY: Final = "__key__"
+INDEX: Final = "__index__"
+
+CURSOR: Final = "__cursor__"
+"""Private. In a sample: a tuple of entries, see `streamdata.progress.cursor`. In a record: its number in the source."""
+
+STATES: Final = "__states__"
+"""In an output of a `customized_yield_fn`: the entries of all that was pulled for it, dropped samples included."""
+
+SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, STATES])
+"""What a JSONL row may not bring along: streamdata sets these fields, and reads them again."""
+
+
+def is_reserved(name: object) -> bool:
+    """Whether a field of this name would be streamdata's: it has two underscores at both ends."""
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
