@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from streamdata.errors import ShardError
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import Document, DocumentMaker
 from streamdata.prepare.encode import Backend, GigatokenBackend, TextTokenizer, TokenizersBackend
@@ -20,7 +19,7 @@ from streamdata.prepare.inputs import RawBatch, Task, TaskInput, num_records
 from streamdata.prepare.load_config import load_config
 from streamdata.prepare.output import Staging
 from streamdata.prepare.sections import Record
-from streamdata.shards.json_rows import check_integers, explain
+from streamdata.shards.json_rows import Flaw, row_or_flaw
 from streamdata.shards.publish import publish
 from streamdata.text.tokenizer import load_tokenizer
 
@@ -185,23 +184,11 @@ def parse(line: bytes, *, exact: bool = False) -> Record:
     Raises:
         BadRecordError: It is no JSON object, or has such an integer.
     """
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise _broken(explain(line, "", 0)) from error
-    if type(record) is not dict:
-        raise _broken(explain(line, "", 0))
-    if exact:
-        try:
-            check_integers(line, "", 0)
-        except ShardError as error:
-            raise _broken(error) from error
+    record = row_or_flaw(line, doubtful=exact)
+    if isinstance(record, Flaw):
+        detail = f"column {record.column}: expected {record.expected}, got {record.got}"
+        raise BadRecordError("broken line", "", detail)
     return record
-
-
-def _broken(error: ShardError) -> BadRecordError:
-    column, _, message = str(error).partition("\n")[0].removeprefix(":0:").partition(": ")
-    return BadRecordError("broken line", "", f"column {column}: {message}")
 
 
 class Worker:

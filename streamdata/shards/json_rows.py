@@ -1,10 +1,11 @@
-"""One line of JSON Lines → a dict whose values are exactly those written, or an error with line and column.
+"""One line of JSON Lines → a dict whose values are exactly those written, or what is wrong with it.
 
 orjson rejects NaN, Infinity and broken text, but turns integers beyond 64 bits into floats. Those are searched for
 over whole buffers at once, and only rows that may have one are looked at closely.
 """
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,73 +26,80 @@ _HIGH_NIBBLES, _MAYBE_DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x303030
 _FURTHER = (11, 8, 0, 10, 9, 1, 2, 3, 4, 5, 6, 7)  # of 16 digits, those that are not at multiples of four
 
 
+class Flaw(NamedTuple):
+    """What is wrong with a line."""
+
+    column: int  # in characters, from 1
+    expected: str
+    got: str
+
+    def error(self, url: str, number: int) -> ShardError:
+        """The error for line `number` (from 1) of a file."""
+        return ShardError(
+            f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  Correct the line, or remove it."
+        )
+
+
 def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
-    """The object of one line.
+    """As `row_or_flaw`, for line `number` (from 1) of a file.
+
+    Raises:
+        ShardError: The line is not a JSON object, or holds an integer that 64 bits cannot.
+    """
+    row = row_or_flaw(line, doubtful=doubtful)
+    if isinstance(row, Flaw):
+        raise row.error(url, number)
+    return row
+
+
+def row_or_flaw(line: bytes, *, doubtful: bool = True) -> Record | Flaw:
+    """The object of one line, or what is wrong with it.
 
     Args:
         line: One physical line, with or without its line end.
-        url: The file, for messages.
-        number: The line's number from 1, for messages.
-        doubtful: Whether the line may hold an integer beyond 64 bits.
-
-    Raises:
-        ShardError: The line is no JSON object, or holds an integer that 64 bits cannot.
+        doubtful: Whether the line may hold an integer beyond 64 bits; if not, none is searched for.
     """
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
-        raise explain(line, url, number) from None
+        return syntax_flaw(line)
     if type(row) is not dict:
-        raise explain(line, url, number)
-    if doubtful:
-        check_integers(line, url, number)
-    return row
+        return syntax_flaw(line)
+    return (integer_flaw(line) if doubtful else None) or row
 
 
-def explain(line: bytes, url: str, number: int) -> ShardError:
-    """The error for a line that is no JSON object; its column counts characters from 1."""
+def syntax_flaw(line: bytes) -> Flaw:
+    """Why a line is not a JSON object, which it is known not to be."""
     line = line.partition(b"\n")[0].rstrip(b"\r")
     try:
-        row = orjson.loads(line.decode("utf-8"))
+        row = orjson.loads(line.decode("utf-8"))  # of a text, orjson says where it is wrong in characters, not bytes
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode("utf-8")) + 1
-        return _bad(url, number, column, "UTF-8", f"{error.reason} {line[error.start : error.start + 1]!r}")
+        return Flaw(column, "UTF-8", f"{error.reason} {line[error.start : error.start + 1]!r}")
     except orjson.JSONDecodeError as error:
-        return _bad(url, number, error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
-    assert type(row) is not dict, f"{url}:{number} is an object on the second try"
-    return _bad(url, number, 1, "a JSON object", "null" if row is None else type(row).__name__)
+        return Flaw(error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
+    assert type(row) is not dict, f"{line[:_SHOWN]!r} is an object on the second try"
+    return Flaw(1, "a JSON object", "null" if row is None else type(row).__name__)
 
 
-def reserved(row: Record, url: str, number: int) -> ShardError:
-    """The error for a row with a field that streamdata gives to every record."""
+def reserved_flaw(row: Record) -> Flaw:
+    """What is wrong with a row that has a field which streamdata gives to every record."""
     names = " and ".join(repr(name) for name in sorted(SET_HERE & row.keys()))
-    return _bad(url, number, 1, "other field names", f"{names}, which streamdata sets itself")
+    return Flaw(1, "other field names", f"{names}, which streamdata sets itself")
 
 
-def _bad(url: str, number: int, column: int, expected: str, got: str) -> ShardError:
-    return ShardError(f"{url}:{number}:{column}: expected {expected}, got {got}\n  Correct the line, or remove it.")
-
-
-def check_integers(line: bytes, url: str, number: int) -> None:
-    """Raise if a line, which is known to be JSON, holds an integer below -2^63 or above 2^64 - 1."""
+def integer_flaw(line: bytes) -> Flaw | None:
+    """Whether a line, if it is JSON, holds an integer below -2^63 or above 2^64 - 1."""
     if _LONG_DIGITS.search(line) is None:
-        return
+        return None
     for token in _STRING_OR_NUMBER.finditer(line):
         digits = token[0]
         if len(digits) < _MAX_DIGITS or not _INTEGER.fullmatch(digits):
             continue
         if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
-            column = len(line[: token.start()].decode("utf-8")) + 1
-            raise _bad(url, number, column, "an integer from -2^63 to 2^64 - 1", _shortened(digits.decode()))
-
-
-def holds_long_integer(line: bytes) -> bool:
-    """Whether a line may hold such an integer. One that is no JSON is an error anyway."""
-    try:
-        check_integers(line, "", 0)
-    except (ShardError, UnicodeDecodeError):
-        return True
-    return False
+            column = len(line[: token.start()].decode("utf-8", "replace")) + 1
+            return Flaw(column, "an integer from -2^63 to 2^64 - 1", _shortened(digits.decode()))
+    return None
 
 
 def _shortened(text: str) -> str:

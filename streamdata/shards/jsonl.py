@@ -11,7 +11,7 @@ from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.shards import jsonl_index
 from streamdata.shards.indexed import IndexedFiles
 from streamdata.shards.indexing import Job
-from streamdata.shards.json_rows import check_integers, explain, reserved
+from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.room import Room
@@ -83,8 +83,7 @@ class JsonlWindow:
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
         urls = map(self._files.urls.__getitem__, self._shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
-        check = check_integers if self._doubtful else None
-        own = 2 + len(common)
+        own, is_doubtful = 2 + len(common), self._doubtful
         while lines := [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]:
             for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
                 try:
@@ -92,12 +91,12 @@ class JsonlWindow:
                     row[URL] = url
                     row[KEY] = key
                 except TypeError:  # it takes no fields, so it is no object
-                    raise explain(bytes(line), url, int(key) + 1) from None
+                    raise syntax_flaw(bytes(line)).error(url, int(key) + 1) from None
                 row.update(common)
                 if len(row) != size + own or INDEX in row or STATES in row:
-                    raise reserved(orjson.loads(line), url, int(key) + 1)
-                if check is not None:
-                    check(bytes(line), url, int(key) + 1)
+                    raise reserved_flaw(orjson.loads(line)).error(url, int(key) + 1)
+                if is_doubtful and (flaw := integer_flaw(bytes(line))):
+                    raise flaw.error(url, int(key) + 1)
                 yield row
 
     def _read(self, chosen: Int64s) -> tuple[memoryview, Int64s]:

@@ -5,7 +5,7 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
 from streamdata.shards.json_lines import Lines, lines_of
-from streamdata.shards.json_rows import doubtful_integers, holds_long_integer
+from streamdata.shards.json_rows import doubtful_integers, integer_flaw
 from streamdata.shards.storage import byte_source
 
 # A row's line number is its own number plus the blank lines before it.
@@ -42,4 +42,4 @@ def _long_integers(piece: Lines) -> int:
     """How many of the lines hold an integer that 64 bits cannot."""
     doubtful = np.unique(np.searchsorted(piece.ends, doubtful_integers(piece.buffer)))
     whole = doubtful[doubtful < len(piece.ends)].tolist()  # after the last line there may be the beginning of another
-    return sum(holds_long_integer(piece.line(line)) for line in whole)
+    return sum(integer_flaw(piece.line(line)) is not None for line in whole)

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.json_lines import lines_of
-from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved
+from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
@@ -198,7 +198,7 @@ class SequentialJsonl(_Sequential):
     def _record(line: bytes, url: str, number: int, *, doubtful: bool) -> Record:
         row = parse_row(line, url, number + 1, doubtful=doubtful)
         if not SET_HERE.isdisjoint(row):
-            raise reserved(row, url, number + 1)
+            raise reserved_flaw(row).error(url, number + 1)
         row[URL] = url
         row[KEY] = str(number)
         return row
