@@ -14,7 +14,7 @@ import fsspec
 from streamdata.errors import ShardError
 from streamdata.prepare.errors import PrepareError
 from streamdata.shards.json_lines import lines_of
-from streamdata.shards.storage import ByteSource, LocalShard, Stamp, byte_source, check_stamp, is_pipe, stamps_of
+from streamdata.shards.storage import ByteSource, FileStamp, LocalShard, byte_source, check_stamp, is_pipe, stamps_of
 from streamdata.shards.streams import open_stream
 from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
 from streamdata.sources.prompts.messages import without_nulls
@@ -35,7 +35,7 @@ class Task(NamedTuple):
 
     number: int
     url: str
-    stamp: Stamp
+    stamp: FileStamp
     begin: int
     end: int
 

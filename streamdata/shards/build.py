@@ -17,7 +17,7 @@ from pathlib import Path
 
 from streamdata.shards.index_file import IndexHeader
 from streamdata.shards.indexing import Job, Stamps, build, find
-from streamdata.shards.storage import Stamp
+from streamdata.shards.storage import FileStamp
 
 logger = logging.getLogger(__name__)
 _WORTH_A_PROCESS = 256 << 20  # bytes of shards; fewer are indexed sooner than processes start
@@ -85,7 +85,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for job, (shard, sidecar) in work:
         try:
-            build(Job(*job), (Stamp(*shard), Stamp(*sidecar)))
+            build(Job(*job), (FileStamp(*shard), FileStamp(*sidecar)))
         except Exception as error:  # whatever it is, the parent meets it again
             logger.debug("index of %s: %s", job, error)
 

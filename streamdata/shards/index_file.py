@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.shards.storage import LocalShard, Stamp
+from streamdata.shards.storage import FileStamp, LocalShard
 
 _MAGIC = b"sdindex\n"
 _FORMAT = 2
@@ -25,7 +25,7 @@ _HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 CHUNK_ROWS = 512
-NO_STAMP = Stamp(0, 0)
+NO_STAMP = FileStamp(0, 0)
 
 Rows = npt.NDArray[np.void]
 
@@ -48,7 +48,7 @@ class IndexHeader(NamedTuple):
 
     kind: str
     row_bytes: int
-    stamps: tuple[Stamp, Stamp]  # of the shard, of its sidecar
+    stamps: tuple[FileStamp, FileStamp]  # of the shard, of its sidecar
     num_records: int
     skipped: int  # this and what follows as in `Contents`
     first_skipped: int
@@ -85,7 +85,7 @@ def _decode(head: bytes, size: int) -> IndexHeader:
     expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
     if size != expected:
         raise IndexDamageError(f"it has {size} bytes, expected {expected}")
-    stamps = (Stamp(*numbers[0:2]), Stamp(*numbers[2:4]))
+    stamps = (FileStamp(*numbers[0:2]), FileStamp(*numbers[2:4]))
     return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:8])
 
 

@@ -10,7 +10,7 @@ from streamdata.shards.index_file import NO_STAMP, Rows
 from streamdata.shards.indexing import Job, warn_of_skipped
 from streamdata.shards.readers import Int64s
 from streamdata.shards.runs import Runs, check_spans, gather
-from streamdata.shards.storage import Stamp, base_name, close_unused, is_remote, stamps_of
+from streamdata.shards.storage import FileStamp, base_name, close_unused, is_remote, stamps_of
 
 
 class IndexedFiles:
@@ -37,9 +37,9 @@ class IndexedFiles:
         places = [different[url] for url in urls]
         self.jobs = [jobs[place] for place in places]
         self.all_stamps = [stamps[place] for place in places]
-        self.stamps: list[Stamp] = [stamp for stamp, _ in self.all_stamps]
+        self.stamps: list[FileStamp] = [stamp for stamp, _ in self.all_stamps]
         self.sidecars = [job.sidecar for job in self.jobs]
-        self.sidecar_stamps: list[Stamp] = [stamp for _, stamp in self.all_stamps]
+        self.sidecar_stamps: list[FileStamp] = [stamp for _, stamp in self.all_stamps]
         self.remote = [is_remote(url) for url in urls]
         self._sizes: Int64s = np.array([stamp.size for stamp in self.stamps], np.int64)
         self.num_records: Int64s = np.array([headers[place].num_records for place in places], np.int64)
@@ -66,6 +66,6 @@ class IndexedFiles:
         return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
 
 
-def _sidecar_stamps(jobs: list[Job]) -> list[Stamp]:
+def _sidecar_stamps(jobs: list[Job]) -> list[FileStamp]:
     sidecars = [job.sidecar for job in jobs if job.sidecar]
     return stamps_of(sidecars) if sidecars else [NO_STAMP] * len(jobs)

@@ -15,12 +15,12 @@ from streamdata.shards.index_file import Contents, IndexDamageError, IndexFile, 
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
 from streamdata.shards.recent import Recent
 from streamdata.shards.sidecar_keys import DTYPE, SIDECAR_KEYS
-from streamdata.shards.storage import Stamp, check_stamp, is_remote, local_path
+from streamdata.shards.storage import FileStamp, check_stamp, is_remote, local_path
 
 logger = logging.getLogger(__name__)
 MAX_OPEN_INDEXES = 128
 _MAX_NAME_BYTES = 200  # of a shard, so that there is room for what its index adds
-Stamps = tuple[Stamp, Stamp]
+Stamps = tuple[FileStamp, FileStamp]
 
 
 class Job(NamedTuple):

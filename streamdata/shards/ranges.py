@@ -9,12 +9,12 @@ import fsspec
 import numpy as np
 
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import LocalShard, Stamp, check_shards, is_remote, opened, short_read
+from streamdata.shards.storage import FileStamp, LocalShard, check_shards, is_remote, opened, short_read
 
 
 def read_spans(
     urls: Sequence[str],
-    stamps: Sequence[Stamp],
+    stamps: Sequence[FileStamp],
     spans: Int64s,
     lend: Callable[[int], memoryview] | None = None,
 ) -> tuple[memoryview, Int64s]:
@@ -50,7 +50,7 @@ def read_spans(
     return memory, offsets
 
 
-def _read_sorted(urls: Sequence[str], stamps: Sequence[Stamp], spans: Int64s, memory: memoryview) -> None:
+def _read_sorted(urls: Sequence[str], stamps: Sequence[FileStamp], spans: Int64s, memory: memoryview) -> None:
     """Fill the memory with spans sorted by shard; one shard after the other, so that few files are open at once."""
     places, end = [], 0
     for shard, begin, stop in spans.tolist():
@@ -66,7 +66,7 @@ def _read_sorted(urls: Sequence[str], stamps: Sequence[Stamp], spans: Int64s, me
         _read_remote(urls, stamps, remote)
 
 
-def _read_local(file: LocalShard, stamp: Stamp, places: list[tuple[int, memoryview]]) -> None:
+def _read_local(file: LocalShard, stamp: FileStamp, places: list[tuple[int, memoryview]]) -> None:
     found = [file.read_into(piece, begin) for begin, piece in places]
     file.check_path(stamp)
     for (begin, piece), got in zip(places, found, strict=True):
@@ -74,7 +74,7 @@ def _read_local(file: LocalShard, stamp: Stamp, places: list[tuple[int, memoryvi
             raise short_read(file.url, begin, len(piece), got)
 
 
-def _read_remote(urls: Sequence[str], stamps: Sequence[Stamp], places: list[tuple[int, int, memoryview]]) -> None:
+def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], places: list[tuple[int, int, memoryview]]) -> None:
     """Spans of remote shards; one request to each file system, which may serve them at the same time."""
     groups: dict[int, tuple[Any, list[int]]] = {}
     paths: list[str] = []

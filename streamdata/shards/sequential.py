@@ -16,10 +16,10 @@ from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
 from streamdata.shards.sidecar_index import find_sidecar
-from streamdata.shards.sidecar_keys import Names, SidecarKeys, names_of
-from streamdata.shards.storage import Stamp, base_name, is_pipe, stamps_of
+from streamdata.shards.sidecar_keys import RecordNames, SidecarKeys, names_of
+from streamdata.shards.storage import FileStamp, base_name, is_pipe, stamps_of
 from streamdata.shards.streams import SaidOnce, open_stream
-from streamdata.shards.tar_headers import Entry
+from streamdata.shards.tar_headers import Member
 from streamdata.shards.tar_names import key_hash
 from streamdata.shards.tar_records import TarRecord, every_field, interleaved, records
 
@@ -37,7 +37,7 @@ class _Sequential:
         self.urls = urls
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
         stamps = dict(zip(files, stamps_of(files), strict=True))
-        self._stamps = [stamps.get(url, Stamp(0, 0)) for url in urls]
+        self._stamps = [stamps.get(url, FileStamp(0, 0)) for url in urls]
         self._counts: Counter[str] = Counter()
         self._unchecked = SaidOnce()
 
@@ -109,8 +109,8 @@ class SequentialTar(_Sequential):
         url = self.urls[shard]
         notice = _Notice(self._counts, _NO_FIELD, url)
 
-        def skipped(entry: Entry) -> None:
-            notice(1, f"at offset {entry.offset}")
+        def skipped(member: Member) -> None:
+            notice(1, f"at offset {member.offset}")
 
         with open_stream(url, self._stamps[shard], self._unchecked) as stream:
             yield from records(stream, url, every_field, skipped)
@@ -125,9 +125,9 @@ class _Joiner:
         self._keys = SidecarKeys(self._sidecar)
         self._used = np.zeros(len(self._keys) + 1, np.bool_)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
-        self._first: Names | None = None
-        self._with_id: Names | None = None  # the first record with a line by its id
-        self._other: Names | None = None  # the first with a line by its key alone
+        self._first: RecordNames | None = None
+        self._with_id: RecordNames | None = None  # the first record with a line by its id
+        self._other: RecordNames | None = None  # the first with a line by its key alone
 
     def join(self, record: Record) -> None:
         """Add the fields of its line to a record."""

@@ -14,7 +14,7 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.readers import Int64s
-from streamdata.shards.sidecar_keys import DTYPE, Names, SidecarKeys, names_of
+from streamdata.shards.sidecar_keys import DTYPE, RecordNames, SidecarKeys, names_of
 from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
 from streamdata.shards.tar_names import key_hash
 from streamdata.shards.tar_records import SkippedMembers, records
@@ -73,7 +73,7 @@ def build_rows(url: str, sidecar: str, by: str | None) -> Contents:
     return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, unused)
 
 
-def _names(url: str, by: str | None) -> Iterator[Names]:
+def _names(url: str, by: str | None) -> Iterator[RecordNames]:
     for record in records(byte_source(url), url, lambda name: name == "id", SkippedMembers()):
         yield names_of(record.key, record.fields.get("id"), url, by)
 

@@ -23,7 +23,7 @@ DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
 
 
-class Names(NamedTuple):
+class RecordNames(NamedTuple):
     """What a sidecar may call a record: by its id and by its key, which are the same where there is no doubt."""
 
     record: str
@@ -32,14 +32,14 @@ class Names(NamedTuple):
     has_id: bool
 
 
-def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> Names:
+def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> RecordNames:
     """What a record may be called: by its `.id` member where it has one, by its key, or by what `by` says.
 
     Raises:
         ShardError: The id is no text.
     """
     if identifier is None or by == BY_KEY:
-        return Names(key, key, key, has_id=False)
+        return RecordNames(key, key, key, has_id=False)
     try:
         text = identifier.decode("utf-8").strip()
     except UnicodeDecodeError as error:
@@ -47,7 +47,7 @@ def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> Na
             f"shard '{url}': record '{key}': expected text in its '.id' member, got {error.reason}\n"
             f"  Write the id as UTF-8 text, or say sidecar_key: {BY_KEY}."
         ) from error
-    return Names(key, text, text if by == BY_ID else key, has_id=True)
+    return RecordNames(key, text, text if by == BY_ID else key, has_id=True)
 
 
 def line_key(row: Record, url: str, number: int) -> str:
@@ -109,7 +109,7 @@ class SidecarKeys:
         is_known = self._hashes[np.minimum(places, len(self) - 1)] == wanted
         return np.where(is_known, places, len(self))
 
-    def unfit(self, url: str, first: Names | None, by: str | None) -> ShardError:
+    def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
         """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
         line = next(numbered_lines(byte_source(self.url), self.url), None)
         lines = "no line"
@@ -122,7 +122,7 @@ class SidecarKeys:
             "  Put the shard's own sidecar beside it, give each line the key of its record, or leave meta_names out."
         )
 
-    def ambiguous(self, url: str, by_id: Names, by_key: Names) -> ShardError:
+    def ambiguous(self, url: str, by_id: RecordNames, by_key: RecordNames) -> ShardError:
         """The error for a sidecar of which one record has a line by its id, and one has another line by its key."""
         return ShardError(
             f"sidecar '{self.url}': expected the ids of the records of '{url}', or their keys, got both: a line for "
@@ -131,5 +131,5 @@ class SidecarKeys:
         )
 
 
-def _described(names: Names) -> str:
+def _described(names: RecordNames) -> str:
     return f"record '{names.record}'" + (f" with the id '{names.by_id}'" if names.has_id else "")

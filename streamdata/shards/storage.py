@@ -1,6 +1,6 @@
 """Shards as bytes at offsets: local files by positioned reads, remote ones by range reads through fsspec.
 
-`url + Stamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
+`url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastM
              "created")  # fmt: skip
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """Which version of a file this is: its size in bytes and its mtime in ns (remote: a hash of its tag, or 0)."""
 
     size: int
@@ -73,7 +73,7 @@ def base_name(url: str) -> str:
     return url if is_pipe(url) else url.rpartition("/")[2]
 
 
-def stamp_of(url: str) -> Stamp:
+def stamp_of(url: str) -> FileStamp:
     """The stamp of the file as it is now.
 
     Raises:
@@ -87,10 +87,10 @@ def stamp_of(url: str) -> Stamp:
         raise ShardError(
             f"shard '{url}': expected a regular file, got mode {status.st_mode:o}\n  Name a file of records."
         )
-    return Stamp(status.st_size, status.st_mtime_ns)
+    return FileStamp(status.st_size, status.st_mtime_ns)
 
 
-def _remote_stamp(url: str) -> Stamp:
+def _remote_stamp(url: str) -> FileStamp:
     filesystem, path = fsspec.core.url_to_fs(url)
     # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
     filesystem.invalidate_cache(path)
@@ -100,10 +100,10 @@ def _remote_stamp(url: str) -> Stamp:
         raise ShardError(f"shard '{url}': its server tells no size, got {details.get('size')!r}\n  Copy it to a disk.")
     version = next((str(details[name]) for name in _VERSIONS if details.get(name)), "")
     digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
-    return Stamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0)
+    return FileStamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0)
 
 
-def stamps_of(urls: Sequence[str]) -> list[Stamp]:
+def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
     """The stamps of many files; remote ones are asked for at the same time."""
     if not any(map(is_remote, urls)):
         return [stamp_of(url) for url in urls]
@@ -111,7 +111,7 @@ def stamps_of(urls: Sequence[str]) -> list[Stamp]:
         return list(pool.map(stamp_of, urls))
 
 
-def changed(url: str, expected: Stamp, got: Stamp) -> ShardError:
+def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
     return ShardError(
         f"shard '{url}': it was replaced or modified after the run began, "
@@ -120,7 +120,7 @@ def changed(url: str, expected: Stamp, got: Stamp) -> ShardError:
     )
 
 
-def check_stamp(url: str, expected: Stamp) -> None:
+def check_stamp(url: str, expected: FileStamp) -> None:
     """Raise ShardError unless the file is still the one that was indexed."""
     try:
         got = stamp_of(url)
@@ -173,7 +173,7 @@ class LocalShard:
             done += size
         return done
 
-    def check(self, expected: Stamp) -> None:
+    def check(self, expected: FileStamp) -> None:
         """Raise ShardError unless this is the version that was indexed, and the file at its path.
 
         A file that another was renamed over lives on under its descriptor, but has no links any more.
@@ -182,7 +182,7 @@ class LocalShard:
         if status.st_size != expected[0] or status.st_mtime_ns != expected[1] or not status.st_nlink:
             self._fail(expected)
 
-    def check_path(self, expected: Stamp) -> None:
+    def check_path(self, expected: FileStamp) -> None:
         """As `check`, and raise ShardError too if another file is at the path now, however it came there."""
         self.check(expected)
         try:
@@ -192,7 +192,7 @@ class LocalShard:
         if (status.st_dev, status.st_ino) != self._identity:
             self._fail(expected)
 
-    def _fail(self, expected: Stamp) -> NoReturn:
+    def _fail(self, expected: FileStamp) -> NoReturn:
         _open_shards.forget(self.url)
         check_stamp(self.url, expected)
         raise changed(self.url, expected, expected)
@@ -231,7 +231,7 @@ def byte_source(url: str) -> ByteSource:
     return RemoteFile(url) if is_remote(url) else LocalShard(url)
 
 
-def check_shards(urls: Sequence[str], stamps: Sequence[Stamp], shards: Iterable[int]) -> None:
+def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
     """Raise ShardError unless each of the shards is still the one that was indexed."""
     remote: list[int] = []
     for shard in shards:

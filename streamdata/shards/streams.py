@@ -13,7 +13,7 @@ import fsspec
 from streamdata.errors import ShardError
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
-from streamdata.shards.storage import LocalShard, Stamp, check_stamp, is_pipe, is_remote
+from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe, is_remote
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
@@ -66,7 +66,7 @@ class ForwardStream:
 class _LocalBytes(io.RawIOBase):
     """A local file from its start; whatever is read belongs to the version that was asked for."""
 
-    def __init__(self, url: str, stamp: Stamp) -> None:
+    def __init__(self, url: str, stamp: FileStamp) -> None:
         self._file, self._stamp = LocalShard(url), stamp
         self._at = 0
 
@@ -176,7 +176,7 @@ class _Headed:
 
 @contextmanager
 def open_stream(
-    url: str, stamp: Stamp, on_unchecked: Callable[[str], None] = _said_in_this_process
+    url: str, stamp: FileStamp, on_unchecked: Callable[[str], None] = _said_in_this_process
 ) -> Iterator[ForwardStream]:
     """The uncompressed bytes of a shard: .gz, .tgz and .zst are decompressed, `pipe:` is run.
 
@@ -206,7 +206,7 @@ def open_stream(
 
 
 @contextmanager
-def _open_raw(url: str, stamp: Stamp) -> Iterator[Any]:
+def _open_raw(url: str, stamp: FileStamp) -> Iterator[Any]:
     if is_pipe(url):
         with closing(PipeBytes(url)) as pipe:
             yield pipe

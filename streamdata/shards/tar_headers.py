@@ -1,4 +1,4 @@
-"""The members of a tar archive, one header after another: `bytes at offsets → Entry, Entry, … → end-of-archive marker`.
+"""The members of a tar archive, one header after another: `bytes at offsets → members → end-of-archive marker`.
 
 Formats: POSIX.1-1988 ustar and POSIX.1-2001 pax (IEEE Std 1003.1, "pax", sections "ustar Interchange Format" and "pax
 Extended Header"), and of GNU tar long names and base-256 sizes (GNU tar manual, "Basic Tar Format"). Unlike
@@ -33,7 +33,7 @@ _UNREADABLE = {
 }  # fmt: skip
 
 
-class Entry(NamedTuple):
+class Member(NamedTuple):
     """One member: a file, or a directory (`is_file` False), which has no data."""
 
     name: bytes
@@ -55,7 +55,7 @@ def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str
     )
 
 
-def entries(source: ByteSource, url: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+def members_of(source: ByteSource, url: str, start: int = 0, stop: int | None = None) -> Iterator[Member]:
     """The members from offset `start` to the end-of-archive marker, or up to offset `stop`.
 
     Headers are asked of `source` in order of offset, so that one that only reads forward will do; whoever wants a
@@ -70,24 +70,24 @@ def entries(source: ByteSource, url: str, start: int = 0, stop: int | None = Non
         if header == _ZEROS:
             _check_end(source, url, offset)
             return
-        entry = _entry(source, url, offset, header)
-        if source.size is not None and entry.end > source.size:
-            _truncated(url, entry, source.size - entry.data)
-        yield entry
-        offset = entry.end
+        member = _member(source, url, offset, header)
+        if source.size is not None and member.end > source.size:
+            _truncated(url, member, source.size - member.data)
+        yield member
+        offset = member.end
 
 
-def data_of(source: ByteSource, url: str, entry: Entry) -> bytes:
+def data_of(source: ByteSource, url: str, member: Member) -> bytes:
     """The bytes of a member."""
-    data = source.read(entry.size, entry.data)
-    if len(data) < entry.size:
-        _truncated(url, entry, len(data))
+    data = source.read(member.size, member.data)
+    if len(data) < member.size:
+        _truncated(url, member, len(data))
     return data
 
 
-def _truncated(url: str, entry: Entry, got: int) -> NoReturn:
-    expected = f"{entry.size} bytes of the member, padded to {entry.end - entry.data},"
-    raise damaged(url, entry.data, entry.name, expected, f"{max(got, 0)}, where the file ends")
+def _truncated(url: str, member: Member, got: int) -> NoReturn:
+    expected = f"{member.size} bytes of the member, padded to {member.end - member.data},"
+    raise damaged(url, member.data, member.name, expected, f"{max(got, 0)}, where the file ends")
 
 
 def _header(source: ByteSource, url: str, offset: int, member: bytes | None) -> bytes:
@@ -125,7 +125,7 @@ class _Overrides:
     count: int = 0
 
 
-def _entry(source: ByteSource, url: str, start: int, header: bytes) -> Entry:
+def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
     """The member whose first header is `header`: extension headers, if any, then its own."""
     raw, offset = header, start
     overrides = _Overrides()
@@ -143,7 +143,7 @@ def _entry(source: ByteSource, url: str, start: int, header: bytes) -> Entry:
     is_file = _is_file(url, offset, header, name)
     size = 0 if not is_file else _number(url, offset, header[124:136]) if overrides.size is None else overrides.size
     data = offset + BLOCK
-    return Entry(name, is_file, start, data, size, data + padded(size), raw, _is_plain(raw, overrides))
+    return Member(name, is_file, start, data, size, data + padded(size), raw, _is_plain(raw, overrides))
 
 
 def _override(overrides: _Overrides, url: str, offset: int, kind: bytes, payload: bytes) -> None:

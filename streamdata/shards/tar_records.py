@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from streamdata.errors import ShardError
 from streamdata.fields import is_reserved
 from streamdata.shards.storage import ByteSource
-from streamdata.shards.tar_headers import BLOCK, Entry, damaged, data_of, entries
+from streamdata.shards.tar_headers import BLOCK, Member, damaged, data_of, members_of
 from streamdata.shards.tar_names import as_text, field_name, split_name
 from streamdata.shards.tar_plain import MAX_PLAIN_FIELD, plain_layout
 
@@ -40,18 +40,18 @@ class TarRecord:
         parts = [part for raw in self.raw for part in layout.unpack_from(raw, len(raw) - BLOCK)]
         return zlib.crc32(b"".join([key, *parts]))
 
-    def add(self, entry: Entry, *, plain: bool) -> None:
-        """Extend the record to the end of `entry`."""
-        self.end = entry.end
+    def add(self, member: Member, *, plain: bool) -> None:
+        """Extend the record to the end of `member`."""
+        self.end = member.end
         self.plain = self.plain and plain
-        self.raw.append(entry.raw)
+        self.raw.append(member.raw)
 
 
 def records(
     source: ByteSource,
     url: str,
     wanted: Callable[[str], bool],
-    skipped: Callable[[Entry], None],
+    skipped: Callable[[Member], None],
     start: int = 0,
     stop: int | None = None,
 ) -> Iterator[TarRecord]:
@@ -60,40 +60,40 @@ def records(
     Files whose names give no key and field go to `skipped`. Directories are passed over.
 
     Raises:
-        ShardError: As `entries`, or a record has a field twice or one of a reserved name.
+        ShardError: As `members_of`, or a record has a field twice or one of a reserved name.
     """
     record: TarRecord | None = None
-    for entry in entries(source, url, start, stop):
-        parts = split_name(entry.name) if entry.is_file else None
+    for member in members_of(source, url, start, stop):
+        parts = split_name(member.name) if member.is_file else None
         if parts is None:
-            if entry.is_file:
-                skipped(entry)
+            if member.is_file:
+                skipped(member)
             if record is not None:
-                record.add(entry, plain=False)
+                record.add(member, plain=False)
             continue
         key = as_text(parts[0])
         if record is None or record.key != key:
             if record is not None:
                 yield record
-            record = TarRecord(key, entry.offset, entry.end)
-        record.add(entry, plain=entry.plain and len(parts[1]) <= MAX_PLAIN_FIELD)
-        name = _checked_field(url, record, entry, parts[1])
+            record = TarRecord(key, member.offset, member.end)
+        record.add(member, plain=member.plain and len(parts[1]) <= MAX_PLAIN_FIELD)
+        name = _checked_field(url, record, member, parts[1])
         if wanted(name):
-            record.fields[name] = data_of(source, url, entry)
+            record.fields[name] = data_of(source, url, member)
     if record is not None:
         yield record
 
 
-def _checked_field(url: str, record: TarRecord, entry: Entry, suffix: bytes) -> str:
+def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -> str:
     name = field_name(suffix)
     if name in record.names:
         raise damaged(
-            url, entry.offset, entry.name, f"each field of record '{record.key}' once", f"'{name}' twice",
+            url, member.offset, member.name, f"each field of record '{record.key}' once", f"'{name}' twice",
             remedy="Names differ by more than case within a record; rename one of the two.",
         )  # fmt: skip
     if is_reserved(name):
         remedy = "Names with two underscores at both ends are streamdata's own; rename the member."
-        raise damaged(url, entry.offset, entry.name, "another field name", f"'{name}'", remedy=remedy)
+        raise damaged(url, member.offset, member.name, "another field name", f"'{name}'", remedy=remedy)
     record.names.add(name)
     return name
 
@@ -125,8 +125,8 @@ class SkippedMembers:
         self.count = 0
         self.first = 0
 
-    def __call__(self, entry: Entry) -> None:
-        """Count `entry`."""
+    def __call__(self, member: Member) -> None:
+        """Count `member`."""
         if not self.count:
-            self.first = entry.offset
+            self.first = member.offset
         self.count += 1
