@@ -20,8 +20,7 @@ from streamdata.shards.sidecar_keys import RecordNames, SidecarKeys, names_of
 from streamdata.shards.storage import FileStamp, base_name, is_pipe, stamps_of
 from streamdata.shards.streams import SaidOnce, open_stream
 from streamdata.shards.tar_headers import Member
-from streamdata.shards.tar_names import key_hash
-from streamdata.shards.tar_records import TarRecord, every_field, interleaved, records
+from streamdata.shards.tar_records import TarRecord, every_field, interleaved, key_hash, records
 
 logger = logging.getLogger(__name__)
 _NO_FIELD = "members without key and field"

@@ -16,8 +16,7 @@ from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar_keys import DTYPE, RecordNames, SidecarKeys, names_of
 from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
-from streamdata.shards.tar_names import key_hash
-from streamdata.shards.tar_records import SkippedMembers, records
+from streamdata.shards.tar_records import SkippedMembers, key_hash, records
 
 SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")

@@ -17,7 +17,7 @@ from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
 from streamdata.shards.storage import byte_source
-from streamdata.shards.tar_names import key_hash
+from streamdata.shards.tar_records import key_hash
 
 DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")

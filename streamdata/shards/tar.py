@@ -18,8 +18,7 @@ from streamdata.shards.sidecar_index import find_sidecar
 from streamdata.shards.sidecar_keys import DTYPE as LINE_DTYPE
 from streamdata.shards.storage import LocalShard, opened, short_read
 from streamdata.shards.tar_headers import BLOCK, damaged
-from streamdata.shards.tar_plain import plain_record
-from streamdata.shards.tar_records import SkippedMembers, every_field, records
+from streamdata.shards.tar_records import SkippedMembers, every_field, plain_record, records
 
 _MAX_LOOK_AHEAD = 128
 _LOOK_AHEAD_BYTES = 8 << 20

@@ -8,8 +8,7 @@ from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
 from streamdata.shards.storage import byte_source
 from streamdata.shards.tar_headers import BLOCK
-from streamdata.shards.tar_names import key_hash
-from streamdata.shards.tar_records import SkippedMembers, interleaved, no_field, records
+from streamdata.shards.tar_records import SkippedMembers, interleaved, key_hash, no_field, records
 
 # Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
 DTYPE = np.dtype([("block", "<u4"), ("crc", "<u4")])

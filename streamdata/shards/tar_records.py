@@ -1,16 +1,31 @@
-"""The records of a tar archive: consecutive members that share a key (the convention of webdataset)."""
+"""The records of a tar archive: consecutive members that share a key (the convention of webdataset).
 
+A member's key is its name up to the first dot of its base name, with its directory; its field is the lower-cased rest.
+Names are keys, never paths.
+
+`records` reads any archive, and makes of each record the CRC32 that its index keeps. `plain_record` is the fast way to
+read one again: it reads headers of the simplest kind alone, and takes a record only if that CRC32 comes out. What each
+of the two hashes is one contract, so both stand here.
+"""
+
+import hashlib
+import mmap
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from streamdata.errors import ShardError
-from streamdata.fields import is_reserved
+from streamdata.fields import KEY, URL, is_reserved
+from streamdata.shards.readers import Record
 from streamdata.shards.storage import ByteSource
-from streamdata.shards.tar_headers import BLOCK, Member, damaged, data_of, members_of
-from streamdata.shards.tar_names import as_text, field_name, split_name
-from streamdata.shards.tar_plain import MAX_PLAIN_FIELD, plain_layout
+from streamdata.shards.tar_headers import BLOCK, SHORT_PAX, Member, damaged, data_of, members_of
 
+_MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
+_MAX_FIELD_NAMES = 4096
+_PAX = ord("x")  # the type of an extended header
+_NO_NEGATIVES = (1 << 62) - BLOCK  # rounds down to blocks, and a negative size up to more than any record has
 _NOT_PLAIN = zlib.crc32(b"not plain")
 
 
@@ -36,8 +51,8 @@ class TarRecord:
         if not self.plain or len({len(raw) > BLOCK for raw in self.raw}) > 1:
             return zlib.crc32(b"".join(self.raw), _NOT_PLAIN)
         key = self.key.encode("utf-8", "surrogateescape")
-        layout = plain_layout(len(key))
-        parts = [part for raw in self.raw for part in layout.unpack_from(raw, len(raw) - BLOCK)]
+        unpack = _unpackers[len(key)]
+        parts = [part for raw in self.raw for part in unpack(raw, len(raw) - BLOCK)]
         return zlib.crc32(b"".join([key, *parts]))
 
     def add(self, member: Member, *, plain: bool) -> None:
@@ -45,6 +60,62 @@ class TarRecord:
         self.end = member.end
         self.plain = self.plain and plain
         self.raw.append(member.raw)
+
+
+class _FieldNames(dict[bytes, str]):
+    """The field of a member, by what follows the key in its header."""
+
+    def __missing__(self, suffix: bytes) -> str:
+        if len(self) >= _MAX_FIELD_NAMES:
+            self.clear()  # an archive may have a field of its own in each record
+        name = self[suffix] = _field_name(suffix.split(b"\0", 1)[0])
+        return name
+
+
+class _Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
+    """What takes field (padded with zeros) and size (in octal) out of a header, by the length of the key."""
+
+    def __missing__(self, key_bytes: int) -> Callable[..., tuple[Any, ...]]:
+        begin = max(0, min(key_bytes + 1, 100))  # the key and its dot; a header has 100 bytes for the name
+        field_bytes = min(_MAX_PLAIN_FIELD, 100 - begin)
+        layout = struct.Struct(f"{begin}x{field_bytes}s{124 - begin - field_bytes}x11s{BLOCK - 135}x")
+        unpack = self[key_bytes] = layout.unpack_from
+        return unpack
+
+
+_field_names = _FieldNames()
+_unpackers = _Unpackers()
+
+
+def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) -> Record | None:
+    """The record whose members, with plain headers, fill [begin, end); None if they are not those that were indexed.
+
+    This is the loop that reading tar shards lives in. It believes what it reads, because in the end the CRC32 of all
+    names and sizes is compared with the index, which has one of this kind (see `TarRecord.crc`) of plain records alone.
+    """
+    at, skip = begin, 0
+    if memory[at + 156] == _PAX:
+        skip = SHORT_PAX
+        at += skip
+    name = memory[at : at + 100]
+    dot = name.find(b".", name.rfind(b"/") + 1)
+    key = name[:dot]
+    record: Record = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
+    names, unpack, seen = _field_names, _unpackers[dot], [key]
+    try:
+        while True:
+            header = suffix, digits = unpack(memory, at)
+            seen += header
+            size = int(digits, 8)
+            at += BLOCK
+            record[names[suffix]] = memory[at : at + size]
+            at += (size + 511) & _NO_NEGATIVES
+            if at >= end:
+                break
+            at += skip
+    except (ValueError, struct.error):  # no octal number, no header: these are not the members of a plain record
+        return None
+    return record if at == end and zlib.crc32(b"".join(seen)) == crc else None
 
 
 def records(
@@ -64,19 +135,19 @@ def records(
     """
     record: TarRecord | None = None
     for member in members_of(source, url, start, stop):
-        parts = split_name(member.name) if member.is_file else None
+        parts = _split_name(member.name) if member.is_file else None
         if parts is None:
             if member.is_file:
                 skipped(member)
             if record is not None:
                 record.add(member, plain=False)
             continue
-        key = as_text(parts[0])
+        key = _as_text(parts[0])
         if record is None or record.key != key:
             if record is not None:
                 yield record
             record = TarRecord(key, member.offset, member.end)
-        record.add(member, plain=member.plain and len(parts[1]) <= MAX_PLAIN_FIELD)
+        record.add(member, plain=member.plain and len(parts[1]) <= _MAX_PLAIN_FIELD)
         name = _checked_field(url, record, member, parts[1])
         if wanted(name):
             record.fields[name] = data_of(source, url, member)
@@ -85,7 +156,7 @@ def records(
 
 
 def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -> str:
-    name = field_name(suffix)
+    name = _field_name(suffix)
     if name in record.names:
         raise damaged(
             url, member.offset, member.name, f"each field of record '{record.key}' once", f"'{name}' twice",
@@ -96,6 +167,28 @@ def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -
         raise damaged(url, member.offset, member.name, "another field name", f"'{name}'", remedy=remedy)
     record.names.add(name)
     return name
+
+
+def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
+    """Key and field of a member; None where its base name has no dot or begins with one."""
+    base = name.rfind(b"/") + 1
+    dot = name.find(b".", base)
+    return (name[:dot], name[dot + 1 :]) if dot > base else None
+
+
+def _as_text(name: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 become lone surrogates, as in the standard library's tarfile."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _field_name(suffix: bytes) -> str:
+    """The field of a member whose name goes on with `suffix` after its key."""
+    return _as_text(suffix).lower()
+
+
+def key_hash(key: str) -> int:
+    """64 bits by which keys are compared."""
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 def interleaved(url: str, key: str, offset: int, first: int | None = None) -> ShardError:

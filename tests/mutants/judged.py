@@ -76,9 +76,9 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "end = 1",
     ): "It stands only for an archive without records, and is divided by 512.",
     (
-        "shards/tar_plain.py",
+        "shards/tar_records.py",
         "if len(self) >= _MAX_FIELD_NAMES:",
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
-    ("shards/tar_plain.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
+    ("shards/tar_records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
 }
