@@ -1,7 +1,7 @@
 """Shards: bytes ↔ records.
 
 1. `urls`: what a recipe names (braces, globs, directories, lists) → sorted urls of shards.
-2. `build`, `indexing`: shards → index files beside them or in the cache (`tar_index`, `sidecar_index`, `jsonl_index`).
+2. `build`, `indexing`: shards → index files beside them or in the cache (`tar_index`, `sidecar`, `jsonl_index`).
 3. `tar`, `jsonl`: runs of records → windows → records, by their indexes.
 4. `sequential`: compressed and piped shards → records, from their start.
 

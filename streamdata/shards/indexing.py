@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.shards import jsonl_index, sidecar_index, tar_index
+from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
 from streamdata.shards.recent import Recent
-from streamdata.shards.sidecar_keys import DTYPE, SIDECAR_KEYS
 from streamdata.shards.storage import FileStamp, check_stamp, is_remote, local_path
 
 logger = logging.getLogger(__name__)
@@ -52,8 +51,8 @@ def sidecar_kind(by: str | None) -> str:
 
 def _sidecar_kind(by: str | None) -> _Kind:
     return _Kind(
-        DTYPE,
-        lambda job: sidecar_index.build_rows(job.url, job.sidecar, by),
+        sidecar.DTYPE,
+        lambda job: sidecar.build_rows(job.url, job.sidecar, by),
         "records without a line in the sidecar, the first record number {}",
         "lines of the sidecar that are of no record",
     )
@@ -61,7 +60,7 @@ def _sidecar_kind(by: str | None) -> _Kind:
 
 KINDS = {
     "jsonl": _Kind(jsonl_index.DTYPE, lambda job: jsonl_index.build_rows(job.url), "blank lines, the first line {}"),
-    **{sidecar_kind(by): _sidecar_kind(by) for by in (None, *SIDECAR_KEYS)},
+    **{sidecar_kind(by): _sidecar_kind(by) for by in (None, *sidecar.SIDECAR_KEYS)},
     "tar": _Kind(
         tar_index.DTYPE,
         lambda job: tar_index.build_rows(job.url),

@@ -14,9 +14,15 @@ from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
-from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
-from streamdata.shards.sidecar_index import find_sidecar
-from streamdata.shards.sidecar_keys import RecordNames, SidecarKeys, names_of
+from streamdata.shards.sidecar import (
+    RecordNames,
+    SidecarKeys,
+    checked_names,
+    checked_sidecar_key,
+    find_sidecar,
+    join,
+    names_of,
+)
 from streamdata.shards.storage import FileStamp, base_name, is_pipe, stamps_of
 from streamdata.shards.streams import SaidOnce, open_stream
 from streamdata.shards.tar_headers import Member
@@ -69,7 +75,7 @@ class SequentialTar(_Sequential):
     Args:
         urls: The shards.
         meta_names: Fields of the sidecars (which are not compressed) that join the records.
-        sidecar_key: What the keys of sidecars are (see `sidecar_keys`).
+        sidecar_key: What the keys of sidecars are (see `sidecar`).
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -116,7 +122,7 @@ class SequentialTar(_Sequential):
 
 
 class _Joiner:
-    """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar_keys`."""
+    """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar`."""
 
     def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
@@ -130,7 +136,7 @@ class _Joiner:
 
     def join(self, record: Record) -> None:
         """Add the fields of its line to a record."""
-        offset, length = self._keys.rows[self._place(record)].tolist()
+        offset, length = self._keys.rows[self._line_of(record)].tolist()
         line = None
         if length:
             memory, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]))
@@ -139,11 +145,11 @@ class _Joiner:
             self._notice(1, f"record '{record[KEY]}'")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
 
-    def _place(self, record: Record) -> int:
+    def _line_of(self, record: Record) -> int:
         names = names_of(record[KEY], record.get("id"), self._url, self._by)
         self._first = self._first or names
         called = (names.by_id, names.by_key) if names.by_id != names.by_key else (names.by_id,)
-        by_id, by_key = (self._keys.places([key_hash(name) for name in called]).tolist() * 2)[:2]
+        by_id, by_key = (self._keys.find([key_hash(name) for name in called]).tolist() * 2)[:2]
         none = len(self._keys)
         if names.has_id and by_id != none:
             self._with_id = self._with_id or names
@@ -151,9 +157,9 @@ class _Joiner:
             self._other = self._other or names
         if self._with_id and self._other:
             raise self._keys.ambiguous(self._url, self._with_id, self._other)
-        place: int = by_id if by_id != none else by_key
-        self._used[place] = True
-        return place
+        line: int = by_id if by_id != none else by_key
+        self._used[line] = True
+        return line
 
     def finish(self) -> None:
         """Count the lines that joined no record, once all records came."""

@@ -1,24 +1,50 @@
-"""Joining the fields of sidecar lines to the records of a tar shard."""
+"""The sidecar of a tar shard: JSON lines that add fields to its records.
 
-from collections.abc import Sequence
+1. sidecar → `SidecarKeys` → which line is for which key
+2. tar, its keys → `build_rows` → the index: where each record's line is
+3. record, line → `join` → the record with the fields of `meta_names`
+
+The `key` of a line is the text of a record's `.id` member, or the record's own key. Where a recipe does not say which
+(`sidecar_key`), each shard tells by itself: they are ids if any line joins so, else keys. Where by ids some lines join,
+and by keys others do, an error asks for it: neither is chosen silently.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
 
 from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL, is_reserved
+from streamdata.shards.index_file import Contents, Rows
+from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
-from streamdata.shards.readers import Record
-from streamdata.shards.sidecar_keys import SIDECAR_KEYS, line_key, names_of
+from streamdata.shards.readers import Int64s, Record
+from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
+from streamdata.shards.tar_records import SkippedMembers, key_hash, records
+from streamdata.shards.urls import TAR_SUFFIXES
+
+SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
+BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
+# A row per record of the tar, in its order: where the record's line is, and its length (0 for none).
+DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 
 
 def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple.
 
     Raises:
-        ValueError: One is no name, comes twice, or is reserved.
+        ValueError: One is not a name, comes twice, or is reserved.
     """
     if isinstance(meta_names, str):
         raise ValueError(f"meta_names: expected a list of names, got the text {meta_names!r}\n  Write [{meta_names}].")
-    for place, name in enumerate(meta_names):
-        if not isinstance(name, str) or name in meta_names[:place] or is_reserved(name):
+    for index, name in enumerate(meta_names):
+        if not isinstance(name, str) or name in meta_names[:index] or is_reserved(name):
             raise ValueError(
                 f"meta_names: expected different names, without two underscores at both ends, got {name!r}\n"
                 "  Name each field of the sidecar once."
@@ -43,6 +69,189 @@ def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> s
             "  Name the fields of the sidecar, or drop it."
         )
     return sidecar_key
+
+
+def find_sidecar(url: str) -> str:
+    """The sidecar of a tar shard: `x/00001.meta.jsonl` or `x/00001.jsonl` beside `x/00001.tar`.
+
+    Raises:
+        ShardError: There is neither.
+    """
+    stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
+    candidates = [] if is_pipe(url) else [stem + suffix for suffix in SIDECAR_SUFFIXES]
+    for candidate in candidates:
+        if _exists(candidate):
+            return candidate
+    raise ShardError(
+        f"shard '{url}': meta_names are asked for, expected a sidecar {' or '.join(map(repr, candidates)) or ''}, "
+        f"got {'none' if candidates else 'a pipe, which has none'}\n"
+        "  Put the sidecar beside the shard, or leave meta_names out."
+    )
+
+
+def _exists(url: str) -> bool:
+    if not is_remote(url):
+        return Path(local_path(url)).is_file()
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return bool(filesystem.exists(path))
+
+
+class RecordNames(NamedTuple):
+    """What a sidecar may call a record: by its id and by its key, which are the same where there is no doubt."""
+
+    record: str
+    by_id: str
+    by_key: str
+    has_id: bool
+
+
+def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> RecordNames:
+    """What a record may be called: by its `.id` member where it has one, by its key, or by what `by` says.
+
+    Raises:
+        ShardError: The id is not text.
+    """
+    if identifier is None or by == BY_KEY:
+        return RecordNames(key, key, key, has_id=False)
+    try:
+        text = identifier.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ShardError(
+            f"shard '{url}': record '{key}': expected text in its '.id' member, got {error.reason}\n"
+            f"  Write the id as UTF-8 text, or say sidecar_key: {BY_KEY}."
+        ) from error
+    return RecordNames(key, text, text if by == BY_ID else key, has_id=True)
+
+
+def line_key(row: Record, url: str, number: int) -> str:
+    """The key that a line of a sidecar is for; an integer stands for its digits.
+
+    Raises:
+        ShardError: There is none.
+    """
+    key = row.get("key")
+    if type(key) is str:
+        return key
+    if type(key) is int:
+        return str(key)
+    raise ShardError(
+        f"{url}:{number}:1: expected a 'key' that is a text or an integer, got {key!r}\n"
+        "  Give each line of a sidecar the key of its record."
+    )
+
+
+class SidecarKeys:
+    """Which line of a sidecar is for which key: 20 bytes per line, while a shard is indexed or streamed.
+
+    Raises:
+        ShardError: A line is broken or has no key, or a key comes twice.
+    """
+
+    def __init__(self, sidecar: str) -> None:
+        self.url = sidecar
+        hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
+        for number, offset, line in numbered_lines(byte_source(sidecar), sidecar):
+            hashes.append(key_hash(line_key(parse_row(line, sidecar, number), sidecar, number)))
+            offsets.append(offset)
+            lengths.append(len(line))
+            numbers.append(number)
+        order = np.argsort(np.array(hashes, np.uint64), kind="stable")
+        self._hashes = np.array(hashes, np.uint64)[order]
+        self.rows: Rows = np.zeros(len(order) + 1, DTYPE)  # the last row is for records without a line
+        self.rows["offset"][:-1], self.rows["length"][:-1] = np.array(offsets)[order], np.array(lengths)[order]
+        self._check_keys_differ(np.array(numbers)[order])
+
+    def _check_keys_differ(self, numbers: npt.NDArray[np.uint64]) -> None:
+        twins = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
+        if len(twins):
+            first, second = int(numbers[twins[0]]), int(numbers[twins[0] + 1])
+            raise ShardError(
+                f"{self.url}:{second}:1: expected each key once, got that of line {first} again\n"
+                "  Remove one of the two lines."
+            )
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def find(self, hashes: Sequence[int]) -> Int64s:
+        """The index in `rows` of each line for a key of these hashes; len(self) where there is none."""
+        wanted = np.array(hashes, np.uint64)
+        lines = np.searchsorted(self._hashes, wanted)
+        if not len(self):
+            return lines
+        is_known = self._hashes[np.minimum(lines, len(self) - 1)] == wanted
+        return np.where(is_known, lines, len(self))
+
+    def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
+        """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
+        line = next(numbered_lines(byte_source(self.url), self.url), None)
+        lines = "no line"
+        if line is not None:
+            key = line_key(parse_row(line[2], self.url, line[0]), self.url, line[0])
+            lines = f"none that joins{f' by sidecar_key: {by}' if by else ''}, the first is for '{key}'"
+        records = f"the first is {_described(first)}" if first else "there is none"
+        return ShardError(
+            f"sidecar '{self.url}': expected lines for the records of '{url}' ({records}), got {lines}\n"
+            "  Put the shard's own sidecar beside it, give each line the key of its record, or leave meta_names out."
+        )
+
+    def ambiguous(self, url: str, by_id: RecordNames, by_key: RecordNames) -> ShardError:
+        """The error for a sidecar of which one record has a line by its id, and one has another line by its key."""
+        return ShardError(
+            f"sidecar '{self.url}': expected the ids of the records of '{url}', or their keys, got both: a line for "
+            f"{_described(by_id)} by its id, and one for {_described(by_key)} by its key\n"
+            f"  Say which is meant: sidecar_key: {BY_ID}, or sidecar_key: {BY_KEY}."
+        )
+
+
+def _described(names: RecordNames) -> str:
+    return f"record '{names.record}'" + (f" with the id '{names.by_id}'" if names.has_id else "")
+
+
+def build_rows(url: str, sidecar: str, by: str | None) -> Contents:
+    """Rows of the tar's records and one more; the records without a line (the first from 0), the lines without one.
+
+    Args:
+        url: The tar.
+        sidecar: Its sidecar.
+        by: What the keys of the lines are, one of SIDECAR_KEYS; None where the shard has to tell.
+
+    Raises:
+        ShardError: The sidecar or the tar is damaged, no line joins a record, or it is in doubt which does.
+    """
+    keys = SidecarKeys(sidecar)
+    ids, own, has_id = array("Q"), array("Q"), bytearray()
+    for names in _names(url, by):
+        ids.append(key_hash(names.by_id))
+        own.append(key_hash(names.by_key))
+        has_id.append(names.has_id)
+    lines = _lines_of(url, keys, by, (keys.find(ids), keys.find(own)), np.frombuffer(has_id, np.bool_))
+    missing = np.flatnonzero(lines == len(keys))
+    rows: Rows = np.zeros(len(lines) + 1, DTYPE)
+    rows[:-1] = keys.rows[lines]
+    unused = len(keys) - len(np.unique(lines[lines < len(keys)]))
+    return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, unused)
+
+
+def _names(url: str, by: str | None) -> Iterator[RecordNames]:
+    for record in records(byte_source(url), url, lambda name: name == "id", SkippedMembers()):
+        yield names_of(record.key, record.fields.get("id"), url, by)
+
+
+def _lines_of(
+    url: str, keys: SidecarKeys, by: str | None, found: tuple[Int64s, Int64s], has_id: npt.NDArray[np.bool_]
+) -> Int64s:
+    """The index of each record's line, of those found by ids and by keys."""
+    by_id, by_key = found
+    with_line = np.flatnonzero(has_id & (by_id < len(keys)))
+    others = np.flatnonzero((by_key != by_id) & (by_key < len(keys)))
+    if len(with_line) and len(others):
+        first, other = (next(islice(_names(url, by), int(which[0]), None)) for which in (with_line, others))
+        raise keys.ambiguous(url, first, other)
+    lines = by_id if len(with_line) else by_key
+    if (len(lines) or len(keys)) and not (lines < len(keys)).any():
+        raise keys.unfit(url, next(_names(url, by), None), by)
+    return lines
 
 
 def join(

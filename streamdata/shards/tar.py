@@ -13,9 +13,8 @@ from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.room import Room
 from streamdata.shards.runs import Runs
-from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
-from streamdata.shards.sidecar_index import find_sidecar
-from streamdata.shards.sidecar_keys import DTYPE as LINE_DTYPE
+from streamdata.shards.sidecar import DTYPE as LINE_DTYPE
+from streamdata.shards.sidecar import checked_names, checked_sidecar_key, find_sidecar, join
 from streamdata.shards.storage import LocalShard, opened, short_read
 from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_records import SkippedMembers, every_field, plain_record, records
@@ -38,7 +37,7 @@ class TarShards:
     Args:
         urls: The shards; one that is named n times counts as n shards.
         meta_names: Fields of the sidecars that join the records.
-        sidecar_key: What the keys of sidecars are (see `sidecar_keys`).
+        sidecar_key: What the keys of sidecars are (see `sidecar`).
 
     Raises:
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
