@@ -14,7 +14,7 @@ from streamdata.shards.indexing import Job
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
-from streamdata.shards.room import Room
+from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.runs import Runs
 from streamdata.shards.storage import check_shards
 
@@ -37,7 +37,7 @@ class JsonlShards:
         self.files = IndexedFiles(urls, lambda url: Job("jsonl", url))
         self.urls = urls
         self.num_records = self.files.num_records
-        self.room = Room()
+        self.buffer = ReadBuffer()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "JsonlWindow":
         """The window of the runs [first, first + count) of the shards."""
@@ -56,7 +56,7 @@ class JsonlWindow:
     """Runs of rows of JSONL shards. Their bytes are read once, at the first `take`, unless they are too many."""
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
-        self._files, self._room, self._runs = shards.files, shards.room, runs
+        self._files, self._buffer, self._runs = shards.files, shards.buffer, runs
         rows, own = shards.files.rows(runs, jsonl_index.DTYPE)
         offsets = rows["offset"].astype(np.int64)
         self._begins, self._ends = offsets[own], offsets[own + 1]
@@ -118,7 +118,7 @@ class JsonlWindow:
         lasts = np.cumsum(self._runs.counts) - 1
         firsts = lasts - self._runs.counts + 1
         spans = np.stack([self._runs.shards, self._begins[firsts], self._ends[lasts]], axis=1)
-        memory, offsets = read_spans(self._files.urls, self._files.stamps, spans, self._room.lend)
+        memory, offsets = read_spans(self._files.urls, self._files.stamps, spans, self._buffer.lend)
         return memory, self._begins + self._runs.per_record(offsets - spans[:, 1])
 
 

@@ -1,6 +1,8 @@
-"""The most recently used of a kind of object, bounded, one set per thread."""
+"""What a thread keeps for the next reading: the objects that it used last, and memory."""
 
+import mmap
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -12,7 +14,7 @@ class Recent(threading.local, Generic[Key, Value]):
     """Keeps the last `capacity` values that were asked for.
 
     A value that falls out is only dropped, not closed: whoever is still using it keeps it alive, and it closes itself
-    with its last reference. One set per thread needs no lock, which a fork could leave locked for ever.
+    with its last reference. One set per thread needs no lock, which a fork could leave locked in the child.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -25,7 +27,7 @@ class Recent(threading.local, Generic[Key, Value]):
     def get(self, key: Key, make: Callable[[Key], Value]) -> Value:
         """The value of `key`, made by `make` where it is not among the recent ones."""
         values = self._values
-        value = values.pop(key, None)
+        value = values.pop(key, None)  # and inserted again below: the first in the dict is the least recently used
         if value is None:
             value = make(key)
             while len(values) >= self._capacity:
@@ -36,3 +38,41 @@ class Recent(threading.local, Generic[Key, Value]):
     def forget(self, key: Key) -> None:
         """Drop `key`, so that the next `get` makes it afresh."""
         self._values.pop(key, None)
+
+
+class ReadBuffer(threading.local):
+    """Memory to read into, lent to one reader at a time, for as long as that holds the view which it was given.
+
+    Fresh memory comes from the kernel each time, with a page fault for every 4 KiB, and goes back when it is no longer
+    used; that took longer than to read the file. Each thread has its own; a copy in another process begins empty.
+
+    Args:
+        max_kept_bytes: Larger memory is not kept: what one huge record took goes back.
+    """
+
+    def __init__(self, max_kept_bytes: int = 16 << 20) -> None:
+        self._max_kept_bytes = max_kept_bytes
+        self._memory: mmap.mmap | None = None
+        self._lent: weakref.ref[memoryview] | None = None
+
+    def lend(self, size: int) -> memoryview:
+        """At least `size` bytes, with anything in them; the same as before if nobody holds the last view.
+
+        Slices of the map, which is the view's `obj`, are bytes; slices of the view are views.
+        """
+        if size > self._max_kept_bytes:
+            return memoryview(_new_memory(size))
+        is_lent = self._lent is not None and self._lent() is not None
+        if self._memory is None or is_lent or len(self._memory) < size:
+            self._memory = _new_memory(size)
+        view = memoryview(self._memory)
+        self._lent = weakref.ref(view)
+        return view
+
+    def __reduce__(self) -> tuple[type["ReadBuffer"], tuple[int]]:
+        return ReadBuffer, (self._max_kept_bytes,)
+
+
+def _new_memory(size: int) -> mmap.mmap:
+    """At least `size` bytes, a power of two, of this process alone (by default a map is shared with forks)."""
+    return mmap.mmap(-1, 1 << size.bit_length(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

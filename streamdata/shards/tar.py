@@ -11,7 +11,7 @@ from streamdata.shards.indexed import IndexedFiles
 from streamdata.shards.indexing import Job, sidecar_kind
 from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
-from streamdata.shards.room import Room
+from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.runs import Runs
 from streamdata.shards.sidecar import DTYPE as LINE_DTYPE
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, find_sidecar, join
@@ -52,7 +52,7 @@ class TarShards:
         self.sidecars = IndexedFiles(urls, lambda url: Job(kind, url, find_sidecar(url))) if meta_names else None
         self.urls = urls
         self.num_records = self.files.num_records
-        self.room = Room()
+        self.buffer = ReadBuffer()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "TarWindow":
         """The window of the runs [first, first + count) of the shards."""
@@ -105,7 +105,7 @@ class TarWindow:
             yield from found if self._lines is None else self._with_lines(found, chosen, self._lines)
 
     def _take(self, places: list[list[int]], common: Mapping[str, Any]) -> Iterator[Record]:
-        view = self._shards.room.lend(sum([size for _, _, size, _ in places]))
+        view = self._shards.buffer.lend(sum([size for _, _, size, _ in places]))
         self._read(places, view)
         memory: Any = view.obj
         urls, end = self._urls, 0

@@ -1,4 +1,4 @@
-"""A room is used again by one reader after another, never by two at once."""
+"""Memory is used again by one reader after another, never by two at once."""
 
 import os
 import pickle
@@ -6,49 +6,47 @@ import threading
 
 import numpy as np
 
-from streamdata.shards import room as room_module
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.room import Room
+from streamdata.shards.recent import ReadBuffer
 
 
 def test_memory_is_used_again_when_nobody_holds_the_view():
     """It grows with the largest."""
-    room = Room()
-    first = room.lend(100).obj
-    second = room.lend(60).obj
+    buffer = ReadBuffer()
+    first = buffer.lend(100).obj
+    second = buffer.lend(60).obj
     assert second is first
-    assert len(room.lend(2000)) >= 2000
+    assert len(buffer.lend(2000)) >= 2000
 
 
 def test_two_views_that_are_held_have_memory_of_their_own():
     """The second does not write over the first."""
-    room = Room()
-    one, two = room.lend(10), room.lend(10)
+    buffer = ReadBuffer()
+    one, two = buffer.lend(10), buffer.lend(10)
     assert one.obj is not two.obj
 
 
-def test_large_memory_is_not_kept(monkeypatch):
+def test_large_memory_is_not_kept():
     """What one huge record took does not stay."""
-    monkeypatch.setattr(room_module, "_MAX_KEPT_BYTES", 1000)
-    room = Room()
-    assert len(room.lend(5000)) >= 5000
-    assert len(room.lend(1000)) < 5000
+    buffer = ReadBuffer(max_kept_bytes=1000)
+    assert len(buffer.lend(5000)) >= 5000
+    assert len(buffer.lend(1000)) < 5000
 
 
 def test_each_thread_and_each_copy_has_its_own():
     """Threads do not wait for each other; a pickle carries no memory."""
-    room, found = Room(), []
-    mine = room.lend(10)
-    thread = threading.Thread(target=lambda: found.append(room.lend(10)))
+    buffer, found = ReadBuffer(), []
+    mine = buffer.lend(10)
+    thread = threading.Thread(target=lambda: found.append(buffer.lend(10)))
     thread.start()
     thread.join()
     assert found[0].obj is not mine.obj
-    assert len(pickle.dumps(room)) < 100
+    assert len(pickle.dumps(buffer)) < 100
 
 
 def test_a_forked_process_does_not_write_into_its_parent_s():
     """Workers are forked from a trainer that may be reading."""
-    view = Room().lend(10)
+    view = ReadBuffer().lend(10)
     view[:5] = b"mine "
     child = os.fork()
     if child == 0:
