@@ -1,6 +1,6 @@
 """Supervised chats and preferences: parquet to tensors.
 
-1. parquet → `Rows` → rows, read from a file in the cache
+1. parquet → `ParquetRows` → rows, read from a file in the cache
 2. row → messages, with what is trained
 3. messages → `ChatEncoder` → token ids and loss mask, as prepared offline
 4. ids, mask → tensors of one length, or unpadded (`SFTChatDataset`, `PreferenceDataset`)

@@ -24,8 +24,8 @@ class ChatConfig:
         apply_chat_template_kwargs: variables of the template.
         append_stop: whether the next role's token ends answers where the template ends them with none, see
             `ChatEncoder`.
-        cache_dir: of the rows, see `Rows`.
-        use_shm: read the rows from /dev/shm, see `Rows`.
+        cache_dir: of the rows, see `ParquetRows`.
+        use_shm: read the rows from /dev/shm, see `ParquetRows`.
     """
 
     tools_key: str = "tools"

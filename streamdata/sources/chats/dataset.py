@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
+from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.prompts.messages import Message, media_beside_text, messages_of, read_tools
-from streamdata.sources.prompts.rows import Rows
 from streamdata.sources.prompts.settings import read_settings
-from streamdata.sources.prompts.stored_rows import Row
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
 from streamdata.text.truncation import train_from
 
@@ -34,7 +34,7 @@ class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
         self._who = type(self).__name__
         self.config = read_settings(self.settings, config, self._who)
-        self._rows = Rows(data_files, self.config.cache_dir, self.config.use_shm)
+        self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
         self._tokenizer = tokenizer
 
     def __len__(self) -> int:

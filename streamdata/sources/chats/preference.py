@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 
+from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.chats.dataset import ChatDataset
-from streamdata.sources.prompts.stored_rows import Row
 from streamdata.text.pairs import Message, mask_shared, with_prompt
 
 _PROMPT: Final = "prompt"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.chats.dataset import ChatDataset
-from streamdata.sources.prompts.stored_rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Prompts for reinforcement learning: parquet to ready tensors.
 
-1. parquet → `Rows` → rows, read from a file in the cache
+1. parquet → `ParquetRows` → rows, read from a file in the cache
 2. row → `read_chat`, `open_media` → messages with typed parts, media
 3. messages → `PromptReader.encode` → token ids, media expanded
 4. lengths → `choose_rows` → the rows that stay
@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from streamdata.sources.prompts.config import PromptConfig
-from streamdata.sources.prompts.rows import Rows
 
 if TYPE_CHECKING:
     from streamdata.sources.prompts.collate import collate_fn, prompt_collate
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 _MODULES = {"RLHFDataset": "dataset", "collate_fn": "collate", "prompt_collate": "collate"}
 
-__all__ = ["PromptConfig", "RLHFDataset", "Rows", "collate_fn", "prompt_collate"]
+__all__ = ["PromptConfig", "RLHFDataset", "collate_fn", "prompt_collate"]
 
 
 def __getattr__(name: str) -> object:

@@ -47,8 +47,8 @@ class PromptConfig:
         tool_config_path: A YAML file of tools for all rows that bring none.
         mode: `tensors`, or `raw` for trainers that tokenize later.
         repeat: How often each prompt comes, one right after another.
-        cache_dir: Of rows and lengths, see `Cache`.
-        use_shm: Read the rows from /dev/shm, see `Rows`.
+        cache_dir: Of rows and lengths, see `FileCache`.
+        use_shm: Read the rows from /dev/shm, see `ParquetRows`.
         max_samples: So many rows at most, before they are filtered; -1 for all.
         shuffle: Whether these are a random choice, or the first.
         seed: Of that choice; None counts as 0.

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
+from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, read_config
 from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
@@ -17,8 +19,6 @@ from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
 from streamdata.sources.prompts.messages import Chat, Message, read_tools, without_nulls
 from streamdata.sources.prompts.reader import Prompt, PromptReader
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
-from streamdata.sources.prompts.rows import Rows
-from streamdata.sources.prompts.stored_rows import Row
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
@@ -82,10 +82,10 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.content = rows.digest
         self._choose(rows)
 
-    def _rows(self) -> Rows:
-        return Rows(self.original_data_files, self.config.cache_dir, self.config.use_shm)
+    def _rows(self) -> ParquetRows:
+        return ParquetRows(self.original_data_files, self.config.cache_dir, self.config.use_shm)
 
-    def _choose(self, rows: Rows) -> None:
+    def _choose(self, rows: ParquetRows) -> None:
         if taken := sorted(set(rows.columns) & set(_OURS)):
             raise ValueError(
                 f"{WHO}: expected columns with other names than those of its results, got {taken}\n"

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError
 from streamdata.run import Permutation, stable_seed
+from streamdata.shards.file_cache import FileCache
+from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.storage import LocalShard
-from streamdata.sources.prompts.cache import Cache
+from streamdata.shards.stored_rows import GONE
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.measuring import NOT_MEASURED, Int32s, measure_rows
 from streamdata.sources.prompts.reader import EMPTY, MEDIA_CUT, PromptReader
-from streamdata.sources.prompts.rows import Rows
-from streamdata.sources.prompts.stored_rows import GONE
 
 logger = logging.getLogger("streamdata")
 Int64s = npt.NDArray[np.int64]
@@ -88,7 +88,7 @@ def choose_rows(reader: PromptReader) -> Kept:
     if not len(rows):
         paths = [file.path for file in rows.files]
         raise SourceError(f"{WHO}: expected rows, got none in {paths}\n  Look at the data.")
-    cache = Cache(config.cache_dir)
+    cache = FileCache(config.cache_dir)
     wanted = _wanted(len(rows), config)
     filters = config.filter_prompts or reader.measures_tokens
     if wanted is None and not filters:
@@ -114,7 +114,7 @@ def choose_rows(reader: PromptReader) -> Kept:
     return Kept(_stored_numbers(cache, name, content), len(stay), _digest(content), dropped)
 
 
-def _stored_numbers(cache: Cache, name: str, content: bytes) -> Path:
+def _stored_numbers(cache: FileCache, name: str, content: bytes) -> Path:
     """The file of the numbers; one that holds others is damaged, and made again."""
 
     def write(path: Path) -> None:
@@ -143,14 +143,14 @@ def _told(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in dropped.items())
 
 
-def _name_of_choice(rows: Rows, policy: str, config: PromptConfig) -> str:
+def _name_of_choice(rows: ParquetRows, policy: str, config: PromptConfig) -> str:
     subset = (config.max_samples, config.shuffle, config.seed) if 0 < config.max_samples < len(rows) else None
     limit = config.max_prompt_length if config.filter_overlong_prompts else None
     text = repr((rows.digest, policy, subset, limit))
     return f"kept/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.i64"
 
 
-def measured(reader: PromptReader, cache: Cache, policy: str, numbers: Int64s) -> Int32s:
+def measured(reader: PromptReader, cache: FileCache, policy: str, numbers: Int64s) -> Int32s:
     """The lengths of these rows, int32, shape (n,); only those are measured that never were under this policy.
 
     They are kept in one file per parquet file, under the hashes of its content and of the policy, so that they serve
@@ -180,14 +180,14 @@ class _Part(NamedTuple):
     size: int
 
 
-def _part(rows: Rows, file: int, numbers: Int64s) -> _Part:
+def _part(rows: ParquetRows, file: int, numbers: Int64s) -> _Part:
     first = rows.first(file)
     end = rows.first(file + 1)
     span = slice(*np.searchsorted(numbers, [first, end]).tolist())
     return _Part(span, numbers[span] - first, end - first)
 
 
-def _stored(cache: Cache, name: str, size: int) -> Int32s:
+def _stored(cache: FileCache, name: str, size: int) -> Int32s:
     """The lengths of a file's rows, and after them their checksum; none was measured where they do not agree."""
     path = cache.directory / name
     if size and path.exists():
@@ -198,7 +198,7 @@ def _stored(cache: Cache, name: str, size: int) -> Int32s:
 
 
 def _measure_missing(
-    reader: PromptReader, cache: Cache, numbers: Int64s, values: Int32s, parts: list[tuple[str, _Part]]
+    reader: PromptReader, cache: FileCache, numbers: Int64s, values: Int32s, parts: list[tuple[str, _Part]]
 ) -> None:
     """Measure and publish; what was measured before an error or a Ctrl-C is published too."""
     for name, (span, local, size) in parts:  # another process may have measured while this one waited for the lock

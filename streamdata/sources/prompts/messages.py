@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from streamdata.sources.prompts.stored_rows import Row
+from streamdata.shards.stored_rows import Row
 
 Message = dict[str, Any]
 _PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}

@@ -10,13 +10,13 @@ from functools import cached_property, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
+from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
 from streamdata.sources.prompts.media import open_media
 from streamdata.sources.prompts.messages import Chat, is_empty, read_chat, read_tools
-from streamdata.sources.prompts.rows import Rows
-from streamdata.sources.prompts.stored_rows import Row
 from streamdata.sources.prompts.tool_file import read_tool_file
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
@@ -47,7 +47,7 @@ class PromptReader:
         OSError: There is no such tokenizer, processor or file of tools.
     """
 
-    def __init__(self, rows: Rows, tokenizer: Any, processor: Any, config: PromptConfig) -> None:
+    def __init__(self, rows: ParquetRows, tokenizer: Any, processor: Any, config: PromptConfig) -> None:
         self.rows, self.config = rows, config
         self._tokenizer, self._processor = tokenizer, processor
         self._tools = read_tool_file(config.tool_config_path) if config.tool_config_path else None

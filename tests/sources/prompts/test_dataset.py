@@ -11,7 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from streamdata.errors import StateError
-from streamdata.sources.prompts import RLHFDataset, prompt_collate, rows
+from streamdata.shards import parquet_rows
+from streamdata.sources.prompts import RLHFDataset, prompt_collate
 from streamdata.text.truncation import compute_position_id_with_mask, postprocess_data
 from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.sources.tiny_processors import tiny_llava, tiny_llava_model, tiny_qwen2_vl_model, tiny_tokenizer
@@ -105,7 +106,7 @@ def test_encoding_leaves_the_row_as_it_is(qwen, tmp_path):
 
 def test_rows_and_lengths_are_kept_where_the_config_says(tokenizer, tmp_path, monkeypatch):
     """In `cache_dir`; with `use_shm` the rows are read from shared memory."""
-    monkeypatch.setattr(rows, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(parquet_rows, "SHARED_MEMORY", str(tmp_path))
     path = sums(tmp_path / "a.parquet")
     dataset = build(path, tokenizer=tokenizer, cache_dir=str(tmp_path / "mine"), use_shm=True)
     assert {folder.name for folder in (tmp_path / "mine").iterdir()} == {"digests", "rows", "lengths"}

@@ -8,24 +8,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamdata.errors import SourceError
-from streamdata.sources.prompts import rows as module
-from streamdata.sources.prompts import stored_rows
-from streamdata.sources.prompts.cache import Cache
-from streamdata.sources.prompts.rows import Rows
+from streamdata.shards import parquet_rows as module
+from streamdata.shards import stored_rows
+from streamdata.shards.file_cache import FileCache
+from streamdata.shards.parquet_rows import ParquetRows
 from tests.sources.prompts.prompt_files import sums, user, write
 
 
 def test_rows_are_those_of_the_parquet_file(tmp_path):
     """All columns, nested as they are, over row groups."""
     path = sums(tmp_path / "a.parquet", 13)
-    assert [Rows(path)[number] for number in range(13)] == pq.read_table(path).to_pylist()
+    assert [ParquetRows(path)[number] for number in range(13)] == pq.read_table(path).to_pylist()
 
 
 def test_several_files_follow_one_another(tmp_path):
     """Files of a directory, a glob or a list, sorted, each with columns of its own."""
     one, two = sums(tmp_path / "a.parquet", 3), write(tmp_path / "b.parquet", [{"prompt": user("x"), "level": 1}])
     for data_files in (str(tmp_path), str(tmp_path / "*.parquet"), [two, one], f"{one},{two}"):
-        rows = Rows(data_files)
+        rows = ParquetRows(data_files)
         assert len(rows) == 4
         assert (rows[2]["extra_info"]["index"], rows[3]["level"]) == (102, 1)
         assert [rows.locate(number) for number in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
@@ -34,17 +34,17 @@ def test_several_files_follow_one_another(tmp_path):
 
 def test_a_row_belongs_to_whoever_asked(tmp_path):
     """To change one changes no other."""
-    rows = Rows(sums(tmp_path / "a.parquet"))
+    rows = ParquetRows(sums(tmp_path / "a.parquet"))
     rows[1]["extra_info"]["index"] = 0
     assert rows[1]["extra_info"]["index"] == 101
 
 
 def test_the_uid_depends_on_content_and_row_alone(tmp_path):
     """Not on the file's name, or on what other files there are."""
-    one, two = Rows(sums(tmp_path / "a.parquet", 3)), Rows(sums(tmp_path / "z.parquet", 4))
+    one, two = ParquetRows(sums(tmp_path / "a.parquet", 3)), ParquetRows(sums(tmp_path / "z.parquet", 4))
     (tmp_path / "deep").mkdir()
     os.link(tmp_path / "z.parquet", tmp_path / "deep" / "b.parquet")
-    both = Rows([str(tmp_path / "a.parquet"), str(tmp_path / "deep" / "b.parquet")])
+    both = ParquetRows([str(tmp_path / "a.parquet"), str(tmp_path / "deep" / "b.parquet")])
     uids = [both.uid(number) for number in range(7)]
     assert uids == [*(one.uid(number) for number in range(3)), *(two.uid(number) for number in range(4))]
     assert len(set(uids)) == 7
@@ -53,13 +53,13 @@ def test_the_uid_depends_on_content_and_row_alone(tmp_path):
 
 def test_the_file_of_rows_is_made_once_per_content(tmp_path, monkeypatch):
     """A second start, a copy or a new name finds it; other content does not."""
-    first = Rows(sums(tmp_path / "a.parquet", 3))
+    first = ParquetRows(sums(tmp_path / "a.parquet", 3))
     monkeypatch.setattr(module, "_convert", lambda *_: pytest.fail("made again"))
-    assert Rows(str(tmp_path / "a.parquet")).files == first.files
+    assert ParquetRows(str(tmp_path / "a.parquet")).files == first.files
     (tmp_path / "a.parquet").rename(tmp_path / "b.parquet")
-    assert Rows(str(tmp_path / "b.parquet")).files[0].stored == first.files[0].stored
+    assert ParquetRows(str(tmp_path / "b.parquet")).files[0].stored == first.files[0].stored
     with pytest.raises(pytest.fail.Exception, match="made again"):
-        Rows(sums(tmp_path / "b.parquet", 4))
+        ParquetRows(sums(tmp_path / "b.parquet", 4))
 
 
 def test_batches_are_bounded_in_bytes(tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_batches_are_bounded_in_bytes(tmp_path, monkeypatch):
     pq.write_table(pa.table({"x": ["y" * 100] * 50}), tmp_path / "a.parquet", compression=None, use_dictionary=False)
     sizes, records = [], stored_rows._records
     monkeypatch.setattr(stored_rows, "_records", lambda batch: [sizes.append(len(batch)), records(batch)][1])
-    rows = Rows(str(tmp_path / "a.parquet"))
+    rows = ParquetRows(str(tmp_path / "a.parquet"))
     assert len(sizes) >= 5
     assert sum(sizes) == 50
     assert [rows[number]["x"] for number in range(50)] == ["y" * 100] * 50
@@ -78,7 +78,7 @@ def test_columns_of_categories_become_values(tmp_path):
     """Each row group may have its own dictionary, of which an IPC file has but one."""
     column = pa.array(["a", "b", "a", None]).dictionary_encode()
     pq.write_table(pa.table({"kind": column}), tmp_path / "a.parquet", row_group_size=2)
-    rows = Rows(str(tmp_path / "a.parquet"))
+    rows = ParquetRows(str(tmp_path / "a.parquet"))
     assert [rows[number]["kind"] for number in range(4)] == ["a", "b", "a", None]
 
 
@@ -89,7 +89,7 @@ def test_a_row_does_not_carry_the_values_of_others(kind, wrapped, tmp_path):
     values = pa.array([f"{number:0100}" for number in range(300)]).cast(kind).to_pylist()
     column = pa.array(wrapped(values), pa.list_(kind) if wrapped is not list else kind)
     pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet")
-    rows = Rows(str(tmp_path / "a.parquet"))
+    rows = ParquetRows(str(tmp_path / "a.parquet"))
     assert [rows[number]["x"] for number in range(300)] == wrapped(values)
     assert rows.files[0].stored.stat().st_size < 300 * 2000
 
@@ -99,7 +99,7 @@ def test_columns_of_one_name_are_an_error(tmp_path):
     table = pa.Table.from_arrays([pa.array([1]), pa.array(["a"]), pa.array([2])], names=["x", "x", "y"])
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(SourceError, match=r"a\.parquet': expected a parquet file .* the names \['x'\]"):
-        Rows(str(tmp_path / "a.parquet"))
+        ParquetRows(str(tmp_path / "a.parquet"))
 
 
 def test_lists_of_nulls_in_structs_are_read(tmp_path):
@@ -107,7 +107,7 @@ def test_lists_of_nulls_in_structs_are_read(tmp_path):
     kind = pa.struct([("l", pa.list_(pa.null())), ("n", pa.int64())])
     column = pa.array([{"l": [None] * 3, "n": number} for number in range(50)], kind)
     pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet", row_group_size=7)
-    rows = Rows(str(tmp_path / "a.parquet"))
+    rows = ParquetRows(str(tmp_path / "a.parquet"))
     assert [rows[number]["x"] for number in range(50)] == column.to_pylist()
 
 
@@ -121,7 +121,7 @@ def test_a_value_that_python_cannot_hold_is_told_with_its_place(kind, tmp_path):
     column = pa.array(values, kind)
     for name in "ab":
         pq.write_table(pa.table({"n": [1, 2, 3, 4], "made": column}), tmp_path / f"{name}.parquet", row_group_size=2)
-    rows = Rows(str(tmp_path))
+    rows = ParquetRows(str(tmp_path))
     assert [rows[number]["made"] for number in (4, 5, 6)] == column[:3].to_pylist()
     with pytest.raises(SourceError, match=r"b.parquet', row 3, column 'made': expected .*, got: .*\n.*microseconds"):
         rows[7]
@@ -129,7 +129,7 @@ def test_a_value_that_python_cannot_hold_is_told_with_its_place(kind, tmp_path):
 
 def test_rows_pickle_as_paths(tmp_path):
     """However many there are."""
-    rows = Rows(sums(tmp_path / "a.parquet", 500))
+    rows = ParquetRows(sums(tmp_path / "a.parquet", 500))
     _ = rows[3]
     data = pickle.dumps(rows)
     assert len(data) < 1000
@@ -139,37 +139,37 @@ def test_rows_pickle_as_paths(tmp_path):
 def test_a_file_that_changes_after_it_was_hashed_is_refused(tmp_path, monkeypatch):
     """Its new rows may not be kept under the hash of the old ones."""
     path = sums(tmp_path / "a.parquet", 3)
-    hash_old = Cache.digest
+    hash_old = FileCache.digest
 
     def then_change(cache, name):
         digest = hash_old(cache, name)
         sums(tmp_path / "a.parquet", 4)
         return digest
 
-    monkeypatch.setattr(Cache, "digest", then_change)
+    monkeypatch.setattr(FileCache, "digest", then_change)
     with pytest.raises(SourceError, match="one that changed while it was read"):
-        Rows(path)
+        ParquetRows(path)
 
 
 @pytest.mark.parametrize("size", [0, 8, 20, 100, -1])
 def test_a_damaged_file_of_rows_says_what_to_do(size, tmp_path):
     """With its path: it is in a cache that nobody looks at."""
     path = sums(tmp_path / "a.parquet", 3)
-    stored = Rows(path).files[0].stored
+    stored = ParquetRows(path).files[0].stored
     stored.write_bytes(stored.read_bytes()[:size])
     with pytest.raises(SourceError, match=f"'{stored}': expected rows as they were written, .*\n.*Delete the file"):
-        Rows(path)
+        ParquetRows(path)
 
 
 def test_use_shm_reads_from_shared_memory(tmp_path, monkeypatch):
     """The copy is found again by the next start."""
     monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
     path = sums(tmp_path / "a.parquet")
-    rows = Rows(path, use_shm=True)
+    rows = ParquetRows(path, use_shm=True)
     assert rows.files[0].stored.parent == tmp_path / f"streamdata-{os.getuid()}"
-    assert rows[4] == Rows(path)[4]
+    assert rows[4] == ParquetRows(path)[4]
     before = rows.files[0].stored.stat().st_ino
-    assert Rows(path, use_shm=True).files[0].stored.stat().st_ino == before
+    assert ParquetRows(path, use_shm=True).files[0].stored.stat().st_ino == before
 
 
 def open_to_all(place):
@@ -186,7 +186,7 @@ def test_shared_memory_of_others_is_refused(squat, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
     squat(tmp_path / f"streamdata-{os.getuid()}")
     with pytest.raises(SourceError, match="alone can write"):
-        Rows(sums(tmp_path / "a.parquet"), use_shm=True)
+        ParquetRows(sums(tmp_path / "a.parquet"), use_shm=True)
 
 
 def test_shared_memory_of_another_owner_is_refused(tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_shared_memory_of_another_owner_is_refused(tmp_path, monkeypatch):
     path, owner = sums(tmp_path / "a.parquet"), os.getuid() + 1
     monkeypatch.setattr(module.os, "getuid", lambda: owner)
     with pytest.raises(SourceError, match=f"its owner, user {owner}, alone can write, got drwx------ of user"):
-        Rows(path, use_shm=True)
+        ParquetRows(path, use_shm=True)
 
 
 def test_no_room_in_shared_memory_says_so(tmp_path, monkeypatch):
@@ -207,11 +207,11 @@ def test_no_room_in_shared_memory_says_so(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path / "none"))
     with pytest.raises(SourceError, match="Leave use_shm out"):
-        Rows(sums(tmp_path / "a.parquet"), use_shm=True)
+        ParquetRows(sums(tmp_path / "a.parquet"), use_shm=True)
     monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path))
     monkeypatch.setattr(module.shutil, "copyfile", full)
     with pytest.raises(SourceError, match="expected room for"):
-        Rows(str(tmp_path / "a.parquet"), use_shm=True)
+        ParquetRows(str(tmp_path / "a.parquet"), use_shm=True)
     assert [path.suffix for path in tmp_path.glob("streamdata-*/*")] == [".lock"]
 
 
@@ -231,7 +231,7 @@ def test_what_is_no_parquet_here_is_refused(data_files, error, message, tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 not at all")
     with pytest.raises(error, match=message):
-        Rows(data_files)
+        ParquetRows(data_files)
     assert not list((tmp_path / "cache").rglob("*.tmp"))
 
 
@@ -239,15 +239,15 @@ def test_what_is_no_parquet_here_is_refused(data_files, error, message, tmp_path
 def test_an_index_outside_is_an_index_error(index, tmp_path):
     """Both ends."""
     with pytest.raises(IndexError, match="expected an index in"):
-        Rows(sums(tmp_path / "a.parquet", 12))[index]
+        ParquetRows(sums(tmp_path / "a.parquet", 12))[index]
 
 
 def test_a_missing_pyarrow_is_named_with_its_extra(tmp_path):
     """The one line that installs it."""
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from streamdata.sources.prompts.rows import Rows\n"
-        f"Rows({sums(tmp_path / 'a.parquet')!r})"
+        "from streamdata.shards.parquet_rows import ParquetRows\n"
+        f"ParquetRows({sums(tmp_path / 'a.parquet')!r})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'torch-streamdata[parquet]'" in found.stderr

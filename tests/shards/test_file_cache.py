@@ -5,7 +5,7 @@ import time
 import pytest
 
 from streamdata.errors import SourceError
-from streamdata.sources.prompts.cache import Cache
+from streamdata.shards.file_cache import FileCache
 
 
 def make_slowly(directory, number):
@@ -16,7 +16,7 @@ def make_slowly(directory, number):
         time.sleep(0.3)
         path.write_text("content")
 
-    assert Cache(str(directory / "cache")).get("a/file", make).read_text() == "content"
+    assert FileCache(str(directory / "cache")).get("a/file", make).read_text() == "content"
 
 
 def test_a_file_is_made_by_one_process(tmp_path):
@@ -38,7 +38,7 @@ def test_what_fails_leaves_nothing(tmp_path):
         path.write_text("half")
         raise RuntimeError("no more room")
 
-    cache = Cache(str(tmp_path))
+    cache = FileCache(str(tmp_path))
     with pytest.raises(RuntimeError, match="no more room"):
         cache.get("file", fail)
     assert [path.name for path in tmp_path.iterdir()] == ["file.lock"]
@@ -47,7 +47,7 @@ def test_what_fails_leaves_nothing(tmp_path):
 
 def test_the_digest_is_of_the_content(tmp_path):
     """It is found again without reading, and changes with the file."""
-    path, cache = tmp_path / "data", Cache(str(tmp_path / "cache"))
+    path, cache = tmp_path / "data", FileCache(str(tmp_path / "cache"))
     path.write_bytes(b"x" * 1000)
     first = cache.digest(str(path))
     assert first == cache.digest(str(path))
@@ -60,7 +60,7 @@ def test_the_digest_is_of_the_content(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"../../../../etc/passwd", b"\xff" * 32])
 def test_a_damaged_digest_is_an_error(content, tmp_path):
     """It would name files, and rows."""
-    path, cache = tmp_path / "data", Cache(str(tmp_path / "cache"))
+    path, cache = tmp_path / "data", FileCache(str(tmp_path / "cache"))
     path.write_bytes(b"x" * 1000)
     cache.digest(str(path))
     (remembered,) = (tmp_path / "cache" / "digests").glob("[!.]*[!k]")
@@ -73,4 +73,4 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path):
     """And what to set."""
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="Set cache_dir"):
-        Cache(str(tmp_path / "file")).get("a", lambda path: path.touch())
+        FileCache(str(tmp_path / "file")).get("a", lambda path: path.touch())

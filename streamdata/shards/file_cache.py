@@ -44,7 +44,7 @@ def check_place(directory: str) -> None:
         raise ValueError(f"cache: {refusal}")
 
 
-class Cache:
+class FileCache:
     """A directory of such files. It may be deleted at any time between runs; nothing else cleans it.
 
     Args:

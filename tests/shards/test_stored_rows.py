@@ -7,7 +7,7 @@ import pytest
 
 from streamdata.errors import SourceError
 from streamdata.shards.storage import LocalShard
-from streamdata.sources.prompts.stored_rows import StoredRows, write_rows
+from streamdata.shards.stored_rows import StoredRows, write_rows
 from tests.sources.prompts.prompt_files import sums
 
 NESTED = [
@@ -108,9 +108,9 @@ def test_another_number_of_rows_is_an_error(given, tmp_path):
 READ_WHILE_CUT = """
 import os, sys
 from streamdata.errors import SourceError
-from streamdata.sources.prompts.rows import Rows
+from streamdata.shards.parquet_rows import ParquetRows
 
-rows = Rows(sys.argv[1])
+rows = ParquetRows(sys.argv[1])
 first = rows[0]
 os.truncate(rows.files[0].stored, int(sys.argv[2]))
 try:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError
+from streamdata.shards.file_cache import FileCache, Stamp, check_place, stamp_of
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import is_remote, local_path
+from streamdata.shards.stored_rows import Row, StoredRows, import_pyarrow, write_rows
 from streamdata.shards.urls import expand
-from streamdata.sources.prompts.cache import Cache, Stamp, check_place, stamp_of
-from streamdata.sources.prompts.stored_rows import Row, StoredRows, import_pyarrow, write_rows
 
 SUFFIXES = (".parquet",)
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_own_shared_memory`
@@ -43,7 +43,7 @@ class RowFile(NamedTuple):
     num_rows: int
 
 
-class Rows:
+class ParquetRows:
     """The rows of parquet files, one after another; each is made afresh and belongs to whoever asked for it.
 
     It pickles as paths. Files are opened by the process that reads them.
@@ -51,7 +51,7 @@ class Rows:
     Args:
         data_files: A file, glob, brace expression or directory, or a list of these; the files are sorted, and one that
             is named twice is an error.
-        cache_dir: Of the files of rows, see `Cache`.
+        cache_dir: Of the files of rows, see `FileCache`.
         use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
 
@@ -62,7 +62,7 @@ class Rows:
     """
 
     def __init__(self, data_files: str | Sequence[str], cache_dir: str | None = None, use_shm: bool = False) -> None:
-        cache = Cache(cache_dir)
+        cache = FileCache(cache_dir)
         paths = [local_path(path) for path in expand(_patterns(data_files), SUFFIXES)]
         self.files = [_row_file(path, cache, use_shm) for path in paths]
         self._ends = list(accumulate(file.num_rows for file in self.files))
@@ -137,12 +137,12 @@ def _patterns(data_files: Any) -> str | list[str]:
     return patterns[0] if is_one else patterns
 
 
-def _row_file(path: str, cache: Cache, use_shm: bool) -> RowFile:
+def _row_file(path: str, cache: FileCache, use_shm: bool) -> RowFile:
     stamp = stamp_of(path)
     digest = cache.digest(path)
     stored = cache.get(f"rows/{digest}.rows", partial(_convert, path, stamp))
     if use_shm:
-        stored = Cache(_own_shared_memory()).get(f"{digest}.rows", partial(_copy, stored))
+        stored = FileCache(_own_shared_memory()).get(f"{digest}.rows", partial(_copy, stored))
     return RowFile(path, digest, stored, len(StoredRows(stored, path)))
 
 
