@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.domains import directory_name
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
-from streamdata.sources.prompts.messages import media_beside_text, read_tools
-from streamdata.text.pairs import Message, mask_shared, with_prompt
+from streamdata.text.messages import Message, media_beside_text, read_tools
+from streamdata.text.pairs import mask_shared, with_prompt
 
 Record = Mapping[str, Any]
 _MISSING = object()

@@ -1,11 +1,12 @@
 """Messages and texts ↔ token ids.
 
 1. name → `load_tokenizer` → tokenizer of this process
-2. messages → `ChatRenderer` → text, by the tokenizer's chat template in a sandbox
-3. messages → `ChatEncoder` → token ids, and which of them are trained
-4. tokens → `postprocess_data`, `cut`, `fit_length` → tokens of a bounded length
-5. documents' lengths → `plan_simple`, `plan_bfd`, `plan_bfd_split` → which documents make up which rows (`Plan`)
-6. documents' tokens → `RowPacker` → rows of one length, as they come
+2. a row's columns → `read_chat`, `messages_of`, `read_tools` → messages, media, tools (`messages`)
+3. messages → `ChatRenderer` → text, by the tokenizer's chat template in a sandbox
+4. messages → `ChatEncoder` → token ids, and which of them are trained
+5. tokens → `postprocess_data`, `cut`, `fit_length` → tokens of a bounded length
+6. documents' lengths → `plan_simple`, `plan_bfd`, `plan_bfd_split` → which documents make up which rows (`Plan`)
+7. documents' tokens → `RowPacker` → rows of one length, as they come
 """
 
 from streamdata.text.masks import ChatEncoder, EncodedChat, encode_chat

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from streamdata.text.templates import Conversation, Message
+from streamdata.text.messages import Message
+from streamdata.text.templates import Conversation
 
 _ASKED, _SAID, _AGAIN = "\ue0e1", "\ue0e2", "\ue0e3"
 _ASK: Final[Message] = {"role": "user", "content": _ASKED}

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from streamdata.errors import did_you_mean
 from streamdata.text.frame import AddedTokens, Frame, learn_frame
+from streamdata.text.messages import Message
 from streamdata.text.sandbox import MAX_CHARS
 from streamdata.text.spans import MessageSpans
-from streamdata.text.templates import ChatRenderer, Conversation, Message
+from streamdata.text.templates import ChatRenderer, Conversation
 from streamdata.text.tokenizer import tokenizer_of
 from streamdata.text.turns import Span
 

@@ -9,11 +9,9 @@ Offline and online, pairs are put together here.
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Any
 
 from streamdata.text.masks import TRAIN_KEY
-
-Message = Mapping[str, Any]
+from streamdata.text.messages import Message
 
 
 def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) -> list[Message]:

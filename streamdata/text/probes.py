@@ -7,7 +7,8 @@ probe      <user> Hi <end> <assistant> ***** <end> <user> …
 from typing import Final, NamedTuple
 
 from streamdata.text.frame import AddedTokens
-from streamdata.text.templates import Conversation, Message
+from streamdata.text.messages import Message
+from streamdata.text.templates import Conversation
 
 _PROBES: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0x110000))
 """Characters for private use. A probe must begin as no content does."""

@@ -25,8 +25,9 @@ from itertools import takewhile
 from typing import Final
 
 from streamdata.text.frame import AddedTokens, Frame
+from streamdata.text.messages import Message
 from streamdata.text.probes import Probes, without_thinking
-from streamdata.text.templates import Conversation, Message
+from streamdata.text.templates import Conversation
 from streamdata.text.turns import Span, Turn, find_turns
 
 _SAME_TURN: Final = ("assistant", "tool")

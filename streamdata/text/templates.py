@@ -7,10 +7,9 @@ from datetime import date
 from itertools import accumulate
 from typing import Any, Final
 
+from streamdata.text.messages import Message
 from streamdata.text.sandbox import MARK_BEGIN, MARK_END, MAX_CHARS, SandboxedTemplate, compile_template
 from streamdata.text.tokenizer import tokenizer_of
-
-Message = dict[str, Any]
 
 _DATE: Final = "strftime_now"
 _SHORT: Final = 80

@@ -10,9 +10,9 @@ import torch
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.config import ChatConfig
-from streamdata.sources.prompts.messages import Message, media_beside_text, messages_of, read_tools
 from streamdata.sources.prompts.settings import read_settings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
+from streamdata.text.messages import Message, media_beside_text, messages_of, read_tools
 from streamdata.text.truncation import train_from
 
 LOSS_MASK: Final = "loss_mask"

@@ -9,7 +9,8 @@ import torch
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.config import ChatConfig
 from streamdata.sources.chats.dataset import ChatDataset
-from streamdata.text.pairs import Message, mask_shared, with_prompt
+from streamdata.text.messages import Message
+from streamdata.text.pairs import mask_shared, with_prompt
 
 _PROMPT: Final = "prompt"
 

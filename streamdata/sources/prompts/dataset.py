@@ -16,9 +16,9 @@ from streamdata.sources.prompts.config import WHO, read_config
 from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
 from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
-from streamdata.sources.prompts.messages import Chat, Message, read_tools, without_nulls
 from streamdata.sources.prompts.reader import Prompt, PromptReader
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
+from streamdata.text.messages import MediaChat, Message, read_tools, without_nulls
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
@@ -241,7 +241,7 @@ def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.T
     return torch.from_numpy(whole)
 
 
-def _with_media(chat: Chat, media: Sequence[Any]) -> list[Message]:
+def _with_media(chat: MediaChat, media: Sequence[Any]) -> list[Message]:
     waiting = iter(media)
     return [
         {**message, "content": [_with_medium(part, waiting) for part in message["content"]]}

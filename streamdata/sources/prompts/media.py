@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from streamdata.sources.process_image import decode_image, open_image
-from streamdata.sources.prompts.messages import Medium
+from streamdata.text.messages import Medium
 
 _IMAGE_KEYS: Final = ("bytes", "image", "path")
 _NUM_AXES: Final = 4  # of a video: frames, height, width, channels

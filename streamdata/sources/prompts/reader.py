@@ -16,8 +16,8 @@ from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
 from streamdata.sources.prompts.media import open_media
-from streamdata.sources.prompts.messages import Chat, is_empty, read_chat, read_tools
 from streamdata.sources.prompts.tool_file import read_tool_file
+from streamdata.text.messages import MediaChat, is_empty, read_chat, read_tools
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
 
@@ -28,7 +28,7 @@ MEDIA_CUT: Final = -3
 class Prompt(NamedTuple):
     """A row on its way: its messages, its opened media, and their encoding."""
 
-    chat: Chat
+    chat: MediaChat
     media: list[Any]
     encoded: Encoded
 
@@ -82,11 +82,11 @@ class PromptReader:
         kwargs = {key: value for key, value in self._template_kwargs.items() if key != "add_generation_prompt"}
         return ChatRenderer(self.processor or self.tokenizer, template_kwargs=kwargs)
 
-    def chat(self, row: Row) -> Chat:
+    def chat(self, row: Row) -> MediaChat:
         """The messages of a row, and its media unopened."""
         return read_chat(row, self.config.prompt_key, self._media_keys, typed=self._processor is not None)
 
-    def media(self, chat: Chat, index: int) -> list[Any]:
+    def media(self, chat: MediaChat, index: int) -> list[Any]:
         """The media of a row, opened; relative paths begin where its file lies."""
         if not chat.media:
             return []
@@ -104,7 +104,7 @@ class PromptReader:
         text = self._render(chat, read_tools(row.get("tools")) or self._tools)
         return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
 
-    def _render(self, chat: Chat, tools: list[dict[str, Any]] | None) -> str:
+    def _render(self, chat: MediaChat, tools: list[dict[str, Any]] | None) -> str:
         """The text of a prompt, by the template or by the config's own function."""
         kwargs = self._template_kwargs
         if self.config.chat_template_func is not None:

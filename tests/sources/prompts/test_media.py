@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from streamdata.sources.prompts.media import open_media
-from streamdata.sources.prompts.messages import Medium
+from streamdata.text.messages import Medium
 from tests.sources.prompts.prompt_files import frames
 from tests.sources.tiny_processors import picture, png
 

@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from streamdata.shards.stored_rows import Row
-
 Message = dict[str, Any]
 _PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
@@ -22,14 +20,14 @@ class Medium(NamedTuple):
     value: Any
 
 
-class Chat(NamedTuple):
+class MediaChat(NamedTuple):
     """Messages, and the media of their parts in order of appearance."""
 
     messages: list[Message]
     media: list[Medium]
 
 
-def read_chat(row: Row, prompt_key: str, media_keys: Mapping[str, str], *, typed: bool) -> Chat:
+def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, str], *, typed: bool) -> MediaChat:
     """The messages of a row; the row stays as it is.
 
     Args:
@@ -48,7 +46,7 @@ def read_chat(row: Row, prompt_key: str, media_keys: Mapping[str, str], *, typed
             raise ValueError(
                 f"prompt: expected text alone, got a row with media: {given}\n  Give the dataset a processor."
             )
-        return Chat(messages, [])
+        return MediaChat(messages, [])
     waiting = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
     counts = {kind: len(values) for kind, values in waiting.items()}
     media: list[Medium] = []
@@ -56,10 +54,10 @@ def read_chat(row: Row, prompt_key: str, media_keys: Mapping[str, str], *, typed
     for kind, values in waiting.items():
         if values:
             raise _wrong_count(kind, counts[kind] - len(values), counts[kind])
-    return Chat(found, media)
+    return MediaChat(found, media)
 
 
-def messages_of(row: Row, key: str, who: str) -> list[Message]:
+def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
     """Copies of the messages in a column, without Arrow's padding.
 
     Args:
@@ -87,7 +85,7 @@ def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[s
     return keys + [kind for part in _parts(messages) if (kind := _medium_type(part))]
 
 
-def is_empty(row: Row, prompt_key: str) -> bool:
+def is_empty(row: Mapping[str, Any], prompt_key: str) -> bool:
     """Whether a prompt says nothing: no messages, or none with a content or a call; a row without it is no prompt."""
     if prompt_key not in row:
         return False
