@@ -88,8 +88,8 @@ def test_there_are_no_cycles_between_modules():
 
 
 def test_importing_streamdata_imports_nothing_heavy():
-    """Neither torch nor transformers, h5py or pyarrow, until a name needs them."""
-    heavy = ("torch", "transformers", "h5py", "pyarrow", "numpy")
+    """Neither torch nor transformers, h5py, pyarrow or pydantic, until a name needs them."""
+    heavy = ("torch", "transformers", "h5py", "pyarrow", "pydantic", "numpy")
     code = f"import sys, streamdata; print([name for name in {heavy} if name in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "[]"

@@ -7,7 +7,7 @@ a b     e f g     middle: the first half (rounded down) and the rest from the en
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ from streamdata.errors import did_you_mean
 if TYPE_CHECKING:
     from torch import Tensor
 
-TRUNCATIONS: Final = ("left", "right", "middle", "error")
+Truncation = Literal["left", "right", "middle", "error"]
+TRUNCATIONS: Final[tuple[str, ...]] = get_args(Truncation)
 POLICIES: Final = ("drop", "truncate_left", "truncate_right", "error")
 
 
@@ -50,15 +51,6 @@ class Cut(NamedTuple):
     lost: tuple[int, ...]
 
 
-def check_truncation(truncation: Any, who: str) -> None:
-    """Refuses what is no way to truncate.
-
-    Raises:
-        ValueError: it is none of `TRUNCATIONS`.
-    """
-    _check_choice(truncation, TRUNCATIONS, f"{who}: truncation")
-
-
 def _check_choice(value: Any, choices: tuple[str, ...], what: str) -> None:
     if value not in choices:
         hint = did_you_mean(str(value), choices)
@@ -86,7 +78,7 @@ def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[in
         OverlongError: the sequence is too long and `truncation` is "error".
         ValueError: a setting or a span is none.
     """
-    check_truncation(truncation, "cut")
+    _check_choice(truncation, TRUNCATIONS, "cut: truncation")
     _check_length(max_length, "cut")
     keep = np.zeros(length, dtype=np.bool_)
     for part in _parts(length, max_length, truncation):
@@ -182,7 +174,7 @@ def postprocess_data(
         OverlongError: rows are longer and `truncation` is "error".
         ValueError: a setting is none, or the shapes differ or are not two-dimensional.
     """
-    check_truncation(truncation, "postprocess_data")
+    _check_choice(truncation, TRUNCATIONS, "postprocess_data: truncation")
     _check_length(max_length, "postprocess_data")
     if input_ids.ndim != 2 or input_ids.shape != attention_mask.shape:  # noqa: PLR2004 (batch and seq)
         raise ValueError(

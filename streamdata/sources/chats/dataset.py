@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
-from streamdata.sources.chats.config import ChatConfig
-from streamdata.sources.prompts.settings import read_settings
+from streamdata.sources.row_settings import RowSettings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
 from streamdata.text.messages import Message, media_beside_text, messages_of, read_tools
 from streamdata.text.truncation import train_from
@@ -19,11 +19,26 @@ LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
 
 
+class ChatConfig(RowSettings):
+    """How conversations become tensors."""
+
+    tools_key: str = "tools"
+    """The column of tool schemas, or of their JSON text; rows may lack it."""
+    max_length: int = Field(1024, ge=1)
+    """Tokens of a conversation; the length of its tensors where they are padded."""
+    pad_mode: Literal["right", "no_padding"] = "right"
+    """`right`, or `no_padding` for packing."""
+    actions: Mapping[Any, Any] = {"assistant": "train"}
+    """Role → train or mask; a role that is not named is masked."""
+    append_stop: bool = True
+    """Whether the next role's token ends answers where the template ends them with none, see `ChatEncoder`."""
+
+
 class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """A map-style dataset of conversations: what its classes have in common. It pickles as paths and settings.
 
     Attributes:
-        settings: the class's dataclass of settings.
+        settings: The model of the class's settings.
     """
 
     name: str
@@ -33,7 +48,7 @@ class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
         self._who = type(self).__name__
-        self.config = read_settings(self.settings, config, self._who)
+        self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
         self._tokenizer = tokenizer
 

@@ -1,34 +1,28 @@
 """Pairs of answers, one preferred: `parquet → two conversations → token ids and loss masks → tensors`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from streamdata.shards.stored_rows import Row
-from streamdata.sources.chats.config import ChatConfig
-from streamdata.sources.chats.dataset import ChatDataset
+from streamdata.sources.chats.dataset import ChatConfig, ChatDataset
 from streamdata.text.messages import Message
 from streamdata.text.pairs import mask_shared, with_prompt
 
 _PROMPT: Final = "prompt"
 
 
-@dataclass(frozen=True, kw_only=True)
 class PreferenceConfig(ChatConfig):
-    """Settings of `PreferenceDataset`.
-
-    Attributes:
-        prompt_key: the column of messages that both conversations begin with; None where each is whole. Rows may lack
-            the column "prompt", no other. A text in it has to be what the first user of both says.
-        chosen_key: the column of the preferred messages.
-        rejected_key: the column of the others.
-    """
+    """Settings of `PreferenceDataset`."""
 
     prompt_key: str | None = _PROMPT
+    """The column of messages that both conversations begin with; None where both have them already. Rows may lack the
+    column "prompt", no other. A text in it has to be what the first user of both says."""
     chosen_key: str = "chosen"
+    """The column of the preferred messages."""
     rejected_key: str = "rejected"
+    """The column of the others."""
 
 
 class PreferenceDataset(ChatDataset):

@@ -1,22 +1,16 @@
 """Conversations for supervised training: `parquet → messages → token ids and loss mask → tensors`."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from streamdata.shards.stored_rows import Row
-from streamdata.sources.chats.config import ChatConfig
-from streamdata.sources.chats.dataset import ChatDataset
+from streamdata.sources.chats.dataset import ChatConfig, ChatDataset
 
 
-@dataclass(frozen=True, kw_only=True)
 class SFTChatConfig(ChatConfig):
-    """Settings of `SFTChatDataset`.
-
-    Attributes:
-        messages_key: the column of messages.
-    """
+    """Settings of `SFTChatDataset`."""
 
     messages_key: str = "messages"
+    """The column of messages."""
 
 
 class SFTChatDataset(ChatDataset):

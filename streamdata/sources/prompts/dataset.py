@@ -12,7 +12,7 @@ import torch
 from streamdata.errors import StateError
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
-from streamdata.sources.prompts.config import WHO, read_config
+from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
 from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
@@ -74,7 +74,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
     percent: float
 
     def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any, processor: Any = None) -> None:
-        self.config = read_config(config)
+        self.config = PromptConfig.read(config, WHO)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
         self._inputs = (self.config.prompt_key, self.config.image_key, self.config.video_key)

@@ -3,7 +3,12 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from streamdata.sources.prompts.config import PromptConfig, read_config
+from streamdata.sources.prompts.config import WHO, PromptConfig
+
+
+def read_config(config):
+    """As the dataset reads it."""
+    return PromptConfig.read(config, WHO)
 
 
 def test_defaults_are_those_that_users_know():
@@ -72,3 +77,11 @@ def test_all_unknown_keys_are_named_at_once():
     """A config that comes from elsewhere is mended in one go."""
     with pytest.raises(ValueError, match=r"'train_files'.*'sampler'"):
         read_config({"train_files": "x", "prompt_key": "prompt", "sampler": None})
+
+
+def test_all_that_is_wrong_is_named_at_once():
+    """Unknown keys, and values of several settings."""
+    with pytest.raises(ValueError, match="'sampler'") as caught:
+        read_config({"sampler": None, "repeat": 0, "mode": "tensor"})
+    assert "at least 1 as repeat, got 0\n" in str(caught.value)
+    assert "tensors, raw as mode, got 'tensor', did you mean 'tensors'?\n" in str(caught.value)
