@@ -8,36 +8,43 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from streamdata.errors import SourceError
 from streamdata.recipe.permission import refusal_of_directory
 from streamdata.shards.publish import cache_directory, publish_written, temporary_beside
+from streamdata.shards.storage import LocalShard
 
 _PIECE_BYTES = 16 << 20
 _DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 
-class Stamp(NamedTuple):
-    """What tells versions of a file apart without reading it."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
+FileVersion = tuple[str, int, int, int]
 
 
-def stamp_of(path: str) -> Stamp:
-    """The present stamp of a file.
+def version_of(path: str) -> FileVersion:
+    """What differs between versions of a file without reading it: its path, size, mtime in ns and inode.
 
     Raises:
         FileNotFoundError: There is no such file.
     """
     found = os.stat(path)
-    return Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns, found.st_ino)
+    return os.path.abspath(path), found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def check_place(directory: str) -> None:
+def open_cached(path: Path) -> LocalShard:
+    """Open a file of a cache.
+
+    Raises:
+        FileNotFoundError: The cache was deleted since; a note says how to make it again.
+    """
+    try:
+        return LocalShard(str(path))
+    except FileNotFoundError as error:
+        error.add_note("  The next start makes it again, and so does resume_dataset_state() of an unpickled dataset.")
+        raise
+
+
+def check_directory(directory: str) -> None:
     """Raise ValueError where a recipe that is built under `allow` may not write in a directory."""
     refusal = refusal_of_directory(directory, cache_directory())
     if refusal:
@@ -48,7 +55,7 @@ class FileCache:
     """A directory of such files. It may be deleted at any time between runs; nothing else cleans it.
 
     Args:
-        directory: Where; `prompts` below $STREAMDATA_CACHE or ~/.cache/streamdata where it is None.
+        directory: Its path; `prompts` below $STREAMDATA_CACHE or ~/.cache/streamdata where it is None.
 
     Raises:
         ValueError: A recipe that is built under `allow` may not write there.
@@ -56,10 +63,10 @@ class FileCache:
 
     def __init__(self, directory: str | None = None) -> None:
         if directory:
-            check_place(directory)
+            check_directory(directory)
         self.directory = Path(directory).expanduser() if directory else cache_directory() / "prompts"
 
-    def get(self, name: str, make: Callable[[Path], None]) -> Path:
+    def get(self, name: str, make: Callable[[Path], object]) -> Path:
         """The file `name`, made first by `make(temporary path)` where it is missing.
 
         Raises:
@@ -68,13 +75,13 @@ class FileCache:
         path = self.directory / name
         if not path.exists():
             with self.lock(name):
-                if not path.exists():
+                if not path.exists():  # another process may have made it while this one waited
                     self.publish(name, make)
         return path
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Let no other process of this machine make `name` meanwhile; the kernel unlocks when a process dies."""
+        """Let no other process of this machine make `name` meanwhile."""
         path = self.directory / f"{name}.lock"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,13 +91,15 @@ class FileCache:
                 f"cache '{self.directory}': expected a directory that can be written, got {error}\n"
                 "  Set cache_dir, or the environment's STREAMDATA_CACHE, to one that can."
             ) from error
+        # The lock file stays: whoever deleted it could do so between another's open and lock, and two would hold one.
+        # The kernel unlocks when a process dies, however it dies.
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
 
-    def publish(self, name: str, make: Callable[[Path], None]) -> Path:
+    def publish(self, name: str, make: Callable[[Path], object]) -> Path:
         """Let `make` write a temporary file, which then becomes `name` in one step."""
         path = self.directory / name
         temporary = temporary_beside(path)
@@ -112,9 +121,8 @@ class FileCache:
             FileNotFoundError: There is no such file.
             SourceError: What is remembered is damaged.
         """
-        stamp = stamp_of(path)
-        name = hashlib.blake2b(repr(stamp).encode(), digest_size=16).hexdigest()
-        found = self.get(f"digests/{name}", lambda target: _write_digest(path, target))
+        name = hashlib.blake2b(repr(version_of(path)).encode(), digest_size=16).hexdigest()
+        found = self.get(f"digests/{name}", lambda target: target.write_text(_hash_content(path), "ascii"))
         content = found.read_bytes()
         if not _DIGEST.fullmatch(content):
             raise SourceError(
@@ -122,10 +130,6 @@ class FileCache:
                 "  Delete the file; the next start makes it again."
             )
         return content.decode("ascii")
-
-
-def _write_digest(path: str, target: Path) -> None:
-    target.write_text(_hash_content(path), "ascii")
 
 
 def _hash_content(path: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError
-from streamdata.shards.file_cache import FileCache, Stamp, check_place, stamp_of
+from streamdata.shards.file_cache import FileCache, FileVersion, check_directory, version_of
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import is_remote, local_path
 from streamdata.shards.stored_rows import Row, StoredRows, import_pyarrow, write_rows
@@ -27,7 +27,7 @@ from streamdata.shards.urls import expand
 
 SUFFIXES = (".parquet",)
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_own_shared_memory`
-_BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
+BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
 _BATCH_ROWS = 1 << 16
 _OPEN_FILES = 64
 _READ_BYTES = 1 << 20
@@ -35,7 +35,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class RowFile(NamedTuple):
-    """One parquet file, as rows: where it lies, its content's hash, where the rows of that content are, how many."""
+    """One parquet file, as rows: its path, its content's hash, the file of rows of that content, how many they are."""
 
     path: str
     digest: str
@@ -57,7 +57,7 @@ class ParquetRows:
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        SourceError: A file is no parquet, or the cache cannot be written.
+        SourceError: A file is not parquet, or the cache cannot be written.
         ImportError: pyarrow is missing.
     """
 
@@ -96,14 +96,14 @@ class ParquetRows:
         if not 0 <= index < len(self):
             raise IndexError(f"rows: expected an index in [0, {len(self)}), got {index}")
         file = bisect_right(self._ends, index)
-        return file, index - (self._ends[file - 1] if file else 0)
+        return file, index - self.first(file)
 
     def first(self, file: int) -> int:
         """The index of a file's first row."""
         return self._ends[file - 1] if file else 0
 
-    def place(self, index: int) -> str:
-        """Say where a row lies, for messages."""
+    def location(self, index: int) -> str:
+        """The file and number of a row, for messages."""
         file, row = self.locate(index)
         return f"'{self.files[file].path}', row {row}"
 
@@ -138,21 +138,22 @@ def _patterns(data_files: Any) -> str | list[str]:
 
 
 def _row_file(path: str, cache: FileCache, use_shm: bool) -> RowFile:
-    stamp = stamp_of(path)
+    version = version_of(path)  # before it is hashed: rows of another version may not get this digest
     digest = cache.digest(path)
-    stored = cache.get(f"rows/{digest}.rows", partial(_convert, path, stamp))
+    stored = cache.get(f"rows/{digest}.rows", partial(_convert_version, path, version))
     if use_shm:
         stored = FileCache(_own_shared_memory()).get(f"{digest}.rows", partial(_copy, stored))
     return RowFile(path, digest, stored, len(StoredRows(stored, path)))
 
 
 def _own_shared_memory() -> str:
-    """Our directory in shared memory: everybody may make one of its name there, whose rows would be read as ours."""
+    """The directory of this user in shared memory."""
     path = Path(SHARED_MEMORY, f"streamdata-{os.getuid()}")
-    check_place(str(path))
+    check_directory(str(path))
     try:
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
+        # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
         found = path.lstat()
     except OSError as error:
         raise SourceError(f"use_shm: expected to make '{path}', got {error}\n  Leave use_shm out.") from error
@@ -174,26 +175,32 @@ def _copy(stored: Path, target: Path) -> None:
         ) from error
 
 
-def _convert(path: str, stamp: Stamp, target: Path) -> None:
-    """Stream a parquet file, with this stamp before its content was hashed, into a file of rows.
+def _convert_version(path: str, version: FileVersion, target: Path) -> None:
+    """Convert a file that was of this version before its content was hashed."""
+    convert(path, target)
+    if version_of(path) != version:
+        raise SourceError(f"'{path}': expected a file at rest, got one that changed while it was read\n  Start again.")
 
-    What is in memory is one batch of about `_BATCH_BYTES`.
+
+def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES) -> None:
+    """Stream a parquet file into a file of rows; what is in memory is one batch of about `batch_bytes`.
+
+    Raises:
+        SourceError: It is not a parquet file of rows, or the rows cannot be written.
     """
     pyarrow = import_pyarrow()
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES) as source:
             schema = pyarrow.schema([_plain_field(field) for field in source.schema_arrow])
             if twins := [name for name, count in Counter(schema.names).items() if count > 1]:
-                raise ValueError(f"several columns of each of the names {twins}, of which a row could keep but one")
-            batches = source.iter_batches(batch_size=_batch_rows(source.metadata))
+                raise ValueError(f"several columns of each of the names {twins}, of which a row would keep only one")
+            batches = source.iter_batches(batch_size=_batch_rows(source.metadata, batch_bytes))
             write_rows(target, schema.names, source.metadata.num_rows, (_cast(batch, schema) for batch in batches))
     except (ValueError, NotImplementedError, OSError) as error:  # pyarrow's too
         raise SourceError(
             f"'{path}': expected a parquet file that becomes rows in '{target.parent}', got: {error}\n"
             "  Write it again if it cannot be read; make room, or set cache_dir, if the rows cannot be written."
         ) from error
-    if stamp_of(path) != stamp:
-        raise SourceError(f"'{path}': expected a file at rest, got one that changed while it was read\n  Start again.")
 
 
 def _plain_field(field: Any) -> Any:
@@ -201,7 +208,8 @@ def _plain_field(field: Any) -> Any:
 
 
 def _plain_type(kind: Any) -> Any:
-    """The type without dictionaries and views, at any depth: a row alone would still carry those of its whole batch."""
+    """The type without dictionaries and views, at any depth."""
+    # Arrow writes all that a dictionary or view refers to: a row alone would still carry its whole batch.
     pyarrow = import_pyarrow()
     types = pyarrow.types
     plain = kind
@@ -221,7 +229,8 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _cast(batch: Any, schema: Any) -> Any:
-    """The batch in this schema. Only columns of other types are cast: pyarrow spoils lists of nulls in structs."""
+    """The batch in this schema."""
+    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own type.
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=True)
@@ -229,7 +238,7 @@ def _cast(batch: Any, schema: Any) -> Any:
     return import_pyarrow().record_batch(columns, schema=schema)
 
 
-def _batch_rows(metadata: Any) -> int:
+def _batch_rows(metadata: Any, batch_bytes: int) -> int:
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     per_row = max(1, size // max(1, metadata.num_rows))
-    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row)))
+    return int(max(1, min(_BATCH_ROWS, batch_bytes // per_row)))

@@ -1,10 +1,10 @@
 """Rows in a file of the cache, any of which is read by its number at the cost of itself: `batches → file → rows`.
 
 Layout, little-endian: a header (magic, number of rows, CRC32 of both); an entry per record (where it begins, how many
-bytes of it are JSON, its CRC32, which begins with its number and that of the bytes) and one more for where the last
-ends; the records. The first record is the JSON list of
-the columns' names, each other one a row: the JSON list of its values, then, where JSON would not give a column's values
-back as they are (bytes, times, NaN), null in their place and an Arrow stream of one row with these columns.
+bytes of it are JSON, its CRC32, seeded with its number plus that of its JSON bytes) and one more for where the last
+ends; the records. The first record is the JSON list of the columns' names, each other one a row: the JSON list of its
+values, then, where JSON would change a column's values (bytes, times, NaN), null instead of them and an Arrow stream of
+one row with these columns.
 Formats: https://www.rfc-editor.org/rfc/rfc8259, https://arrow.apache.org/docs/format/Columnar.html.
 
 Everything is read by positioned reads and checked when it is read: under a memory map, as Arrow files are read
@@ -21,9 +21,8 @@ from typing import Any
 import orjson
 
 from streamdata.errors import SourceError
-from streamdata.shards.storage import LocalShard
+from streamdata.shards.file_cache import open_cached
 
-GONE = "  The cache is made again by the next start, and by resume_dataset_state() of a dataset that was unpickled."
 _MAGIC = b"sdrows1\n"
 _HEADER = struct.Struct("<8sQ")
 _CRC = struct.Struct("<I")
@@ -65,11 +64,7 @@ class StoredRows:
 
     def __init__(self, path: Path, source: str) -> None:
         self._path, self._source = path, source
-        try:
-            self._file = LocalShard(str(path))
-        except FileNotFoundError as error:
-            error.add_note(GONE)
-            raise
+        self._file = open_cached(path)
         self._num_rows = self._read_header()
         self.names: list[str] = orjson.loads(self._record(0)[0])
 
@@ -103,6 +98,7 @@ class StoredRows:
             raise self._damaged(f"one that ends before entry {number}")
         begin, json_bytes, crc, end = _ENTRY_AND_END.unpack(entry)
         content = self._file.read(end - begin, begin) if begin < end <= self._file.size else b""
+        # The seed covers what stands in the entry and not in the record: another record's entry does not fit either.
         if zlib.crc32(content, number + json_bytes) != crc:
             raise self._damaged(f"record {number} with another CRC32")
         view = memoryview(content)
@@ -145,7 +141,7 @@ def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterabl
                 entries.append(_ENTRY.pack(end, len(values), zlib.crc32(content, number + len(values))))
                 contents.append(content)
                 number, end = number + 1, end + len(content)
-            if number > num_rows + 1:
+            if number > num_rows + 1:  # their entries would be written over the first record
                 break
             file.seek(_ENTRIES_AT + first * _ENTRY.size)
             file.write(b"".join(entries) + end.to_bytes(8, "little"))
@@ -174,18 +170,18 @@ def _stream(batch: Any) -> bytes:
 
 
 def _as_json(array: Any) -> list[Any] | None:
-    """The values of an array; None where JSON would not give them back as they are."""
+    """The values of an array; None where JSON would change them."""
     if not _has_json(array.type) or not all(map(_is_finite, _floats(array))):
         return None
     try:
         values: list[Any] = array.to_pylist()
-    except ValueError:  # a text that is no UTF-8
+    except ValueError:  # a text that is not valid UTF-8
         return None
     return values
 
 
 def _has_json(kind: Any) -> bool:
-    """Whether JSON holds values of this type and tells them from those of others; floats must be finite too."""
+    """Whether JSON keeps values of this type, and their type; floats must be finite too."""
     types = import_pyarrow().types
     if types.is_struct(kind):
         return len({field.name for field in kind}) == kind.num_fields and all(_has_json(field.type) for field in kind)

@@ -29,7 +29,7 @@ def test_several_files_follow_one_another(tmp_path):
         assert len(rows) == 4
         assert (rows[2]["extra_info"]["index"], rows[3]["level"]) == (102, 1)
         assert [rows.locate(number) for number in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
-        assert rows.place(3).endswith("b.parquet', row 0")
+        assert rows.location(3).endswith("b.parquet', row 0")
 
 
 def test_a_row_belongs_to_whoever_asked(tmp_path):
@@ -54,7 +54,7 @@ def test_the_uid_depends_on_content_and_row_alone(tmp_path):
 def test_the_file_of_rows_is_made_once_per_content(tmp_path, monkeypatch):
     """A second start, a copy or a new name finds it; other content does not."""
     first = ParquetRows(sums(tmp_path / "a.parquet", 3))
-    monkeypatch.setattr(module, "_convert", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(module, "convert", lambda *_: pytest.fail("made again"))
     assert ParquetRows(str(tmp_path / "a.parquet")).files == first.files
     (tmp_path / "a.parquet").rename(tmp_path / "b.parquet")
     assert ParquetRows(str(tmp_path / "b.parquet")).files[0].stored == first.files[0].stored
@@ -64,14 +64,14 @@ def test_the_file_of_rows_is_made_once_per_content(tmp_path, monkeypatch):
 
 def test_batches_are_bounded_in_bytes(tmp_path, monkeypatch):
     """However large a row group is."""
-    monkeypatch.setattr(module, "_BATCH_BYTES", 1000)
     pq.write_table(pa.table({"x": ["y" * 100] * 50}), tmp_path / "a.parquet", compression=None, use_dictionary=False)
     sizes, records = [], stored_rows._records
     monkeypatch.setattr(stored_rows, "_records", lambda batch: [sizes.append(len(batch)), records(batch)][1])
-    rows = ParquetRows(str(tmp_path / "a.parquet"))
+    module.convert(str(tmp_path / "a.parquet"), tmp_path / "rows", batch_bytes=1000)
+    rows = stored_rows.StoredRows(tmp_path / "rows", "a.parquet")
     assert len(sizes) >= 5
     assert sum(sizes) == 50
-    assert [rows[number]["x"] for number in range(50)] == ["y" * 100] * 50
+    assert [rows.row(number)["x"] for number in range(50)] == ["y" * 100] * 50
 
 
 def test_columns_of_categories_become_values(tmp_path):

@@ -68,7 +68,7 @@ class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
         try:
             return self._make(self._rows[number])
         except ValueError as error:
-            error.add_note(f"  at {self._rows.place(number)}")
+            error.add_note(f"  at {self._rows.location(number)}")
             raise
 
     @property

@@ -175,7 +175,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 made = self._tensors(self._reader.encode(row, number))
             self._turn_to_facts(row, number)
         except Exception as error:
-            error.add_note(f"  at {self._reader.rows.place(number)}")
+            error.add_note(f"  at {self._reader.rows.location(number)}")
             raise
         row.update(made)
         return row
@@ -197,7 +197,7 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
             row[name] = without_nulls(given) if given else {}
         needs = extra.get("need_tools_kwargs")
         if (config.need_tools_kwargs if needs is None else needs) and not row["tools_kwargs"]:
-            logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.place(number))
+            logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.location(number))
         row["uid"] = self._reader.rows.uid(number)
 
     def _raw_chat(self, row: Row, number: int) -> list[Message]:

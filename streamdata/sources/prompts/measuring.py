@@ -1,9 +1,9 @@
 """Measuring many rows: `row numbers → this process and others, a chunk each at a time → lengths`.
 
-With `main` alone to run, a process is one of the others: it gets the reader in a file without a name, since a large one
-would fill a socket until the other has begun, and its chunks through a socket. It ends when that is closed, so that it
-cannot outlive whoever started it. Processes of multiprocessing would not do: scripts without a `__main__` guard would
-run again, and daemonic workers may have none.
+The other processes run `main` and nothing else. Each gets the reader in a file without a name, since a large one would
+block a socket until the process has started, and its chunks through a socket. It ends when that is closed, so that it
+cannot outlive its parent. Processes of multiprocessing will not do: scripts without a `__main__` guard would run again,
+and daemonic workers may not start any.
 """
 
 import logging
@@ -30,12 +30,13 @@ from streamdata.errors import SourceError
 logger = logging.getLogger("streamdata")
 
 NOT_MEASURED: Final = -1
-_WORTH_A_PROCESS = 500
-"""Rows: fewer are soon measured; of text that many are, too, but of images they take longer than a process to begin."""
-_CHUNK = 16
-_AHEAD = 4  # chunks that a process has at most: with two, it often waited while this one measured a chunk
+WORTH_A_PROCESS: Final = 500
+"""Rows: of text they are soon measured, but of images they take longer than a process takes to start."""
+CHUNK: Final = 16
+AHEAD: Final = 4  # chunks that a process has at most: with two, it often waited while this one measured a chunk
 
 Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
 
 
 class Measures(Protocol):
@@ -45,61 +46,81 @@ class Measures(Protocol):
         """The length of row `index`, or a negative number that says why it has none."""
 
 
-def measure_rows(reader: Measures, indices: npt.NDArray[np.int64], values: Int32s, workers: int) -> None:
+def measure_rows(
+    reader: Measures,
+    indices: Int64s,
+    values: Int32s,
+    workers: int,
+    *,
+    chunk: int = CHUNK,
+    ahead: int = AHEAD,
+    worth_a_process: int = WORTH_A_PROCESS,
+) -> None:
     """Measure rows, with a progress bar on a terminal.
 
     Args:
         reader: Measures a row; it is pickled to other processes.
         indices: The rows' numbers, shape (n,).
-        values: Where the lengths go as they come, shape (n,), NOT_MEASURED before.
+        values: Where the lengths are written as they come, shape (n,), NOT_MEASURED before.
         workers: Processes, this one included.
+        chunk: How many rows a process is sent at a time.
+        ahead: Chunks that a process has at most.
+        worth_a_process: How many rows are worth starting another process.
 
     Raises:
         Exception: What `measure` raised, of a row that failed.
         SourceError: Another process cannot measure.
     """
-    others = min(workers, len(indices) // _WORTH_A_PROCESS + 1) - 1
+    others = min(workers, len(indices) // worth_a_process + 1) - 1
     with _progress(len(indices)) as advance, processes(reader, others) as team:
-        for count in share_out(team, reader, indices, values):
+        for count in share_out(team, reader, indices, values, chunk, ahead):
             advance(count)
 
 
 def share_out(
-    team: Sequence["Connection[Any, Any]"], reader: Measures, indices: npt.NDArray[np.int64], values: Int32s
+    team: Sequence["Connection[Any, Any]"],
+    reader: Measures,
+    indices: Int64s,
+    values: Int32s,
+    chunk: int = CHUNK,
+    ahead: int = AHEAD,
 ) -> Iterator[int]:
     """Give chunks to other processes and measure some here meanwhile; yield how many rows were measured."""
-    chunks = deque(range(0, len(indices), _CHUNK))
+    starts = deque(range(0, len(indices), chunk))
     load: dict[Any, int] = dict.fromkeys(team, 0)
-    while chunks or any(load.values()):
+    while starts or any(load.values()):
         for member in team:
-            while chunks and load[member] < _AHEAD:
-                start = chunks.popleft()
-                member.send((start, indices[start : start + _CHUNK].tolist()))
+            while starts and load[member] < ahead:
+                start = starts.popleft()
+                member.send((start, indices[start : start + chunk].tolist()))
                 load[member] += 1
-        ready: list[Any] = wait(load, timeout=0 if chunks else None)
+        # This process waits for the others only when nothing is left to measure here.
+        ready: list[Any] = wait(load, timeout=0 if starts else None)
         for member in ready:
-            yield _receive(member, reader, indices, values)
+            yield _receive(member, reader, indices, values, chunk)
             load[member] -= 1
-        if chunks:
-            start = chunks.popleft()
-            part = indices[start : start + _CHUNK].tolist()
-            values[start : start + len(part)] = [reader.measure(index) for index in part]
+        if starts:
+            start = starts.popleft()
+            part = indices[start : start + chunk].tolist()
+            for number, index in enumerate(part, start):  # one by one: what was measured before a failure is kept
+                values[number] = reader.measure(index)
             yield len(part)
 
 
-def _receive(member: Any, reader: Measures, indices: npt.NDArray[np.int64], values: Int32s) -> int:
+def _receive(member: Any, reader: Measures, indices: Int64s, values: Int32s, chunk: int) -> int:
     try:
         start, lengths, trouble = member.recv()
     except (EOFError, ConnectionError) as error:
         raise _cannot("it ended") from error
     if trouble is not None:
         raise _cannot(trouble)
-    values[start : start + len(lengths)] = lengths
-    done = len(lengths)
-    if start + done < min(start + _CHUNK, len(indices)):  # the next row failed there: here it says why
-        values[start + done] = reader.measure(int(indices[start + done]))
-        raise _cannot(f"row {indices[start + done]} failed there and not here")
-    return done
+    end = start + len(lengths)
+    values[start:end] = lengths
+    if end < min(start + chunk, len(indices)):
+        # The next row failed there. Not every exception survives pickling, so that it is raised again here.
+        values[end] = reader.measure(int(indices[end]))
+        raise _cannot(f"row {indices[end]} failed there and not here")
+    return len(lengths)
 
 
 def _cannot(why: str) -> SourceError:
@@ -124,7 +145,7 @@ def _progress(total: int) -> Iterator[Any]:
 
 @contextmanager
 def processes(reader: Measures, count: int) -> Iterator[list["Connection[Any, Any]"]]:
-    """So many processes that have the reader; they are gone afterwards."""
+    """`count` processes that have the reader; they are gone afterwards."""
     started: list[subprocess.Popen[bytes]] = []
     team: list[Connection[Any, Any]] = []
     try:
@@ -166,7 +187,7 @@ def _start(chunks: int, reader: int) -> "subprocess.Popen[bytes]":
 
 
 def _lengths(reader: Measures, indices: Sequence[int]) -> list[int]:
-    """Those of the rows before one that fails."""
+    """The lengths of the rows before the first that fails."""
     found: list[int] = []
     try:
         for index in indices:

@@ -121,7 +121,7 @@ class PromptReader:
         try:
             return self._measured(index)
         except Exception as error:  # a template or processor may raise anything
-            error.add_note(f"  at {self.rows.place(index)}")
+            error.add_note(f"  at {self.rows.location(index)}")
             raise
 
     def _measured(self, index: int) -> int:

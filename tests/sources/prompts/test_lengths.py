@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from streamdata.errors import SourceError
-from streamdata.sources.prompts import RLHFDataset, lengths, measuring
+from streamdata.sources.prompts import RLHFDataset, lengths
 from streamdata.sources.prompts.reader import PromptReader
 from tests.sources.prompts.prompt_files import image, mixed, sums, user, write
 from tests.sources.tiny_processors import CHATML, tiny_llava, tiny_qwen2_vl, tiny_tokenizer
@@ -116,7 +116,6 @@ def test_a_changed_template_or_file_is_noticed(tmp_path):
 def test_what_was_measured_before_a_failure_is_kept(tokenizer, tmp_path, monkeypatch):
     """The next start goes on from there."""
     path = sums(tmp_path / "a.parquet", 6)
-    monkeypatch.setattr(measuring, "_CHUNK", 2)
     measure, calls = PromptReader.measure, []
 
     def fails_at_four(self, index):
@@ -270,7 +269,7 @@ def test_the_numbers_of_kept_rows_are_not_in_the_heap(tokenizer, tmp_path):
     """Each is read where it lies, and none is pickled; a file cut short meanwhile is an error, never a dead process."""
     dataset = RLHFDataset(sums(tmp_path / "a.parquet", 12, words=2), tokenizer, {"max_prompt_length": 45})
     numbers = dataset._kept.numbers()
-    assert [numbers[place] for place in range(len(dataset))] == [0, 1, 2]
+    assert [numbers[index] for index in range(len(dataset))] == [0, 1, 2]
     _ = dataset[0]
     (stored,) = (tmp_path / "cache").rglob("*.i64")
     os.truncate(stored, 12)

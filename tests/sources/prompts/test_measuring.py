@@ -26,28 +26,25 @@ class Squares:
         return index * index
 
 
-def measured(reader, count, workers):
+def measured(reader, count, workers, **limits):
     """The lengths of the first rows."""
     values = np.full(count, NOT_MEASURED, dtype=np.int32)
-    measure_rows(reader, np.arange(count), values, workers)
+    measure_rows(reader, np.arange(count), values, workers, **limits)
     return values.tolist()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_each_row_is_measured_in_its_place(workers, tmp_path, monkeypatch):
+def test_each_row_is_measured_in_its_place(workers, tmp_path):
     """By as many processes as were asked for, whoever is first."""
-    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(measuring, "_CHUNK", 3)
-    assert measured(Squares(tmp_path), 500, workers) == [number * number for number in range(500)]
+    found = measured(Squares(tmp_path), 500, workers, worth_a_process=1, chunk=3)
+    assert found == [number * number for number in range(500)]
     assert 1 <= len(list(tmp_path.iterdir())) <= workers
 
 
-def test_the_others_measure_too(tmp_path, monkeypatch):
+def test_the_others_measure_too(tmp_path):
     """Where this process waits for them."""
-    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(measuring, "_CHUNK", 3)
-    monkeypatch.setattr(measuring, "_AHEAD", 1000)
-    assert measured(Squares(tmp_path), 30, 2) == [number * number for number in range(30)]
+    found = measured(Squares(tmp_path), 30, 2, worth_a_process=1, chunk=3, ahead=1000)
+    assert found == [number * number for number in range(30)]
     assert [int(path.name) != os.getpid() for path in tmp_path.iterdir()] == [True]
 
 
@@ -77,12 +74,10 @@ def test_few_rows_start_no_process(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ahead", [0, 1000])
-def test_a_failure_is_that_of_the_row(ahead, tmp_path, monkeypatch):
+def test_a_failure_is_that_of_the_row(ahead):
     """Whichever process met it."""
-    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(measuring, "_AHEAD", ahead)
     with pytest.raises(ZeroDivisionError, match="row 70"):
-        measured(Squares(bad=(70,)), 100, 2)
+        measured(Squares(bad=(70,)), 100, 2, worth_a_process=1, ahead=ahead)
 
 
 def test_what_others_cannot_import_says_so(tmp_path):
@@ -94,9 +89,10 @@ def test_what_others_cannot_import_says_so(tmp_path):
         textwrap.dedent(
             f"""
             import sys
-            from streamdata.sources.prompts import RLHFDataset, measuring
+            from functools import partial
+            from streamdata.sources.prompts import RLHFDataset, lengths
             from tests.sources.tiny_processors import tiny_tokenizer
-            measuring._WORTH_A_PROCESS, measuring._AHEAD = 1, 1000
+            lengths.measure_rows = partial(lengths.measure_rows, worth_a_process=1, ahead=1000)
             def render(messages, **kwargs):
                 return messages[0]["content"]
             config = {{"filter_overlong_prompts_workers": 2}}
@@ -122,12 +118,10 @@ def test_a_large_reader_holds_nobody_up(monkeypatch):
         assert len(team) == 2
 
 
-def test_a_process_that_dies_is_noticed(monkeypatch):
+def test_a_process_that_dies_is_noticed():
     """Instead of waiting for it for ever."""
-    monkeypatch.setattr(measuring, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(measuring, "_AHEAD", 1000)
     with pytest.raises(SourceError, match="it ended"):
-        measured(Dies(), 100, 2)
+        measured(Dies(), 100, 2, worth_a_process=1, ahead=1000)
 
 
 class Dies:
