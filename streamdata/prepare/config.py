@@ -1,33 +1,11 @@
 """How records become tokens, as a config says it; `load_config` reads and checks one."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Format = Literal["bin", "h5", "megatron"]
-
-
-class Keys(NamedTuple):
-    """What one source becomes in the store.
-
-    Attributes:
-        tokens: The key of its tokens, or of its numbers.
-        mask: The key that says which of them are trained; None where all of them are, or none.
-    """
-
-    tokens: str
-    mask: str | None = None
-
-
-SOURCES: Mapping[TrainType, Mapping[str, Keys]] = {
-    "seq": {"sequence": Keys("sequence")},
-    "sft": {"sequence": Keys("sequence", "loss_mask")},
-    "dpo": {"chosen": Keys("chosen", "chosen_mask"), "rejected": Keys("rejected", "rejected_mask")},
-    "grpo": {"prompts": Keys("prompts"), "responses": Keys("responses", "masks"), "rewards": Keys("rewards")},
-}
-"""The sources of each train type, and the keys that `DatasetFactory` reads."""
 
 STREAMED: tuple[TrainType, ...] = ("seq", "sft")
 """Train types that are read as windows over one sequence; the records of the others stay records."""

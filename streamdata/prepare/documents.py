@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
+from streamdata.prepare.config import STREAMED, PrepareConfig, Section
 from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.sections import Chat, Extract, Extractor, Part, Record, Text
+from streamdata.stores.train_types import SOURCES
 from streamdata.text.masks import ChatEncoder
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import token_ids

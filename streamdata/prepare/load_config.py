@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamdata.errors import RecipeError, did_you_mean
-from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig, Section
+from streamdata.prepare.config import STREAMED, PrepareConfig, Section
 from streamdata.recipe.locations import Locations, Problem, UnreadableError
 from streamdata.recipe.locations import Path as TreePath
 from streamdata.recipe.yaml_tree import read_yaml
+from streamdata.stores.train_types import SOURCES
 
 _Found = Iterator[tuple[TreePath, str]]
 

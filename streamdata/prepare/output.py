@@ -13,13 +13,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig
+from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import Document
 from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.pack import Block, Packer
 from streamdata.shards.publish import publish_written
 from streamdata.stores.dtypes import token_dtype
+from streamdata.stores.train_types import SOURCES
 from streamdata.stores.writer import StoreWriter
 
 _MOST_DOMAINS = 1000

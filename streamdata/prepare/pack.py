@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.prepare.config import SOURCES, PrepareConfig
+from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import Tokens
+from streamdata.stores.train_types import SOURCES
 from streamdata.text.plan import Plan, plan_bfd, plan_bfd_split, plan_simple
 
 Int64s = npt.NDArray[np.int64]

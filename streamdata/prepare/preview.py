@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.prepare.config import SOURCES, STREAMED, PrepareConfig
+from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import Document, DocumentMaker
 from streamdata.prepare.inputs import plan_tasks
 from streamdata.prepare.manifest import Json
@@ -20,6 +20,7 @@ from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import TaskRun, make_backend
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
+from streamdata.stores.train_types import SOURCES
 
 
 class Piece(NamedTuple):

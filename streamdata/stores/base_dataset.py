@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 
 from streamdata.errors import StoreError
 from streamdata.stores.factory import open_store
-from streamdata.stores.meta import TRAIN_TYPES
 from streamdata.stores.store import Store
+from streamdata.stores.train_types import TRAIN_TYPES
 
 Sample = dict[str, Any]
 

@@ -10,26 +10,13 @@ lie in. `data` names a file beside meta.json, or a dataset in the h5 file. `num_
 key. Checksums are BLAKE2b of 128 bits over the little-endian values, in hex.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from streamdata.stores.spool import Spool, SpooledBounds
 
 FORMAT: Final = "streamdata"
 VERSION: Final = 1
-
-TRAIN_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "seq": ("sequence",),
-    "sft": ("sequence", "loss_mask", "position_ids"),
-    "dpo": ("chosen", "rejected", "chosen_mask", "rejected_mask"),
-    "grpo": ("prompts", "responses", "masks", "rewards"),
-}
-"""The keys that each train type reads."""
-
-
-def possible_train_types(keys: Sequence[str]) -> list[str]:
-    """The train types whose keys are all there."""
-    return [name for name, needed in TRAIN_TYPES.items() if set(needed) <= set(keys)]
 
 
 class Purpose(NamedTuple):

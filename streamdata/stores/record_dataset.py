@@ -9,8 +9,8 @@ import torch
 
 from streamdata.errors import StoreError
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
-from streamdata.stores.meta import TRAIN_TYPES
 from streamdata.stores.store import Record, Store
+from streamdata.stores.train_types import TRAIN_TYPES
 
 
 class RecordDataset(BaseDataset):

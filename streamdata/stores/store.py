@@ -16,9 +16,9 @@ from streamdata.errors import StoreError
 from streamdata.run import stable_seed
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Int64s, Values
-from streamdata.stores.meta import possible_train_types
 from streamdata.stores.segments import Column, Segment, Shard, columns
 from streamdata.stores.stored_values import StoredValues, opened_values
+from streamdata.stores.train_types import possible_train_types
 
 logger = logging.getLogger("streamdata")
 

@@ -13,10 +13,11 @@ from streamdata.errors import StoreError
 from streamdata.shards.publish import temporary_beside
 from streamdata.stores.dtypes import Int64s, Values, fitted, stored_dtype
 from streamdata.stores.megatron_index import CODES
-from streamdata.stores.meta import TRAIN_TYPES, Purpose, possible_train_types
+from streamdata.stores.meta import Purpose
 from streamdata.stores.publish_shard import PUBLISH
 from streamdata.stores.record_batch import KeyRecords, RecordBatch
 from streamdata.stores.spool import Spool
+from streamdata.stores.train_types import TRAIN_TYPES, possible_train_types
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SHARDS = ("shard_*", "data_*")
