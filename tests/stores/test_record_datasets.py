@@ -63,7 +63,7 @@ def test_many_records_are_the_single_ones(tmp_path):
     [
         ("sft", ["loss_mask", "position_ids"]),
         ("dpo", ["chosen", "rejected", "chosen_mask", "rejected_mask"]),
-        ("grpo", ["prompts", "responses", "masks", "rewards"]),
+        ("grpo", ["prompts", "responses", "rewards", "masks"]),
     ],
 )
 def test_a_store_for_something_else_names_the_missing_keys(tmp_path, train_type, missing):
