@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from streamdata.stores.base_dataset import BaseDataset
     from streamdata.stores.collates import dpo_collate, grpo_collate
     from streamdata.stores.dataset_factory import DatasetFactory
-    from streamdata.stores.dpo_dataset import DPODataset
     from streamdata.stores.factory import StoreFactory
     from streamdata.stores.files import detect_format
-    from streamdata.stores.grpo_dataset import GRPODataset
     from streamdata.stores.h5_store import H5Store
     from streamdata.stores.megatron_store import MegatronStore
     from streamdata.stores.mmap_store import MmapStore
+    from streamdata.stores.record_datasets import DPODataset, GRPODataset
     from streamdata.stores.seq_dataset import SeqDataset
     from streamdata.stores.sft_dataset import SFTDataset
     from streamdata.stores.store import Store
@@ -50,9 +49,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "BaseDataset": "stores.base_dataset",
     "BlendableDataset": "mixing.blendable",
-    "DPODataset": "stores.dpo_dataset",
+    "DPODataset": "stores.record_datasets",
     "DatasetFactory": "stores.dataset_factory",
-    "GRPODataset": "stores.grpo_dataset",
+    "GRPODataset": "stores.record_datasets",
     "H5Store": "stores.h5_store",
     "ImageJsonlDataset": "sources.image_jsonl",
     "ImageJsonlProcessFnBuilder": "sources.process_image",

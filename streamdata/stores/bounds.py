@@ -56,6 +56,15 @@ class Bounds(Protocol):
         """
         ...
 
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        """What of it is on disk."""
+        ...
+
+
+class Starts(Protocol):
+    """Where runs of values begin, and nothing else of them."""
+
     def starts(self, begin: int, end: int, open_: Open) -> Int64s:
         """Where runs begin strictly between two positions, rising."""
         ...

@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamdata.stores.base_dataset import BaseDataset
-from streamdata.stores.dpo_dataset import DPODataset
-from streamdata.stores.grpo_dataset import GRPODataset
-from streamdata.stores.record_dataset import RecordDataset
+from streamdata.stores.record_datasets import DPODataset, GRPODataset, RecordDataset
 from streamdata.stores.seq_dataset import SeqDataset
 from streamdata.stores.sft_dataset import SFTDataset
 from streamdata.stores.window_dataset import WindowDataset

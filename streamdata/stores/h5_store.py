@@ -13,9 +13,9 @@ import torch
 from streamdata.errors import StoreError
 from streamdata.shards.recent import Recent
 from streamdata.stores.bounds import Even, StoredArray
-from streamdata.stores.decode_meta import decode, parsed
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.files import natural, store_files, suffixed
+from streamdata.stores.meta import decode, parsed
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
 from streamdata.stores.stored_values import check_size

@@ -7,11 +7,14 @@ with which each document begins, and the number of sequences.
 """
 
 import struct
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from streamdata.errors import StoreError
+from streamdata.stores.bounds import Open, StoredArray, damaged, rising
 from streamdata.stores.dtypes import Int64s
 
 MAGIC: Final = b"MMIDIDX\x00\x00"
@@ -98,3 +101,73 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
             f"{num_entries} entries, got {size_bytes}\n  Copy the index again."
         )
     return layout
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sequences:
+    """Sequences by pointer and length.
+
+    Attributes:
+        count: How many.
+        lengths: int32 (count,), in tokens.
+        pointers: int64 (count,), in bytes.
+        token_bytes: Of one token.
+        end: The number of tokens.
+    """
+
+    count: int
+    lengths: StoredArray
+    pointers: StoredArray
+    token_bytes: int
+    end: int
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return self.lengths, self.pointers
+
+    def span(self, index: int, open_: Open) -> tuple[int, int]:
+        pointer, length = int(open_(self.pointers)[index]), int(open_(self.lengths)[index])
+        begin, rest = divmod(pointer, self.token_bytes)
+        end = begin + length
+        # Sequences lie one after another. A gap would be a record that `Store.fetch` reads and this does not.
+        follows = end == self.start(index + 1, open_)
+        if rest or length < 0 or not 0 <= begin <= end <= self.end or not follows:
+            raise damaged(f"index '{self.lengths.file}', pointer {pointer}", index, begin, end, self.end)
+        return begin, end
+
+    def start(self, index: int, open_: Open) -> int:
+        """Where a sequence begins, in tokens; for `count` the end."""
+        return self.end if index >= self.count else int(open_(self.pointers)[index]) // self.token_bytes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Documents:
+    """Documents as runs of sequences.
+
+    Attributes:
+        firsts: int64 (documents + 1,), the sequence with which each begins, and the number of sequences.
+        sequences: What they consist of.
+    """
+
+    firsts: StoredArray
+    sequences: Sequences
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return self.firsts, *self.sequences.arrays
+
+    def starts(self, begin: int, end: int, open_: Open) -> Int64s:
+        who, num_sequences = f"document index of '{self.firsts.file}'", self.sequences.count
+
+        def start(sequence: int) -> int:
+            if not 0 <= sequence <= num_sequences:
+                raise StoreError(
+                    f"{who}: expected sequences up to {num_sequences}, got {sequence}\n"
+                    "  Copy the index again, and check it with `streamdata verify`."
+                )
+            return self.sequences.start(int(sequence), open_)
+
+        firsts = open_(self.firsts)
+        first = bisect_right(firsts, begin, key=start)
+        last = bisect_left(firsts, end, first, key=start)
+        return rising([start(sequence) for sequence in firsts[first:last]], begin, end, who)

@@ -9,8 +9,7 @@ import numpy as np
 from streamdata.errors import StoreError
 from streamdata.stores.bounds import Open, StoredArray
 from streamdata.stores.files import store_files, suffixed
-from streamdata.stores.megatron_bounds import Documents, Sequences
-from streamdata.stores.megatron_index import IndexLayout, decode_header
+from streamdata.stores.megatron_index import Documents, IndexLayout, Sequences, decode_header
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
 from streamdata.stores.sums import has_sums
@@ -80,9 +79,7 @@ def _shard(index: str, open_: Open) -> Shard:
     firsts = in_index("<i8", layout.num_entries, layout.documents_at)
     sequences = Sequences(layout.num_sequences, lengths, pointers, layout.dtype.itemsize, count)
     _check_ends(data, layout, sequences, firsts, open_)
-    return Shard(
-        index, {_KEY: [Segment(data, sequences, documents=Documents(layout.num_entries - 1, firsts, sequences))]}
-    )
+    return Shard(index, {_KEY: [Segment(data, sequences, documents=Documents(firsts, sequences))]})
 
 
 def _check_ends(data: StoredArray, layout: IndexLayout, sequences: Sequences, firsts: StoredArray, open_: Open) -> None:

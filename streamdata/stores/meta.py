@@ -10,13 +10,25 @@ lie in. `data` names a file beside meta.json, or a dataset in the h5 file. `num_
 key. Checksums are BLAKE2b of 128 bits over the little-endian values, in hex.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from streamdata.stores.spool import Spool, SpooledBounds
+import numpy as np
+
+from streamdata.errors import StoreError
+from streamdata.stores.bounds import Even, Offsets, StoredArray
+from streamdata.stores.dtypes import stored_dtype
+from streamdata.stores.segments import Segment, Shard
+from streamdata.stores.spool import OFFSET_DTYPE, Spool, SpooledBounds
 
 FORMAT: Final = "streamdata"
 VERSION: Final = 1
+_MAX_NUMBER: Final = 1 << 62
+"""So that no sum of two of them leaves int64."""
+
+Locate = Callable[[str, np.dtype[Any], int, str | None], StoredArray]
+"""What finds an array by its name, dtype, number of values and checksum, and checks that all of it is there."""
 
 
 class Purpose(NamedTuple):
@@ -58,3 +70,93 @@ def encode(spool: Spool, purpose: Purpose, name: Callable[[str, str], str]) -> d
     if spool.documents is not None:
         meta["documents"] = {"key": first, **bounds(spool.documents)}
     return meta
+
+
+def parsed(text: bytes | str, who: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        StoreError: It is not one.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{who}: expected JSON, got {text[:60]!r}: {error}\n  Copy the shard again.") from error
+    if not isinstance(value, dict) or not value:
+        raise StoreError(f"{who}: expected a JSON object of keys, got {text[:60]!r}\n  Copy the shard again.")
+    return value
+
+
+def is_ours(meta: Mapping[str, Any]) -> bool:
+    """Whether it has a format, and is not from before there was one."""
+    return isinstance(meta.get("format"), str)
+
+
+def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
+    """The shard that a meta describes.
+
+    Raises:
+        StoreError: It is of another format or version, or contradicts itself.
+    """
+    if (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
+        raise StoreError(
+            f"{who}: expected format {FORMAT!r} version {VERSION}, got {meta.get('format')!r} {meta.get('version')!r}\n"
+            "  Read it with the version of streamdata that wrote it."
+        )
+    reader = _MetaReader(who, locate)
+    rows, types = reader.field(meta, "rows", bool), reader.field(meta, "train_types", list)
+    num_records, keys = reader.number(meta, "num_records"), reader.field(meta, "keys", dict)
+    documents = reader.field(meta, "documents", dict) if "documents" in meta else None
+    segments = {}
+    for key in keys:
+        of_rows = documents if documents is not None and documents.get("key") == key else None
+        segments[key] = [reader.segment(key, reader.field(keys, key, dict), rows, of_rows, num_records)]
+    if not segments or next(iter(segments.values()))[0].data.count != reader.number(meta, "num_tokens"):
+        raise StoreError(f"{who}: expected num_tokens of its first key, got {meta.get('num_tokens')}\n  Copy it again.")
+    return Shard(who, segments, tuple(map(str, types)))
+
+
+class _MetaReader:
+    def __init__(self, who: str, locate: Locate) -> None:
+        self._who, self._locate = who, locate
+
+    def field(self, mapping: Mapping[str, Any], name: str, kind: type) -> Any:
+        value = mapping.get(name)
+        if type(value) is not kind:
+            raise StoreError(f"{self._who}: expected {name!r} of type {kind.__name__}, got {value!r}\n  Copy it again.")
+        return value
+
+    def number(self, mapping: Mapping[str, Any], name: str) -> int:
+        value: int = self.field(mapping, name, int)
+        if not 0 <= value < _MAX_NUMBER:
+            raise StoreError(f"{self._who}: expected {name!r} of at least 0, got {value}\n  Copy the shard again.")
+        return value
+
+    def segment(
+        self, key: str, meta: Mapping[str, Any], rows: bool, documents: Mapping[str, Any] | None, num_records: int
+    ) -> Segment:
+        shape = self.field(meta, "shape", list)
+        count = self.number({"shape": shape[0]} if len(shape) == 1 else {}, "shape")
+        dtype = stored_dtype(meta.get("dtype"), f"{self._who}, key {key!r}")
+        data = self._locate(self.field(meta, "data", str), dtype, count, self.field(meta, "checksum", str))
+        items = self._bounds(meta, "items", count, key) if "items" in meta else None
+        records = self._bounds(meta, "records", count if items is None else items.count, key)
+        if records.count != num_records:
+            raise StoreError(f"{self._who}: expected {num_records} records of key {key!r}, got {records.count}")
+        in_rows = None if documents is None else self._bounds({"documents": documents}, "documents", count, key)
+        runs = records if items is None else items  # in values
+        return Segment(data, records, items, runs if rows else None, in_rows if rows else runs)
+
+    def _bounds(self, meta: Mapping[str, Any], name: str, end: int, key: str) -> Even | Offsets:
+        found = self.field(meta, name, dict)
+        runs = self.number(found, "count")
+        who = f"{self._who}, {name} of key {key!r}"
+        if "length" in found:
+            length = self.number(found, "length")
+            if runs * length != end:
+                raise StoreError(f"{who}: expected {end} in all, got {runs} of length {length}\n  Copy it again.")
+            return Even(runs, length)
+        values = self._locate(
+            self.field(found, "data", str), OFFSET_DTYPE, runs + 1, self.field(found, "checksum", str)
+        )
+        return Offsets(runs, values, end, who)

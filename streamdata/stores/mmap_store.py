@@ -9,9 +9,9 @@ import numpy as np
 
 from streamdata.errors import StoreError
 from streamdata.stores.bounds import Even, Offsets, StoredArray
-from streamdata.stores.decode_meta import decode, is_ours, parsed
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
+from streamdata.stores.meta import decode, is_ours, parsed
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
 from streamdata.stores.sums import has_sums

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.stores.bounds import Bounds, Even, Offsets, StoredArray
+from streamdata.stores.bounds import Bounds, Even, Offsets, Starts, StoredArray
 from streamdata.stores.dtypes import delivered_dtype
 
 
@@ -28,14 +28,16 @@ class Segment:
     records: Bounds
     items: Bounds | None = None
     rows: Even | Offsets | None = None
-    documents: Bounds | None = None
+    documents: Starts | None = None
     is_undivided: bool = False
 
     @property
     def arrays(self) -> list[StoredArray]:
         """All that is on disk, each once."""
-        levels = [bounds for bounds in (self.records, self.items, self.documents) if bounds is not None]
-        return list(dict.fromkeys([self.data, *(array for bounds in levels for array in bounds.arrays)]))
+        levels = (self.records, self.items, self.documents)
+        return list(
+            dict.fromkeys([self.data, *(array for level in levels if level is not None for array in level.arrays)])
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

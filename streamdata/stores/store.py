@@ -94,6 +94,10 @@ class Store(ABC):
         segments = [segment for column in self._loaded().values() for segment in column.segments]
         return list(dict.fromkeys(array for segment in segments for array in segment.arrays))
 
+    def files_without_sums(self) -> list[str]:
+        """The files in which damage is not noticed when they are read."""
+        return sorted({array.file for array in self.arrays() if not array.has_sums})
+
     @property
     def keys(self) -> list[str]:
         """The keys that there are."""
@@ -251,16 +255,13 @@ class Store(ABC):
 
     def _tell_unchecked(self) -> None:
         self._told = True  # once, and not in each worker
-        arrays = self.arrays()
-        without = sorted({array.file for array in arrays if not array.has_sums})
-        if without:
+        if without := self.files_without_sums():
             logger.warning(
                 "store '%s': no sums of %d of its files, such as '%s': damage in them is read in silence\n"
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
                 self.path, len(without), without[0],
             )  # fmt: skip
-        unplaced = [array for array in arrays if isinstance(array.where, str)]
-        if unplaced:
+        if unplaced := [array for array in self.arrays() if isinstance(array.where, str)]:
             logger.warning(
                 "store '%s': not checked when they are read, since they are chunked or compressed: %d datasets, "
                 "such as %r of '%s'", self.path, len(unplaced), unplaced[0].where, unplaced[0].file,

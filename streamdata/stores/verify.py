@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.stores.bounds import Bounds, Offsets, StoredArray
+from streamdata.stores.bounds import Offsets, StoredArray
 from streamdata.stores.factory import open_store
-from streamdata.stores.megatron_bounds import Documents, Sequences
-from streamdata.stores.segments import Segment
+from streamdata.stores.megatron_index import Documents, Sequences
 from streamdata.stores.spool import checksum
 from streamdata.stores.store import Store
 from streamdata.stores.sums import damaged_blocks
@@ -37,7 +36,7 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         FileNotFoundError: There is no such directory.
     """
     try:
-        store = open_store(load_path, storage_type, verify=False)  # all problems are told, not only the first
+        store = open_store(load_path, storage_type, verify=False)  # reading would stop at the first of the problems
         _ = store.num_records
     except StoreError as error:
         return [str(error)]
@@ -54,30 +53,24 @@ def files_without_sums(load_path: str | Path, storage_type: str | None = None) -
         FileNotFoundError: There is no such directory.
         StoreError: It cannot be loaded.
     """
-    arrays = open_store(load_path, storage_type, verify=False).arrays()
-    return sorted({array.file for array in arrays if not array.has_sums})
+    return open_store(load_path, storage_type, verify=False).files_without_sums()
 
 
 def _of_key(store: Store, key: str, vocab_size: int | None, checked: set[tuple[str, int | str]]) -> Iterator[str]:
     for segment in store.column(key).segments:
-        arrays = [segment.data, *(bounds.values for bounds in _offsets(segment))]
-        for array in arrays:
-            if isinstance(array, StoredArray) and (array.file, array.where) not in checked:
+        for array in segment.arrays:
+            if (array.file, array.where) not in checked:
                 checked.add((array.file, array.where))
                 yield from _checksum(store, array)
-        for bounds in _offsets(segment):
-            yield from _rising(store, bounds)
+        for bounds in dict.fromkeys((segment.records, segment.items, segment.documents)):
+            if isinstance(bounds, Offsets):
+                yield from _rising(store, bounds)
         if isinstance(segment.records, Sequences):
             yield from _sequences(store, segment.records)
         if isinstance(segment.documents, Documents):
             yield from _documents(store, segment.documents)
         if vocab_size is not None and key in _TOKEN_KEYS:
             yield from _ids(store, segment.data, vocab_size)
-
-
-def _offsets(segment: Segment) -> list[Offsets]:
-    levels: list[Bounds | None] = [segment.records, segment.items, segment.documents]
-    return list({id(bounds): bounds for bounds in levels if isinstance(bounds, Offsets)}.values())
 
 
 def _chunks(store: Store, array: StoredArray, overlap: int = 0) -> Iterator[tuple[int, Any]]:
@@ -134,8 +127,10 @@ def _documents(store: Store, documents: Documents) -> Iterator[str]:
         wrong = np.flatnonzero(np.diff(values) < 0)
         if len(wrong):
             index = begin + int(wrong[0])
-            where = f"document index of '{documents.firsts.file}'"
-            yield f"{where}: expected rising sequences, got a fall after entry {index}\n  Copy the index again."
+            yield (
+                f"document index of '{documents.firsts.file}': expected rising sequences, got a fall after entry "
+                f"{index}\n  Copy the index again."
+            )
             return
 
 

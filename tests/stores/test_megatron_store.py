@@ -19,8 +19,6 @@ def test_a_pair_written_by_hand_is_read(tmp_path, code, name):
     assert store.fetch(0, 6, "sequence").tolist() == [1, 2, 3, 4, 5, 6]
     assert [store.fetch_record(number, "sequence").tolist() for number in range(3)] == SEQUENCES
     assert store.document_starts("sequence", 0, 6).tolist() == [4]
-    segment = store.column("sequence").segments[0]
-    assert [segment.documents.span(number, store.values) for number in range(2)] == [(0, 4), (4, 6)]
 
 
 def test_pairs_are_joined_in_order(tmp_path):
@@ -115,8 +113,6 @@ def test_a_damaged_document_index_is_an_error_when_it_is_used(tmp_path, entry):
     store = open_store(patched(tmp_path, DOCUMENTS_AT + 8, "<q", entry))
     with pytest.raises(StoreError, match="document index"):
         store.document_starts("sequence", 0, 6)
-    with pytest.raises(StoreError, match="document index"):
-        store.column("sequence").segments[0].documents.span(0, store.values)
 
 
 @pytest.mark.parametrize(("name", "cut"), [("name.bin", 4), ("name.bin", 1), ("name.idx", 8), ("name.idx", 90)])
