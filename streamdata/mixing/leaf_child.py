@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamdata.mixing.mixture import Pairs, Run
-from streamdata.progress import Cursor, whole
+from streamdata.progress import Cursor
 from streamdata.sources import BlockOrder, Leaf, Source
 from streamdata.sources.tally import Tally
 
@@ -36,9 +36,9 @@ class LeafChild:
     ) -> None:
         self.path, self.endless = path, parent_endless
         self._run, self._dataset, self._source, self._seeds, self._shuffle = run, dataset, source, seeds, shuffle
-        standing = run.progress.find(run.lane, run.epoch_pass, path)
-        *_, dropped, bad = whole(standing.cursor) if standing is not None else (0, 0)
-        self._tally = Tally(path, int(getattr(dataset, "max_bad", 0)), dropped, bad)
+        standing = run.entries.standing(path)
+        cursor = standing.cursor if standing is not None else Cursor()
+        self._tally = Tally(path, int(getattr(dataset, "max_bad", 0)), cursor.dropped, cursor.bad)
 
     def has_records(self, round_: int) -> bool:
         return self.endless or self._order(round_).share(round_) > 0

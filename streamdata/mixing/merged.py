@@ -21,6 +21,7 @@ from streamdata.mixing.lane_tree import read_mixture
 from streamdata.mixing.mixture import Mixture, Run
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.progress import (
+    LaneKey,
     LaneLink,
     Progress,
     Shape,
@@ -195,8 +196,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 "  Load this rank's own states, or those of all ranks, joined by merge_states."
             )
         # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
-        turn = progress.last_worker(epoch_pass, lane.dp_rank) + 1
+        last = progress.last_worker(epoch_pass, lane.dp_rank)
+        turn = 0 if last is None else last + 1
         lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
         beginning = self._control.begin(version, lane, epoch_pass)
         if beginning is not None and beginning.was_left and get_worker_info() is None:
             warn_once(beginning)
@@ -206,10 +209,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             progress=progress,
             generation=progress.generation(tree),
             epoch_pass=epoch_pass,
+            entries=progress.lane(key),
             tree=tree,
             header=header(tree, lane, top.anomalies()),
             from_window=from_window,
-            link=LaneLink(progress.batches_before(lane, epoch_pass), beginning, note_batches),
+            link=LaneLink(progress.batches_before(key), beginning, note_batches),
         )
         mixture = read_mixture(run, top)
         samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
@@ -256,7 +260,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     def _yielded(self, run: Run, top: Mixture) -> Iterator[Sample]:
         """The samples of a top with a yield function, which has an entry of its own."""
         key = top.key("", 0)
-        standing = run.progress.find(run.lane, run.epoch_pass, "")
+        standing = run.entries.standing("")
         draws = standing.draws if standing else 0
         for sample, cursor in top.start(0, standing.cursor if standing else None):
             draws += 1

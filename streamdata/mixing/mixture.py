@@ -11,7 +11,7 @@ from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.clock import start_clocks
 from streamdata.mixing.whole_epochs import WholeEpochs
-from streamdata.progress import Cursor, Entry, LaneLink, NodeKey, Progress, Tree, whole
+from streamdata.progress import Cursor, LaneEntries, LaneKey, LaneLink, NodeKey, PlainCursor, PlainEntry, Progress, Tree
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, StreamFn
 from streamdata.sources.source import Sample, place_of
@@ -19,8 +19,8 @@ from streamdata.sources.tally import Tally
 
 logger = logging.getLogger("streamdata")
 
-Pairs = Iterator[tuple[Sample, Cursor]]
-MergedFeed = Feed[dict[str, Entry]]
+Pairs = Iterator[tuple[Sample, PlainCursor]]
+MergedFeed = Feed[dict[str, PlainEntry]]
 
 _MOST_JOINED = 1000
 """Samples that a yield function may join to one, over however many epochs of small sources."""
@@ -34,6 +34,7 @@ class Run:
     progress: Progress
     generation: int
     epoch_pass: int
+    entries: LaneEntries
     tree: Tree
     header: str
     from_window: bool
@@ -95,14 +96,14 @@ class Mixture:
         self._run, self._blend, self._children = run, blend, children
         total = sum(blend.weights)
         self._steps = [total / weight for weight in blend.weights]
-        self._standings = [run.progress.find(run.lane, run.epoch_pass, child.path) for child in children]
+        self._standings = [run.entries.standing(child.path) for child in children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
-        self._drawn = run.progress.drawn(run.lane, run.epoch_pass, path)
+        self._drawn = sum(run.entries.draws_below(path).values())
         self._streams: dict[int, Pairs] = {}
-        self._passed_over: dict[str, Entry] = {}
-        standing = run.progress.find(run.lane, run.epoch_pass, path)
-        *_, dropped, bad = whole(standing.cursor) if standing is not None else (0, 0)
-        self._tally = Tally(path or "the top", blend.max_bad, dropped, bad)
+        self._passed_over: dict[str, PlainEntry] = {}
+        standing = run.entries.standing(path)
+        cursor = standing.cursor if standing is not None else Cursor()
+        self._tally = Tally(path or "the top", blend.max_bad, cursor.dropped, cursor.bad)
 
     def has_records(self, round_: int) -> bool:
         return self.endless or any(child.has_records(round_) for child in self._children)
@@ -120,7 +121,7 @@ class Mixture:
         return self._rounds(cursor)
 
     def _rounds(self, cursor: Cursor | None) -> Pairs:
-        round_, empty = cursor[0] if cursor else 0, 0
+        round_, empty = cursor.epoch if cursor else 0, 0
         # Where lanes outnumber a source's blocks, a lane has a share of it at least once in as many rounds as there
         # are lanes.
         while empty <= self._run.lane.count:
@@ -161,7 +162,7 @@ class Mixture:
             clock += steps[i] if cost is None else steps[i] * self._cost(i, cost, sample)
             draws[i] = count = draws[i] + 1
             drawn += 1
-            entry: Entry = (keys[i], count, clock, cursor, drawn, None)
+            entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
             heapreplace(heap, (clock, i))
             yield sample
@@ -221,12 +222,13 @@ class Mixture:
         lowest = []
         for child, joined, start in zip(self._children, since, starts, strict=True):
             if joined < generation:
-                standing = self._run.progress.find(self._run.lane, self._run.epoch_pass, child.path, before=generation)
+                history = [s for s in self._run.entries.history(child.path) if s.generation < generation]
+                standing = history[-1] if history else None
                 lowest.append(standing.clock if standing is not None and standing.round == round_ else start)
         return min(lowest, default=0.0)
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
-        given, state = (0, None) if cursor is None or self._run.from_window else whole(cursor)[4:6]
+        given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
         if given and not self._draws_alike():
             given, state = 0, None
         tally, what = self._tally, "customized_yield_fn"
@@ -245,9 +247,8 @@ class Mixture:
 
     def _draws_alike(self) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
-        progress, tree = self._run.progress, self._run.tree
-        standing = progress.find(self._run.lane, self._run.epoch_pass, self.path)
-        is_alike = standing is None or progress.draws_alike(self.path, tree, standing.generation)
+        run, standing = self._run, self._run.entries.standing(self.path)
+        is_alike = standing is None or run.progress.draws_alike(self.path, run.tree, standing.generation)
         if not is_alike:
             logger.warning(
                 "source %r: its sources or weights are others than when the states were written, so that what its "
@@ -256,7 +257,7 @@ class Mixture:
             )
         return is_alike
 
-    def _pulled(self, round_: int, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, Entry]]]:
+    def _pulled(self, round_: int, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it for ever."""
         epochs = WholeEpochs(path for child in self._children for path in child.epoch_paths())
         outputs = pulled = 0
@@ -282,15 +283,19 @@ class Mixture:
     def key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""
         run = self._run
-        lane = run.lane
-        return NodeKey(run.header, run.generation, run.epoch_pass, lane.dp_rank, lane.worker, path, round_, run.link)
+        lane = LaneKey(run.epoch_pass, run.lane.dp_rank, run.lane.worker)
+        return NodeKey(run.header, run.generation, lane, path, round_, run.link)
 
 
-def _entries(sample: Sample) -> dict[str, Entry]:
-    entries: tuple[Entry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
-    return {entry[0].path: entry for entry in entries}
+def _entries(sample: Sample) -> dict[str, PlainEntry]:
+    entries: tuple[PlainEntry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
+    by_path = {}
+    for entry in entries:
+        node, *_ = entry
+        by_path[node.path] = entry
+    return by_path
 
 
-def _joined(before: dict[str, Entry], after: dict[str, Entry]) -> dict[str, Entry]:
+def _joined(before: dict[str, PlainEntry], after: dict[str, PlainEntry]) -> dict[str, PlainEntry]:
     before.update(after)
     return before

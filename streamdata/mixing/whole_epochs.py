@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from streamdata.progress import Entry
+from streamdata.progress import Cursor, Entry, PlainEntry
 
 
 class WholeEpochs:
@@ -21,10 +21,10 @@ class WholeEpochs:
         self._first: dict[str, int] = {}
         self._left = set(self._paths)
 
-    def are_over(self, entries: Mapping[str, Entry]) -> bool:
+    def are_over(self, entries: Mapping[str, PlainEntry]) -> bool:
         """Whether, with the sample of these entries, each source has gone through a whole epoch since the beginning."""
         for path in self._left & entries.keys():
-            epoch = entries[path][3][0]
+            epoch = Cursor(*Entry(*entries[path]).cursor).epoch
             if epoch > self._first.setdefault(path, epoch) + 1:  # the first may have begun before
                 self._left.remove(path)
         return not self._left

@@ -13,15 +13,18 @@ from streamdata.progress.cursor import (
     Cursor,
     Entry,
     FunctionState,
+    LaneKey,
     NodeKey,
+    PlainCursor,
+    PlainEntry,
     Position,
     marked,
     number_batch,
-    whole,
 )
+from streamdata.progress.lane_entries import LaneEntries, Standing
 from streamdata.progress.lane_link import Beginning, LaneLink, warn_once
 from streamdata.progress.merge import merge_states
-from streamdata.progress.progress import Progress, Standing, Tree, header
+from streamdata.progress.progress import Progress, Tree, header
 from streamdata.progress.to_state import States, to_state
 
 __all__ = [
@@ -29,8 +32,12 @@ __all__ = [
     "Cursor",
     "Entry",
     "FunctionState",
+    "LaneEntries",
+    "LaneKey",
     "LaneLink",
     "NodeKey",
+    "PlainCursor",
+    "PlainEntry",
     "Position",
     "Progress",
     "Shape",
@@ -46,5 +53,4 @@ __all__ = [
     "number_batch",
     "to_state",
     "warn_once",
-    "whole",
 ]

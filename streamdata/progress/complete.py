@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from streamdata.errors import StateError
+from streamdata.progress.cursor import LaneKey
 from streamdata.progress.lane_entries import LaneEntries
-from streamdata.progress.progress import LaneKey, Progress
+from streamdata.progress.progress import Progress
 from streamdata.run import Lane
 
 logger = logging.getLogger("streamdata")
@@ -48,9 +49,9 @@ def _check_sums(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
     """Each mixture says how many samples it drew: so many its sources must have given."""
     mixtures = entries.mixtures()
     for path, joins in shape.joins.items():
-        found = entries.cursor(path)
-        if found is not None and path and not joins:
-            mixtures[path] = found[1]["draws"]
+        standing = entries.standing(path)
+        if standing is not None and path and not joins:
+            mixtures[path] = standing.draws
     for path, expected in mixtures.items():
         draws = entries.draws_below(path)
         missing = expected - sum(draws.values())
@@ -66,7 +67,7 @@ def _check_sums(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
 
 def _check_top(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
     # States had the entry of a yield function from the first; the count of a mixture without one is newer.
-    is_there = entries.cursor("") is not None if shape.joins[""] else "" in entries.drawn or not entries.facts
+    is_there = entries.standing("") is not None if shape.joins[""] else "" in entries.drawn or not entries.facts
     if not is_there:
         what = f"the entry of the top mixture is missing, there are those of {sorted(entries.cursors)}"
         _refuse(lane, what, _SAVE_ALL)
@@ -78,13 +79,15 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
     assert epoch_pass is not None, "a rank of which something is held has a pass"
     dp_size, num_workers = progress.topology()
     last = progress.last_worker(epoch_pass, dp_rank)
+    assert last is not None, "and in that pass a worker that was the last"
     held = progress.num_batches(epoch_pass, dp_rank)
     if last not in held:
-        _refuse((epoch_pass, dp_rank, last), f"its entries are missing; there are workers {sorted(held)}", _SAVE_ALL)
+        what = f"its entries are missing; there are workers {sorted(held)}"
+        _refuse(LaneKey(epoch_pass, dp_rank, last), what, _SAVE_ALL)
     counted = [number + (worker > last) for worker, number in held.items() if number is not None]
     if len(counted) < len(held):
         return
-    lanes = [progress.lane(epoch_pass, dp_rank, worker) for worker in held]
+    lanes = [progress.lane(LaneKey(epoch_pass, dp_rank, worker)) for worker in held]
     batch_size = max(-(-_samples(entries, shape) // (entries.num_batches or 1)) for entries in lanes)
     for worker in range(num_workers):
         expected = max(counted) - (worker > last)
@@ -105,14 +108,14 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
 
 def _samples(entries: LaneEntries, shape: Shape) -> int:
     """How many samples the lane has delivered."""
-    top = entries.cursor("") if shape.joins[""] else None
-    return entries.mixtures().get("", 0) if top is None else int(top[1]["draws"])
+    top = entries.standing("") if shape.joins[""] else None
+    return entries.mixtures().get("", 0) if top is None else top.draws
 
 
 def _check_missing(lane: Lane, epoch_pass: int, what: str, least: float, batch_size: int) -> None:
     """Refuse the lack of a lane that must have had a batch; if it has less, drop_last may have left all of it out."""
     if least >= batch_size:
-        _refuse((epoch_pass, lane.dp_rank, lane.worker), what, _SAVE_ALL)
+        _refuse(LaneKey(epoch_pass, lane.dp_rank, lane.worker), what, _SAVE_ALL)
     if least:
         logger.warning(
             "states: rank %d, worker %d: %s: unless it has less than a batch, which drop_last leaves out, to_state was "
@@ -124,5 +127,6 @@ def _check_missing(lane: Lane, epoch_pass: int, what: str, least: float, batch_s
 
 
 def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:
-    epoch_pass, dp_rank, worker = lane
-    raise StateError(f"states: rank {dp_rank}, worker {worker}, pass {epoch_pass}: {what}\n  {remedy}")
+    raise StateError(
+        f"states: rank {lane.dp_rank}, worker {lane.worker}, pass {lane.epoch_pass}: {what}\n  {remedy}"
+    )

@@ -1,7 +1,9 @@
 """Where one lane stands in one node of the tree, as samples carry it.
 
-Entries and cursors are plain tuples: one is made for every sample, and they are pickled with it. Their layout is
-known here, where they are made (`sources`, `mixing`) and in `to_state`, nowhere else.
+What is made for every sample is a plain tuple: a named one takes nine times as long to make, and three times as long to
+pickle and unpickle. So for each such layout there is a named tuple with the same fields in the same sequence, and
+whoever reads one does it by name: `Cursor(*cursor).given`, `Entry(*entry).node`. The plain ones are made where samples
+are: in `Source.read`, `Leaf` and `Mixture`.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -11,29 +13,45 @@ from streamdata.progress.lane_link import LaneLink
 
 Position: TypeAlias = tuple[int, int, int, int]
 """(epoch, window, taken, part): in the lane's `window`-th window of `epoch`, `taken` records are done, and of the
-next one the first `part` outputs of `single_process_fn`."""
+next one the first `part` outputs of `single_process_fn`. Plain, always."""
 
 FunctionState: TypeAlias = dict[str, object]
-"""What `state_dict()` of a stateful function gave: small plain JSON."""
+"""What `state_dict()` of a stateful function returned: small plain JSON."""
 
-Cursor: TypeAlias = Position | tuple[int, int, int, int, int, FunctionState | None, int, int]
-"""A position alone, or followed by (given, function, dropped, bad).
-
-With a stream function the position is the start of the present burst, or as many records before it as the
-function asked for; `given` counts the outputs of the burst so far, `function` is the function's state at its
-start. `dropped` counts the records for which `single_process_fn` gave nothing, `bad` the failures forgiven under
-`max_bad`, both since the very start."""
-
-WholeCursor: TypeAlias = tuple[int, int, int, int, int, FunctionState | None, int, int]
-"""A cursor with all its fields."""
+PlainCursor: TypeAlias = Position | tuple[int, int, int, int, int, FunctionState | None, int, int]
+"""A `Cursor` as samples carry it: all its fields, or the position alone where the others say nothing."""
 
 
-def whole(cursor: Cursor) -> WholeCursor:
-    """Write out the fields that a plain position leaves away."""
-    return (*cursor, 0, None, 0, 0) if len(cursor) == _POSITION_FIELDS else cursor
+class Cursor(NamedTuple):
+    """Where a lane stands in a node."""
+
+    epoch: int = 0
+    """Of a mixture, the round."""
+    window: int = 0
+    taken: int = 0
+    part: int = 0
+    given: int = 0
+    """With a stream function, how many outputs of the present burst were delivered. The position is then the start of
+    that burst, or as many records before it as the function asked for."""
+    function: FunctionState | None = None
+    """The stream function's state at the start of the burst."""
+    dropped: int = 0
+    """Records for which `single_process_fn` returned nothing, since the very start."""
+    bad: int = 0
+    """Failures forgiven under `max_bad`, since the very start."""
+
+    @property
+    def position(self) -> Position:
+        """Its first four fields."""
+        return self.epoch, self.window, self.taken, self.part
 
 
-_POSITION_FIELDS = 4
+class LaneKey(NamedTuple):
+    """One lane in one pass: what a rank's worker delivers between two of `set_epoch`'s numbers."""
+
+    epoch_pass: int
+    dp_rank: int
+    worker: int
 
 
 class NodeKey(NamedTuple):
@@ -42,9 +60,7 @@ class NodeKey(NamedTuple):
     header: str
     """The generation's header as JSON."""
     generation: int
-    epoch_pass: int
-    dp_rank: int
-    worker: int
+    lane: LaneKey
     path: str
     round: int
     """How often the parent, a finite mixture within an endless one, has started again: a clock of another round has
@@ -61,18 +77,28 @@ class Mark(NamedTuple):
     """In the last sample of a lane in a pass."""
 
 
-Entry: TypeAlias = tuple[NodeKey, int, float, Cursor, int, Mark | None]
-"""(node, draws, clock, cursor, drawn, mark): the state of one node in one lane after the sample that carries it.
+class Entry(NamedTuple):
+    """The state of one node in one lane after the sample that carries it."""
 
-`drawn` is how many samples its mixture had drawn by then, of all sources together. A mark is in the last entry of a
-sample only, and of few samples."""
+    node: NodeKey
+    draws: int
+    clock: float
+    cursor: PlainCursor
+    drawn: int
+    """How many samples its mixture had drawn by then, of all sources together."""
+    mark: Mark | None
+    """In the last entry of a sample only, and of few samples."""
 
 
-def marked(entries: tuple[Entry, ...], *, batch: int | None = None, ended: bool = False) -> tuple[Entry, ...]:
+PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None]
+"""An `Entry` as samples carry it."""
+
+
+def marked(entries: tuple[PlainEntry, ...], *, batch: int | None = None, ended: bool = False) -> tuple[PlainEntry, ...]:
     """The entries of a sample, with that said beside what they say already."""
-    node, draws, clock, cursor, drawn, before = entries[-1]
-    mark = Mark(batch, ended=ended or (before is not None and before.ended))
-    return (*entries[:-1], (node, draws, clock, cursor, drawn, mark))
+    last = Entry(*entries[-1])
+    mark = Mark(batch, ended=ended or (last.mark is not None and last.mark.ended))
+    return (*entries[:-1], last._replace(mark=mark))
 
 
 def number_batch(samples: list[dict[str, Any]]) -> None:
@@ -81,6 +107,8 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
     Does nothing where the samples are not a MergedDataset's, or were read in another process.
     """
     entries = samples[-1].get(CURSOR) if samples else None
-    if not isinstance(entries, tuple) or not entries or entries[-1][0].link is None:
+    if not isinstance(entries, tuple) or not entries:
         return
-    samples[-1] = {**samples[-1], CURSOR: marked(entries, batch=entries[-1][0].link.next_batch())}
+    link = Entry(*entries[-1]).node.link
+    if link is not None:
+        samples[-1] = {**samples[-1], CURSOR: marked(entries, batch=link.next_batch())}

@@ -2,9 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from streamdata.progress.cursor import Cursor
 
 T = TypeVar("T")
+
+
+class Standing(NamedTuple):
+    """Where one node stood in one lane, at the end of a generation."""
+
+    generation: int
+    draws: int
+    clock: float
+    round: int
+    cursor: Cursor
 
 
 class LaneEntries:
@@ -32,11 +44,15 @@ class LaneEntries:
         """The generations of the entries."""
         yield from chain(*self.cursors.values(), *self.drawn.values(), self.facts)
 
-    def cursor(self, path: str, before: int | None = None) -> tuple[int, Mapping[str, Any]] | None:
-        """The node's newest entry, or the newest before generation `before`; with its generation."""
+    def history(self, path: str) -> list[Standing]:
+        """Where the node stood at the end of each generation that says so, the newest last."""
         held = self.cursors.get(path, {})
-        generations = [generation for generation in held if before is None or generation < before]
-        return (max(generations), held[max(generations)]) if generations else None
+        return [_standing(generation, held[generation]) for generation in sorted(held)]
+
+    def standing(self, path: str) -> Standing | None:
+        """Where the node stood last."""
+        history = self.history(path)
+        return history[-1] if history else None
 
     def draws_below(self, path: str) -> dict[str, int]:
         """The draws of each source that the mixture at the path ever had, by its path."""
@@ -46,6 +62,11 @@ class LaneEntries:
     def mixtures(self) -> dict[str, int]:
         """For each mixture that says so, how many samples it had drawn."""
         return {path: _newest(by_generation) for path, by_generation in self.drawn.items()}
+
+
+def _standing(generation: int, entry: Mapping[str, Any]) -> Standing:
+    cursor = Cursor(**{name: entry[name] for name in Cursor._fields if name in entry})
+    return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor)
 
 
 def _newest(by_generation: Mapping[int, T]) -> T:

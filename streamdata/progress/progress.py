@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
 from streamdata.progress.checked import FORMAT, checked_cursor, checked_header, checked_lane, count, shown
-from streamdata.progress.cursor import Cursor
+from streamdata.progress.cursor import LaneKey
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.run import Lane
 
@@ -15,8 +15,12 @@ ANOMALIES = "anomalies"
 _LANE_NUMBERS = 4
 """Numbers in a key that names a lane: generation, pass, rank, worker."""
 
-LaneKey = tuple[int, int, int]
-"""(pass, rank, worker)"""
+
+class Topology(NamedTuple):
+    """How many ranks there are, and how many workers each has."""
+
+    dp_size: int
+    num_workers: int
 
 
 class Tree(NamedTuple):
@@ -51,19 +55,6 @@ def header(tree: Tree, lane: Lane, anomalies: Mapping[str, Mapping[str, int]]) -
     return json.dumps({"format": FORMAT, **topology, "nodes": dict(tree.nodes), "weights": dict(tree.weights), **noted})
 
 
-class Standing:
-    """Where one node stood in one lane."""
-
-    def __init__(self, value: Mapping[str, Any], generation: int) -> None:
-        self.generation = generation
-        self.draws: int = value["draws"]
-        self.clock: float = value["clock"]
-        self.round: int = value.get("round", 0)
-        position = (value["epoch"], value["window"], value["taken"], value.get("part", 0))
-        counts = (value.get("dropped", 0), value.get("bad", 0))
-        self.cursor: Cursor = (*position, value.get("given", 0), value.get("function"), *counts)
-
-
 class Progress:
     """What `to_state` collected, checked.
 
@@ -87,10 +78,10 @@ class Progress:
     def __bool__(self) -> bool:
         return bool(self._headers)
 
-    def topology(self) -> tuple[int, int]:
-        """(dp_size, num_workers) of the newest generation."""
+    def topology(self) -> Topology:
+        """That of the newest generation."""
         newest = self._headers[max(self._headers)]
-        return newest["dp_size"], newest["num_workers"]
+        return Topology(newest["dp_size"], newest["num_workers"])
 
     def newest_pass(self, dp_rank: int) -> int | None:
         """The latest pass (see `set_epoch`) of which the rank delivered something; None if it delivered nothing."""
@@ -98,25 +89,25 @@ class Progress:
 
     def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
         """Whether each of these lanes of the rank has delivered its last sample of the pass."""
-        return all(self.lane(epoch_pass, dp_rank, worker).has_ended for worker in workers)
+        return all(self.lane(LaneKey(epoch_pass, dp_rank, worker)).has_ended for worker in workers)
 
-    def lane(self, epoch_pass: int, dp_rank: int, worker: int) -> LaneEntries:
+    def lane(self, key: LaneKey) -> LaneEntries:
         """What is held of a lane."""
-        return self.lanes.get((epoch_pass, dp_rank, worker)) or LaneEntries()
+        # Not `self.lanes[key]`: asking must not make the lane one of which something is held.
+        return self.lanes.get(key) or LaneEntries()
 
     def num_batches(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
         """How many batches each worker has delivered, of those of which something is held."""
-        held = ((key[2], entries) for key, entries in self.lanes.items() if key[:2] == (epoch_pass, dp_rank))
-        return {worker: entries.num_batches for worker, entries in held}
+        return {
+            key.worker: entries.num_batches
+            for key, entries in self.lanes.items()
+            if (key.epoch_pass, key.dp_rank) == (epoch_pass, dp_rank)
+        }
 
-    def batches_before(self, lane: Lane, epoch_pass: int) -> int | None:
+    def batches_before(self, key: LaneKey) -> int | None:
         """How many batches the lane has delivered; None where a lane of its rank did not count them."""
-        held = self.num_batches(epoch_pass, lane.dp_rank)
-        return None if None in held.values() else held.get(lane.worker, 0)
-
-    def drawn(self, lane: Lane, epoch_pass: int, path: str) -> int:
-        """How many samples the mixture at the path has drawn in the lane, those of sources that left included."""
-        return sum(self.lane(epoch_pass, lane.dp_rank, lane.worker).draws_below(path).values())
+        held = self.num_batches(key.epoch_pass, key.dp_rank)
+        return None if None in held.values() else held.get(key.worker, 0)
 
     def newest_tree(self, present: Tree) -> Tree | None:
         """The tree of the newest generation, if there is one."""
@@ -191,21 +182,16 @@ class Progress:
 
     def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
         """Whether other ranks have delivered something of the pass that was set, or of any, and this one nothing."""
-        return dp_rank not in self.ranks() and any(epoch_pass in (None, key[0]) for key in self._workers)
+        return dp_rank not in self.ranks() and any(epoch_pass in (None, held) for held, _ in self._workers)
 
     def ranks(self) -> list[int]:
         """The ranks whose states are held."""
         return sorted({rank for _, rank in self._workers})
 
-    def last_worker(self, epoch_pass: int, dp_rank: int) -> int:
-        """The worker that delivered the rank's last batch; -1 if none did."""
-        held = self._workers.get((epoch_pass, dp_rank), {-1: -1})
-        return held[max(held)]
-
-    def find(self, lane: Lane, epoch_pass: int, path: str, before: int | None = None) -> Standing | None:
-        """Where the node stood in the lane, from the newest generation (before generation `before`) that says so."""
-        found = self.lane(epoch_pass, lane.dp_rank, lane.worker).cursor(path, before)
-        return None if found is None else Standing(found[1], found[0])
+    def last_worker(self, epoch_pass: int, dp_rank: int) -> int | None:
+        """The worker that delivered the rank's last batch; None if none did."""
+        held = self._workers.get((epoch_pass, dp_rank))
+        return held[max(held)] if held else None
 
     def member_since(self, path: str, present: int) -> int:
         """The generation with which the node joined, the last time that it did; `present` if it joins now."""
@@ -231,11 +217,12 @@ class Progress:
                 case "worker", [epoch_pass, rank], []:
                     self._workers.setdefault((epoch_pass, rank), {})[generation] = count(value)
                 case "lane", [epoch_pass, rank, worker], []:
-                    self.lanes[epoch_pass, rank, worker].facts[generation] = checked_lane(value)
+                    self.lanes[LaneKey(epoch_pass, rank, worker)].facts[generation] = checked_lane(value)
                 case "drawn", [epoch_pass, rank, worker], [path]:
-                    self.lanes[epoch_pass, rank, worker].drawn.setdefault(path, {})[generation] = count(value)
+                    drawn = self.lanes[LaneKey(epoch_pass, rank, worker)].drawn
+                    drawn.setdefault(path, {})[generation] = count(value)
                 case "cursor", [epoch_pass, rank, worker], [path]:
-                    cursors = self.lanes[epoch_pass, rank, worker].cursors
+                    cursors = self.lanes[LaneKey(epoch_pass, rank, worker)].cursors
                     cursors.setdefault(path, {})[generation] = checked_cursor(value)
                 case _:
                     raise ValueError("not a key of to_state")
@@ -250,7 +237,8 @@ class Progress:
         generations = {number for held in self._workers.values() for number in held}
         generations.update(number for entries in self.lanes.values() for number in entries.generations())
         missing = [f"generation/{number}" for number in generations - self._headers.keys()]
-        missing += [f"worker/…/{key[0]}/{key[1]}" for key in {key[:2] for key in self.lanes} - self._workers.keys()]
+        ranks = {(lane.epoch_pass, lane.dp_rank) for lane in self.lanes} - self._workers.keys()
+        missing += [f"worker/…/{epoch_pass}/{dp_rank}" for epoch_pass, dp_rank in ranks]
         if missing:
             raise StateError(
                 f"states: {min(missing)!r} is missing, though there are cursors of it\n"

@@ -1,16 +1,19 @@
 """From delivered samples to a checkpoint."""
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
-from streamdata.progress.cursor import Cursor, Entry, whole
+from streamdata.progress.cursor import Cursor, Entry, LaneKey, NodeKey, PlainEntry
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
+
+_ALWAYS_WRITTEN = ("epoch", "window", "taken")
 
 
 def to_state(batch: object) -> States:
@@ -32,25 +35,27 @@ def to_state(batch: object) -> States:
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
     """
-    latest: dict[tuple[object, ...], Entry] = {}
-    lanes: dict[tuple[object, ...], tuple[Entry, ...]] = {}
+    latest: dict[tuple[int, LaneKey, str], PlainEntry] = {}
+    last: dict[tuple[int, LaneKey], Entry] = {}
+    states: States = {}
     workers: States = {}
     for sample in _samples(batch):
-        for entry in _entries(sample):
-            latest[entry[0][1:6]] = entry
-        node = sample[CURSOR][-1][0]
-        lanes[node[1:5]] = sample[CURSOR]
-        # Not from `lanes`: a dict keeps the place of a key's first insertion, and the last sample is wanted.
-        workers[f"worker/{_slashed(node[1:4])}"] = node.worker
-    states: States = {}
-    for node, draws, clock, cursor, drawn, _ in latest.values():
-        lane = _slashed(node[1:5])
+        for plain in _entries(sample):
+            node, *_ = plain
+            latest[node.generation, node.lane, node.path] = plain
+        entry = Entry(*sample[CURSOR][-1])
+        lane = entry.node.lane
+        last[entry.node.generation, lane] = entry
+        # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
+        workers[f"worker/{entry.node.generation}/{lane.epoch_pass}/{lane.dp_rank}"] = lane.worker
+    for entry in itertools.starmap(Entry, latest.values()):
+        node = entry.node
         states[f"generation/{node.generation}"] = _header(node.header)
-        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, node.round, cursor)
+        states[f"cursor/{_lane(node)}/{node.path}"] = _as_json(entry)
         if node.path:
-            mixture = f"drawn/{lane}/{node.path.rpartition('.')[0]}"
-            states[mixture] = max(drawn, states.get(mixture, 0))
-    states.update({f"lane/{_slashed(lane)}": _lane_as_json(entries) for lane, entries in lanes.items()})
+            mixture = f"drawn/{_lane(node)}/{node.path.rpartition('.')[0]}"
+            states[mixture] = max(entry.drawn, states.get(mixture, 0))
+    states.update({f"lane/{_lane(entry.node)}": _lane_as_json(entry) for entry in last.values()})
     return states | workers
 
 
@@ -67,7 +72,7 @@ def _samples(batch: object) -> Iterator[Mapping[str, Any]]:
         )
 
 
-def _entries(sample: Mapping[str, Any]) -> tuple[Entry, ...]:
+def _entries(sample: Mapping[str, Any]) -> tuple[PlainEntry, ...]:
     entries = sample.get(CURSOR)
     if not isinstance(entries, tuple) or not entries:
         raise StateError(
@@ -75,17 +80,17 @@ def _entries(sample: Mapping[str, Any]) -> tuple[Entry, ...]:
             f"{sorted(sample)}\n"
             "  Keep the fields whose names begin with '__', and collate with mixed_collate."
         )
-    inner: tuple[Entry, ...] = sample.get(STATES, ())
+    inner: tuple[PlainEntry, ...] = sample.get(STATES, ())
     return inner + entries
 
 
-def _slashed(numbers: Iterable[object]) -> str:
-    return "/".join(map(str, numbers))
+def _lane(node: NodeKey) -> str:
+    """The generation and the lane, as keys have them."""
+    return f"{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}/{node.lane.worker}"
 
 
-def _lane_as_json(entries: tuple[Entry, ...]) -> States:
-    mark = entries[-1][5]
-    facts = {"batches": mark.batch, "ended": mark.ended} if mark is not None else {}
+def _lane_as_json(entry: Entry) -> States:
+    facts = {"batches": entry.mark.batch, "ended": entry.mark.ended} if entry.mark is not None else {}
     return {name: value for name, value in facts.items() if value}
 
 
@@ -94,10 +99,9 @@ def _header(text: str) -> object:
     return json.loads(text)
 
 
-def _as_json(draws: int, clock: float, round_: int, cursor: Cursor) -> States:
-    epoch, window, taken, part, given, function, dropped, bad = whole(cursor)
-    state: States = {"draws": draws, "clock": clock, "epoch": epoch, "window": window, "taken": taken}
+def _as_json(entry: Entry) -> States:
+    state: States = {"draws": entry.draws, "clock": entry.clock}
+    rest = {**Cursor(*entry.cursor)._asdict(), "round": entry.node.round}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
-    rest = {"part": part, "given": given, "function": function, "dropped": dropped, "bad": bad, "round": round_}
-    state.update({name: value for name, value in rest.items() if value})
+    state.update({name: value for name, value in rest.items() if value or name in _ALWAYS_WRITTEN})
     return state

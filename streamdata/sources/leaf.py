@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamdata.errors import SourceError, StateError
-from streamdata.progress import Cursor, FunctionState, Position, check_position, whole
+from streamdata.progress import Cursor, PlainCursor, Position, check_position
 from streamdata.run import Lane
 from streamdata.sources.functions import Bursts, Feed, PerRecordFn, StreamFn, call_per_record
 from streamdata.sources.order import BlockOrder
@@ -42,8 +42,9 @@ class Leaf:
         self._single: PerRecordFn | None = getattr(dataset, "single_process_fn", None)
         self._stream: StreamFn | None = getattr(dataset, "process_fn", None)
         self._source, self._tally = source, tally
-        self._start, self._given, self._state = _resumed(cursor, order)
-        epoch, window, *_ = self._start
+        at = Cursor(order.only_epoch or 0) if cursor is None else cursor
+        self._start, self._given, self._state = at.position, at.given, at.function
+        epoch, window = at.epoch, at.window
         if order.only_epoch not in (None, epoch):
             raise StateError(
                 f"source {tally.name!r}: states in epoch {epoch}, expected {order.only_epoch}\n"
@@ -54,18 +55,19 @@ class Leaf:
         self._task = ReadTask(tally.name, lane, order, tally, with_places)
         if from_window:
             self._start, self._given, self._state = source.window_start(self._task, self._start), 0, None
-        self._whole_epoch = self._start[1:] == (0, 0, 0) and not self._given
+        _, *within_epoch = self._start
+        self._whole_epoch = not any(within_epoch) and not self._given
         self._is_endless = order.only_epoch is None
         self._feed: Feed[Position] | None = None
         self._outputs = self._outputs_before = 0
 
-    def __iter__(self) -> Iterator[tuple[Sample, Cursor]]:
+    def __iter__(self) -> Iterator[tuple[Sample, PlainCursor]]:
         records = self._source.read(self._task, self._start)
         if not self._task.with_places and not self._tally.max_bad:
             return records  # every record is a sample, and its position the whole cursor
         return self._counted(records)
 
-    def _counted(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
+    def _counted(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, PlainCursor]]:
         self._task.on_epoch_end = self._end_epoch
         if self._single is not None:
             records = call_per_record(self._single, records, self._start, self._tally, self._source.start_of)
@@ -75,13 +77,13 @@ class Leaf:
             yield output
         self._check_epoch("the stream")
 
-    def _with_counts(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, Cursor]]:
+    def _with_counts(self, records: Iterator[tuple[Record, Position]]) -> Iterator[tuple[Sample, PlainCursor]]:
         for sample, position in records:
             yield sample, (*position, 0, None, self._tally.dropped, self._tally.bad)
 
     def _bursts(
         self, function: StreamFn, records: Iterator[tuple[Record, Position]]
-    ) -> Iterator[tuple[Sample, Cursor]]:
+    ) -> Iterator[tuple[Sample, PlainCursor]]:
         feed = Feed(records, self._start, _latest, self._given, self._tally, "process_fn")
         self._feed = feed
         for sample in Bursts(function, feed, self._state, self._tally, "process_fn"):
@@ -110,11 +112,3 @@ class Leaf:
 
 def _latest(_: Position, after: Position) -> Position:
     return after
-
-
-def _resumed(cursor: Cursor | None, order: BlockOrder) -> tuple[Position, int, FunctionState | None]:
-    """The cursor as position, outputs given and function state."""
-    if cursor is None:
-        return (order.only_epoch or 0, 0, 0, 0), 0, None
-    epoch, window, taken, part, given, function, _, _ = whole(cursor)
-    return (epoch, window, taken, part), given, function

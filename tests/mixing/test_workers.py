@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, mixed_collate, to_state
+from streamdata.progress import Entry
 from tests.mixing.test_resume import Packer, irregular_stream
 from tests.streams import Numbers, NumbersAhead, loaded, plain, through_json
 
@@ -214,7 +215,8 @@ def train(rank, dataset, results):
     batch = next(iter(loader(dataset, "fork" if rank else "spawn", 1)))
     dataset.set_epoch(5 + rank)
     sample = next(iter(dataset))
-    results.put((rank, [s["__dprank__"] for s in batch], sample["__dprank__"], sample["__cursor__"][0][0][2]))
+    lane = Entry(*sample["__cursor__"][0]).node.lane
+    results.put((rank, [s["__dprank__"] for s in batch], sample["__dprank__"], lane.epoch_pass))
 
 
 def test_trainers_that_received_the_dataset_are_ranks_of_their_own():
