@@ -1,15 +1,13 @@
 """Tasks on a Ray cluster. All of its machines need the inputs, the tokenizer and the output at the same paths."""
 
-import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.worker import Job, Marker, Worker, at_work
+from streamdata.prepare.worker import Job, Marker, do_task
 
 _MOST_RETRIES = 10  # of a task whose machine went away
 _CANCEL_TIMEOUT_S = 30
@@ -78,16 +76,10 @@ def _result(ray: Any, reference: Any) -> Marker:
     return marker
 
 
-@functools.lru_cache(maxsize=1)
-def _worker(job: Job) -> Worker:
-    return Worker(job)
-
-
 def _do_task(job: Job, task: Task) -> Marker | Exception:
     """A task in a process of Ray. Errors are returned: raised, Ray would wrap them, and retry."""
     try:
         os.chdir(job.directory)
-        with at_work(Path(job.work)):
-            return _worker(job).do(task, lambda _: None)
+        return do_task(job, task, lambda _: None)
     except Exception as error:
         return error

@@ -1,6 +1,7 @@
 """One task from its input to its marker: what a worker does, in whatever process it runs."""
 
 import fcntl
+import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -230,6 +231,17 @@ class Worker:
         marker = run.marker(files)
         publish(marker_path(self._tasks, task.number), [json_bytes(marker)])
         return marker
+
+
+@functools.lru_cache(maxsize=1)
+def _worker(job: Job) -> Worker:
+    return Worker(job)
+
+
+def do_task(job: Job, task: Task, report: Report) -> Marker:
+    """Do a task in a process of its own, which does others of the job later, and may outlive the run for a moment."""
+    with at_work(Path(job.work)):
+        return _worker(job).do(task, report)
 
 
 def make_backend(config: PrepareConfig, tokenizer: Any) -> Backend:

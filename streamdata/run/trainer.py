@@ -11,15 +11,20 @@ def end_with_trainer() -> None:
     """End this worker process as soon as its trainer has gone, however that went. Calling it again changes nothing.
 
     A DataLoader's own watchdog looks at the process's parent, which under forkserver is the server: it outlives a
-    trainer that was killed, and so would the worker. The sentinel is a pipe that the trainer holds open. When it
-    closes, the kernel sends SIGIO, whose default action ends the process: no thread that could disturb its normal
-    end.
+    trainer that was killed, and so would the worker. The sentinel is a pipe that the trainer holds open.
     """
     trainer = multiprocessing.parent_process()
-    if trainer is None:
-        return
-    fcntl.fcntl(trainer.sentinel, fcntl.F_SETOWN, os.getpid())
-    flags = fcntl.fcntl(trainer.sentinel, fcntl.F_GETFL)
-    fcntl.fcntl(trainer.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
-    if wait([trainer.sentinel], timeout=0):  # it closed before the kernel was asked
+    if trainer is not None:
+        end_when_closed(trainer.sentinel)
+
+
+def end_when_closed(pipe: int) -> None:
+    """End this process as soon as the other end of a pipe is closed.
+
+    The kernel then sends SIGIO, whose default action ends the process: no thread that could disturb its normal end. The
+    pipe may be no other process's too: of those that share one, only the last to ask is sent the signal.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if wait([pipe], timeout=0):  # it closed before the kernel was asked
         os.kill(os.getpid(), signal.SIGIO)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from streamdata.recipe.places import did_you_mean, listing
+from streamdata.errors import did_you_mean, listing
 from streamdata.text.truncation import Truncation
 
 _WHOLE_NUMBER: Final = "a whole number of at least {ge}"

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamdata.run.processes import Team, processes
 from streamdata.sources.prompts import RLHFDataset, lengths, measuring
 from tests.benchmarks.measure import Row, Scale, by_turns, per_second
 from tests.sources.tiny_processors import tiny_tokenizer
@@ -104,23 +105,21 @@ def _filter_row(dataset: RLHFDataset, scale: Scale) -> Row:
     )._reader
     indices = np.arange(len(dataset))
 
-    def measure(team: list[Any]) -> None:
+    def measure(team: Team) -> None:
         values = np.zeros(len(indices), np.int32)
         assert sum(measuring.share_out(team, reader, indices, values)) == len(indices)
 
-    def apart(other: Any) -> None:
+    def apart(team: Team) -> None:
         """A half in each process, with one message there and back: what two processes can do on this machine."""
-        half = len(indices) // 2
-        other.send((0, indices[:half].tolist()))
-        assert all(reader.measure(int(index)) for index in indices[half:])
-        assert len(other.recv()[1]) == half
+        halves = [(0, half.tolist()) for half in np.array_split(indices, 2)]
+        lengths = [found for _, found in team.run(halves, here=lambda half: list(map(reader.measure, half[1])))]
+        assert all(map(all, lengths))
 
     begin = perf_counter()
-    with measuring.processes(reader, 1) as team:
-        team[0].send((0, [0]))
-        team[0].recv()
+    with processes(partial(measuring.lengths_of, reader), 1) as team:
+        list(team.run([(0, [0])]))
         start = perf_counter() - begin
-        works = {"one": partial(measure, []), "two": partial(measure, team), "apart": partial(apart, team[0])}
+        works = {"one": partial(measure, Team([])), "two": partial(measure, team), "apart": partial(apart, team)}
         best = by_turns(min(scale.repetitions, 4), **works)
     ratio, limit = best["one"] / best["two"], best["one"] / best["apart"]
     return Row(

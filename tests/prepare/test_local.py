@@ -83,7 +83,7 @@ def wait_for_end(group: int) -> None:
 def children(process: BaseProcess) -> list[int]:
     """The workers of a run."""
     listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in listed if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [int(pid) for pid in listed if "streamdata.run.processes" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 @pytest.mark.parametrize(("workers", "markers"), [(1, 1), (1, 14), (2, 8)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.prepare import PrepareError, on_ray
+from streamdata.prepare import PrepareError, on_ray, worker
 from streamdata.prepare.inputs import Task
 from streamdata.prepare.worker import Job, workers_lock
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
@@ -78,7 +78,7 @@ def test_a_task_on_ray_holds_the_workers_lock(tmp_path: Path, monkeypatch: pytes
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held.append(True)
 
-    monkeypatch.setattr(on_ray, "_worker", lambda _: Looking())
+    monkeypatch.setattr(worker, "_worker", lambda _: Looking())
     monkeypatch.chdir(tmp_path)
     assert on_ray._do_task(Job("{}", "", str(tmp_path), "", str(tmp_path)), Task(0, "", None, 0, 0)) is None
     assert held

@@ -1,31 +1,16 @@
-"""Measuring many rows: `row numbers → this process and others, a chunk each at a time → lengths`.
-
-The other processes run `main` and nothing else. Each gets the reader in a file without a name, since a large one would
-block a socket until the process has started, and its chunks through a socket. It ends when that is closed, so that it
-cannot outlive its parent. Processes of multiprocessing will not do: scripts without a `__main__` guard would run again,
-and daemonic workers may not start any.
-"""
+"""Measuring many rows: `row numbers → this process and others, a chunk each at a time → lengths`."""
 
 import logging
-import os
-import pickle
-import signal
-import socket
-import subprocess
-import sys
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from mmap import ACCESS_READ, mmap
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
+from streamdata.run.processes import ProcessError, Team, processes
 
 logger = logging.getLogger("streamdata")
 
@@ -37,6 +22,8 @@ AHEAD: Final = 4  # chunks that a process has at most: with two, it often waited
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Chunk = tuple[int, list[int]]
+"""Where its lengths go, and the numbers of its rows."""
 
 
 class Measures(Protocol):
@@ -72,55 +59,35 @@ def measure_rows(
         SourceError: Another process cannot measure.
     """
     others = min(workers, len(indices) // worth_a_process + 1) - 1
-    with _progress(len(indices)) as advance, processes(reader, others) as team:
-        for count in share_out(team, reader, indices, values, chunk, ahead):
-            advance(count)
+    try:
+        with _progress(len(indices)) as advance, processes(partial(lengths_of, reader), others) as team:
+            for count in share_out(team, reader, indices, values, chunk, ahead):
+                advance(count)
+    except ProcessError as error:
+        raise _cannot(str(error)) from error
 
 
 def share_out(
-    team: Sequence["Connection[Any, Any]"],
+    team: Team[Chunk, list[int]],
     reader: Measures,
     indices: Int64s,
     values: Int32s,
-    chunk: int = CHUNK,
+    size: int = CHUNK,
     ahead: int = AHEAD,
 ) -> Iterator[int]:
     """Give chunks to other processes and measure some here meanwhile; yield how many rows were measured."""
-    starts = deque(range(0, len(indices), chunk))
-    load: dict[Any, int] = dict.fromkeys(team, 0)
-    while starts or any(load.values()):
-        for member in team:
-            while starts and load[member] < ahead:
-                start = starts.popleft()
-                member.send((start, indices[start : start + chunk].tolist()))
-                load[member] += 1
-        # This process waits for the others only when nothing is left to measure here.
-        ready: list[Any] = wait(load, timeout=0 if starts else None)
-        for member in ready:
-            yield _receive(member, reader, indices, values, chunk)
-            load[member] -= 1
-        if starts:
-            start = starts.popleft()
-            part = indices[start : start + chunk].tolist()
-            for number, index in enumerate(part, start):  # one by one: what was measured before a failure is kept
-                values[number] = reader.measure(index)
-            yield len(part)
+    chunks = ((start, indices[start : start + size].tolist()) for start in range(0, len(indices), size))
 
+    def measure(chunk: Chunk) -> list[int]:
+        return [reader.measure(index) for index in chunk[1]]
 
-def _receive(member: Any, reader: Measures, indices: Int64s, values: Int32s, chunk: int) -> int:
-    try:
-        start, lengths, trouble = member.recv()
-    except (EOFError, ConnectionError) as error:
-        raise _cannot("it ended") from error
-    if trouble is not None:
-        raise _cannot(trouble)
-    end = start + len(lengths)
-    values[start:end] = lengths
-    if end < min(start + chunk, len(indices)):
-        # The next row failed there. Not every exception survives pickling, so that it is raised again here.
-        values[end] = reader.measure(int(indices[end]))
-        raise _cannot(f"row {indices[end]} failed there and not here")
-    return len(lengths)
+    for (start, rows), lengths in team.run(chunks, ahead=ahead, here=measure):
+        done = len(lengths)
+        values[start : start + done] = lengths
+        if done < len(rows):  # the next row failed there: here it says why
+            values[start + done] = reader.measure(rows[done])
+            raise _cannot(f"row {rows[done]} failed there and not here")
+        yield done
 
 
 def _cannot(why: str) -> SourceError:
@@ -143,74 +110,12 @@ def _progress(total: int) -> Iterator[Any]:
         yield lambda count: progress.advance(task, count)
 
 
-@contextmanager
-def processes(reader: Measures, count: int) -> Iterator[list["Connection[Any, Any]"]]:
-    """`count` processes that have the reader; they are gone afterwards."""
-    started: list[subprocess.Popen[bytes]] = []
-    team: list[Connection[Any, Any]] = []
-    try:
-        if count > 0:
-            with _pickled(reader) as file:
-                for _ in range(count):
-                    ours, theirs = socket.socketpair()
-                    team.append(Connection(ours.detach()))
-                    with theirs:
-                        started.append(_start(theirs.fileno(), file.fileno()))
-        yield team
-    finally:
-        for member in team:
-            member.close()
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def _pickled(reader: Measures) -> Iterator[IO[bytes]]:
-    with TemporaryFile() as file:
-        try:
-            pickle.dump(reader, file)
-        except Exception as error:
-            raise _cannot(f"{type(error).__name__}: {error}") from error
-        file.flush()
-        yield file
-
-
-def _start(chunks: int, reader: int) -> "subprocess.Popen[bytes]":
-    """Start a process with these descriptors of a socket and a file."""
-    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    # One thread each: there are as many processes as were asked for.
-    environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(chunks), str(reader)]
-    fds = [chunks, reader]
-    return subprocess.Popen(command, env=environment, pass_fds=fds, stdin=subprocess.DEVNULL)  # noqa: S603  # our own
-
-
-def _lengths(reader: Measures, indices: Sequence[int]) -> list[int]:
-    """The lengths of the rows before the first that fails."""
+def lengths_of(reader: Measures, chunk: Chunk, _: object = None) -> list[int]:
+    """Those of the rows before one that fails."""
     found: list[int] = []
     try:
-        for index in indices:
+        for index in chunk[1]:
             found.append(reader.measure(index))  # noqa: PERF401  # what was found before a failure counts
     except Exception as error:  # whatever it is, the parent meets it again
-        logger.debug("row %d: %s", indices[len(found)], error)
+        logger.debug("row %d: %s", chunk[1][len(found)], error)
     return found
-
-
-def main() -> None:
-    """Measure chunks until the socket is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent ends us
-    parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    try:
-        reader: Measures | None = None
-        trouble = None
-        try:
-            with open(int(sys.argv[2]), "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-                reader = pickle.loads(content)  # noqa: S301  # our own parent's, in a file that nobody else can open
-        except (AttributeError, ImportError) as error:
-            trouble = f"{type(error).__name__}: {error}"
-        while True:
-            start, indices = parent.recv()
-            parent.send((start, _lengths(reader, indices) if reader is not None else [], trouble))
-    except (EOFError, ConnectionError):
-        sys.exit()

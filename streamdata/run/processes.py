@@ -1,0 +1,218 @@
+"""Other processes that call one function: `function, tasks → processes → results as they come`.
+
+A process runs `main` of this module alone. Those of `multiprocessing` cannot be used: they run a script without a
+`__main__` guard again, and the workers of a DataLoader, which are daemonic, may not start any.
+"""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from mmap import ACCESS_READ, mmap
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, Generic, NamedTuple, TypeVar
+
+from streamdata.run.trainer import end_when_closed
+
+T = TypeVar("T")
+R = TypeVar("R")
+Report = Callable[[Any], None]
+Function = Callable[[T, Report], R]
+
+
+class ProcessError(Exception):
+    """A process cannot do its task: it died, or cannot import the function.
+
+    Attributes:
+        task: What it was to do.
+    """
+
+    task: Any = None
+
+
+class _Process(NamedTuple):
+    child: "subprocess.Popen[bytes]"
+    connection: "Connection[Any, Any]"
+    tasks: "deque[Any]"  # sent and not done yet, in the order in which they will be done
+
+    def send(self, task: Any) -> None:
+        self.tasks.append(task)
+        try:
+            self.connection.send(task)
+        except ConnectionError as error:
+            raise self._died() from error
+
+    def receive(self) -> tuple[str, Any]:
+        try:
+            kind, value = self.connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._died() from error
+        if isinstance(value, ProcessError):
+            value.task = self.tasks[0]
+        return kind, value
+
+    def _died(self) -> ProcessError:
+        error = ProcessError(f"it died with exit code {self.child.wait()}")
+        error.task = self.tasks[0]
+        return error
+
+
+class Team(Generic[T, R]):
+    """The processes that `processes` has started."""
+
+    def __init__(self, members: list[_Process]) -> None:
+        self._members = members
+
+    def run(
+        self,
+        tasks: Iterable[T],
+        *,
+        ahead: int = 1,
+        here: Callable[[T], R] | None = None,
+        report: Report = lambda _: None,
+    ) -> Iterator[tuple[T, R]]:
+        """Do tasks, which are begun in their order; yield each with its result, in the order in which they end.
+
+        Args:
+            tasks: What the function takes.
+            ahead: How many tasks a process has at most, the one that it is at included.
+            here: Does tasks in this process too, one at a time between looking for results.
+            report: Called with what the function reports on the way.
+
+        Raises:
+            ProcessError: A process died, or cannot import the function.
+            Exception: What the function raised.
+        """
+        waiting = iter(tasks)
+        while True:
+            for member in self._members:
+                for task in islice(waiting, ahead - len(member.tasks)):
+                    member.send(task)
+            own = list(islice(waiting, 1 if here is not None else 0))
+            if not own and not any(member.tasks for member in self._members):
+                return
+            for member in self._ready(timeout=0 if own else None):
+                kind, value = member.receive()
+                if kind == "error":
+                    raise value
+                if kind == "report":
+                    report(value)
+                else:
+                    yield member.tasks.popleft(), value
+            if own and here is not None:
+                yield own[0], here(own[0])
+
+    def _ready(self, timeout: float | None) -> list[_Process]:
+        busy: dict[Any, _Process] = {member.connection: member for member in self._members if member.tasks}
+        return [busy[connection] for connection in wait(busy, timeout)]
+
+
+@contextmanager
+def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
+    """Start processes that call a function, and kill them at the end.
+
+    Args:
+        function: Called with a task and with what takes its reports; both it and its results are pickled.
+        count: How many; without any, `Team.run` does all tasks `here`.
+
+    Raises:
+        ProcessError: The function cannot be pickled.
+    """
+    with ExitStack() as stack:
+        members: list[_Process] = []
+        if count > 0:
+            with _pickled(function) as file, _interrupts_blocked():
+                members = [_start(file, stack) for _ in range(count)]
+        yield Team(members)
+
+
+@contextmanager
+def _pickled(function: Any) -> Iterator[IO[bytes]]:
+    """A file without a name: one with a tokenizer in it would fill a pipe until the process has begun to read."""
+    with TemporaryFile() as file:
+        try:
+            pickle.dump(function, file)
+        except Exception as error:  # whatever its parts raise when they are pickled
+            raise ProcessError(f"{type(error).__name__}: {error}") from error
+        file.flush()
+        yield file
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal. Processes that are started here inherit that it is blocked.
+
+    To ignore it in `main` would be too late for one that is pressed while a process imports. In this process it waits,
+    so that none is started that nobody ends.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(file: IO[bytes], stack: ExitStack) -> _Process:
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    # One thread each: there are as many processes as were asked for.
+    environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = stack.enter_context(Connection(ours.detach()))
+        fds = [theirs.fileno(), file.fileno()]
+        command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *map(str, fds)]
+        # The pipe is never written to: that it closes when this process ends, in whatever way, is what ends the other.
+        child = subprocess.Popen(command, env=environment, pass_fds=fds, stdin=subprocess.PIPE)  # noqa: S603  # our own
+    stack.enter_context(child)
+    stack.callback(child.kill)
+    return _Process(child, connection, deque())
+
+
+def main() -> None:
+    """Do the parent's tasks until it ends this process, or ends itself."""
+    end_when_closed(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
+    parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    function = _unpickled(int(sys.argv[2]))
+    with suppress(EOFError, ConnectionError):
+        while True:
+            task = parent.recv()
+            parent.send(_outcome(function, task, lambda value: parent.send(("report", value))))
+
+
+def _unpickled(descriptor: int) -> Function[Any, Any]:
+    try:
+        # The processes share one file and so its position, which a mapping has no part in.
+        with open(descriptor, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            function: Function[Any, Any] = pickle.loads(content)  # noqa: S301  # our own parent's, whose file no other has
+    except Exception as error:  # of whatever it imports: the parent gets it as the answer to its first task
+        why = f"{type(error).__name__}: {error}"
+
+        def function(*_: Any) -> Any:
+            raise ProcessError(why)
+
+    return function
+
+
+def _outcome(function: Function[Any, Any], task: Any, report: Report) -> tuple[str, Any]:
+    try:
+        return "done", function(task, report)
+    except Exception as error:  # whatever it is, the parent raises it
+        return "error", _sendable(error)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or its text: some errors can be pickled and not unpickled, where the parent would fail."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # it was made here
+    except Exception:
+        return ProcessError(f"{type(error).__name__}: {error}")
+    return error
