@@ -15,7 +15,7 @@ def build_mixture(recipe: Path, variables: Mapping[str, Any], allow: Collection[
     Raises:
         RecipeError: It cannot be built, or its root is something else.
     """
-    dataset = instantiate_from_yaml(recipe, variables, allow=allow)
+    dataset: object = instantiate_from_yaml(recipe, variables, allow=allow)
     if not isinstance(dataset, MergedDataset):
         raise RecipeError(
             f"{recipe}: root: expected a streamdata.MergedDataset, got {type(dataset).__name__}\n"

@@ -1,14 +1,13 @@
 """Documents → objects, built from the leaves up."""
 
 import contextlib
-import os
 import types
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamdata.errors import did_you_mean
-from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
+from streamdata.recipe.load import NO_PARAMS, Document, Recipe, attributes, load_recipe
 from streamdata.recipe.locations import Path, path_text, refuse
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
@@ -17,25 +16,31 @@ from streamdata.recipe.targets import TargetError, callable_of, import_target
 from streamdata.recipe.trust import origin_of, refusal_of_name, validated_allow
 from streamdata.recipe.variables import Dynamic, References
 
+if TYPE_CHECKING:  # at run time this room knows no room above it
+    from streamdata.mixing import MergedDataset
+
 Uses = list[tuple[str, object]]
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
 def instantiate_from_yaml(
-    config_path: str | os.PathLike[str],
+    config_path: Recipe,
     variables: Mapping[str, Any] | None = None,
     dynamic_objs: Mapping[str, object] | None = None,
     *,
     allow: Collection[str] | None = None,
-) -> Any:
+) -> "MergedDataset":
     """Builds what a YAML recipe describes.
 
     A mapping with ``target`` and ``params`` becomes ``target(**params)``, its other keys become attributes; ``target``
     alone is the imported thing itself; ``include`` names another recipe. The whole recipe is read, and every target's
     name authorised, before anything is imported.
 
+    Type checkers see a MergedDataset, as most recipes build one; for another, write
+    ``cast(Other, instantiate_from_yaml(…))``.
+
     Args:
-        config_path: the recipe.
+        config_path: the recipe's file, or what it would hold as a dict or DictConfig.
         variables: values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
         dynamic_objs: objects for ``${dynamic_objs:x}``, delivered by identity.
         allow: the packages whose targets are accepted, beside streamdata; by default all but the standard library.
@@ -50,11 +55,12 @@ def instantiate_from_yaml(
     unused = references.unused()
     if unused:
         names = ", ".join(map(repr, unused))
-        warnings.warn(f"{os.fspath(config_path)}: the variables {names} are not used by the recipe", stacklevel=2)
+        warnings.warn(f"{document.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)
     for part in document.documents():
         _authorise_names(part, allow)
     with under_allow(allow, variables or {}):
-        return _Builder(document, allow, []).node(document.value, ())
+        built: MergedDataset = _Builder(document, allow, []).node(document.value, ())
+    return built
 
 
 def _authorise_names(document: Document, allow: Collection[str] | None) -> None:

@@ -1,10 +1,9 @@
 """A recipe → all its problems at once, importing no target: signatures are read from source text."""
 
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamdata.recipe.load import NO_PARAMS, Document, attributes, load_recipe
+from streamdata.recipe.load import NO_PARAMS, Document, Recipe, attributes, load_recipe, locations_of
 from streamdata.recipe.locations import Path, Problem
 from streamdata.recipe.mixture_check import check_mixture, is_mixture
 from streamdata.recipe.own_targets import is_own, refusal_of_attribute
@@ -17,7 +16,7 @@ from streamdata.recipe.variables import UNKNOWN, References
 
 
 def check_recipe(
-    path: str | os.PathLike[str],
+    recipe: Recipe,
     variables: Mapping[str, Any] | None = None,
     dynamic_objs_names: Collection[str] | None = None,
     allow: Collection[str] | None = None,
@@ -25,7 +24,7 @@ def check_recipe(
     """Finds every problem of a recipe that can be seen without importing a target.
 
     Args:
-        path: the recipe.
+        recipe: as for building.
         variables: as for building.
         dynamic_objs_names: the names of the dynamic objects that will be given; None accepts any name.
         allow: as for building.
@@ -36,10 +35,10 @@ def check_recipe(
     objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
     references = References(variables or {}, objects)
     check = _Check(validated_allow(allow))
-    document = load_recipe(path, references, check.report)
+    document = load_recipe(recipe, references, check.report)
     for name in references.unused():
         message = f"the variable {name!r} is not used by the recipe"
-        check.report(Problem(f"{os.fspath(path)}:1:1", "root", message, "warning"))
+        check.report(locations_of(recipe).problem((), message, kind="warning"))
     with under_allow(check.allow, references.variables):
         for part in document.documents() if document else ():
             check.document(part)

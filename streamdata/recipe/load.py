@@ -2,14 +2,16 @@
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamdata.recipe.locations import Locations, Path, Report, UnreadableError, path_text
 from streamdata.recipe.resolve import resolve
 from streamdata.recipe.variables import UNKNOWN, References
-from streamdata.recipe.yaml_tree import read_yaml
+from streamdata.recipe.yaml_tree import read_yaml, write_yaml
+
+Recipe = str | os.PathLike[str] | Mapping[str, Any]
 
 MAX_DOCUMENTS = 10_000
 """Files that include others twice grow without bound; a file counts each time that it is included."""
@@ -65,18 +67,25 @@ def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
                 yield from _buildable(child, (*path, key))
 
 
-def load_recipe(config_path: str | os.PathLike[str], references: References, report: Report) -> Document | None:
+def locations_of(recipe: Recipe) -> Locations:
+    """Returns the locations of a recipe, still without those of its nodes."""
+    if isinstance(recipe, Mapping):
+        return Locations("<recipe>", has_lines=False)
+    return Locations(os.fspath(recipe))
+
+
+def load_recipe(recipe: Recipe, references: References, report: Report) -> Document | None:
     """Reads a recipe and its includes, fills in references and interpolations, and checks the shape of targets.
 
     Args:
-        config_path: the YAML file.
+        recipe: the YAML file, or what it would hold; the includes of that are found from the working directory.
         references: the values that it may refer to.
         report: takes every problem; where it returns, loading goes on with `UNKNOWN` as the value.
 
     Returns:
         The root document, or None if the file cannot be read at all.
     """
-    return _Loader(references, report).load(pathlib.Path(config_path), Locations(os.fspath(config_path)), ())
+    return _Loader(references, report).load(recipe, locations_of(recipe), ())
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -91,13 +100,13 @@ class _Loader:
         self.report = report
         self.loaded = 0
 
-    def load(self, file: pathlib.Path, locations: Locations, stack: tuple[str, ...]) -> Document | None:
-        """Loads one file; ``stack`` holds the real paths of the files that are being loaded."""
+    def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> Document | None:
+        """Loads one recipe; ``stack`` holds the real paths of the files that are being loaded."""
         self.loaded += 1
         try:
             if self.loaded > MAX_DOCUMENTS:
                 raise UnreadableError(locations.problem((), f"more than {MAX_DOCUMENTS} files are included"))
-            value = self._read(file, locations)
+            value = self._read(recipe, locations)
         except UnreadableError as error:
             self.report(error.problem, error.__cause__)
             return None
@@ -105,12 +114,14 @@ class _Loader:
         for path, node in document.buildable():
             _check_shape(node, path, locations, self.report)
             if isinstance(node.get("include"), str) and "target" not in node:
-                self._include(document, path, node["include"], file, (*stack, os.path.realpath(file)))
+                self._include(document, path, node["include"], (*stack, os.path.realpath(locations.file)))
         return document
 
-    def _read(self, file: pathlib.Path, locations: Locations) -> Any:
+    def _read(self, recipe: Recipe, locations: Locations) -> Any:
         try:
-            content = file.read_bytes()
+            content = (
+                write_yaml(recipe, locations) if isinstance(recipe, Mapping) else pathlib.Path(recipe).read_bytes()
+            )
         except OSError as error:
             raise UnreadableError(locations.problem((), f"cannot be read: {error.strerror or error}")) from error
         tree = read_yaml(content, locations, self.report)
@@ -120,10 +131,10 @@ class _Loader:
         tree = self.references.rewrite(tree, locations, self.report)
         return resolve(tree, self.references, locations, self.report)
 
-    def _include(self, document: Document, path: Path, name: str, file: pathlib.Path, stack: tuple[str, ...]) -> None:
+    def _include(self, document: Document, path: Path, name: str, stack: tuple[str, ...]) -> None:
         locations = document.locations
         at = (*path, "include")
-        tried = list(dict.fromkeys([file.parent / name, pathlib.Path(name)]))
+        tried = list(dict.fromkeys([pathlib.Path(locations.file).parent / name, pathlib.Path(name)]))
         found = next((candidate for candidate in tried if candidate.is_file()), None)
         if found is None:
             looked = ", ".join(str(candidate.absolute()) for candidate in tried)

@@ -82,6 +82,7 @@ class Locations:
 
     Attributes:
         file: the file's name as shown in messages.
+        has_lines: whether there is such a file; what a caller gave as a mapping has no lines to point at.
         chain: the locations of the includes that lead to this file, innermost first.
         values: (line, column) where each node's value starts.
         keys: (line, column) of the key before each mapping value.
@@ -89,6 +90,7 @@ class Locations:
 
     file: str
     chain: tuple[str, ...] = ()
+    has_lines: bool = True
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
@@ -115,4 +117,4 @@ class Locations:
         return Problem(location, path_text(path), message, kind, target, self.chain)
 
     def _shown(self, mark: tuple[int, int]) -> str:
-        return f"{self.file}:{mark[0]}:{mark[1]}"
+        return f"{self.file}:{mark[0]}:{mark[1]}" if self.has_lines else self.file

@@ -6,11 +6,13 @@ neither form a cycle nor multiply the document, and nesting is bounded.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from yaml.constructor import SafeConstructor
+from yaml.representer import RepresenterError
 
 from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
 
@@ -79,6 +81,32 @@ def read_yaml(content: bytes, locations: Locations, report: Report) -> Any:
     except RecursionError as error:
         raise UnreadableError(locations.problem((), f"nested deeper than {MAX_DEPTH} levels")) from error
     return None if node is None else _TreeBuilder(locations, report).value(node, ())
+
+
+class _MappingDumper(yaml.SafeDumper):
+    """Writes a mapping so that `read_yaml` reads the same values: each text quoted, each other scalar with its tag."""
+
+
+for _kind in (DictConfig, ListConfig):
+    _MappingDumper.add_representer(_kind, lambda dumper, node: dumper.represent_data(OmegaConf.to_container(node)))
+
+
+def write_yaml(recipe: Mapping[str, Any], locations: Locations) -> bytes:
+    """Returns what a file with the content of a dict or DictConfig would hold, so that one reader has all the rules.
+
+    Raises:
+        UnreadableError: it holds what no YAML file can, or nests too deeply.
+    """
+    plain = recipe if isinstance(recipe, dict | DictConfig) else dict(recipe)
+    try:
+        text = yaml.dump(plain, Dumper=_MappingDumper, default_style='"', sort_keys=False)
+    except RepresenterError as error:
+        got = type(error.args[-1]).__name__
+        message = f"expected text, numbers, lists and dicts, got {got}\n  Pass it as one of dynamic_objs."
+        raise UnreadableError(locations.problem((), message)) from error
+    except RecursionError as error:
+        raise UnreadableError(locations.problem((), f"nested deeper than {MAX_DEPTH} levels")) from error
+    return bytes(text, "utf-8")
 
 
 def _yaml_message(error: yaml.YAMLError, locations: Locations) -> str:

@@ -3,9 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from streamdata.errors import RecipeError
-from streamdata.recipe import instantiate_from_yaml, load
+from streamdata.recipe import check_recipe, instantiate_from_yaml, load
 
 Write = Callable[..., str]
 
@@ -129,3 +130,41 @@ def test_a_path_object_is_accepted(write: Write) -> None:
     """As everywhere in Python."""
     built: Any = instantiate_from_yaml(Path(write("a: 1")))
     assert built == {"a": 1}
+
+
+VALUES = {
+    "text": ["1e3", "yes", "null", "<<", "=", "2020-01-01", "a\nb\\ ", "\u2028é", "w " * 100],
+    "numbers": [1, -2.5, 1e-3, 1e300, float("inf"), 2**70, True, None],
+    "nested": {1: {"two": [[], {}]}, "<<": 3},
+}
+
+
+@pytest.mark.parametrize("kind", [dict, OmegaConf.create], ids=["dict", "DictConfig"])
+def test_a_mapping_is_a_recipe(write: Write, zoo: Path, kind: Callable[[Any], Any]) -> None:
+    """It means what the same file would: references, includes from the working directory, values as they are."""
+    write("target: zoo.Any\nparams: {size: '${variables:n}'}\n", "inner.yaml")
+    recipe = kind({"target": "zoo.Any", "params": {"n": "${variables:n}", "in": {"include": "inner.yaml"}, **VALUES}})
+    assert check_recipe(recipe, {"n": 2}) == []
+    built: Any = instantiate_from_yaml(recipe, {"n": 2})
+    assert built.given.pop("in").given == {"size": 2}
+    assert built.given == {"n": 2, **VALUES}
+
+
+def test_a_mapping_has_no_lines_to_point_at() -> None:
+    """The path tells; what no file can hold is refused, and so is what has no end."""
+    found = check_recipe({"a": [{"target": "nowhere_at_all.X"}]}, {"unused": 1})
+    assert [str(problem).partition("\n")[0] for problem in found] == [
+        "<recipe>: root: the variable 'unused' is not used by the recipe",
+        "<recipe>: a[0].target: no module 'nowhere_at_all' was found",
+    ]
+    with pytest.raises(RecipeError, match="<recipe>: root: expected text, numbers, lists and dicts, got object"):
+        instantiate_from_yaml({"a": object()})
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    with pytest.raises(RecipeError, match="<recipe>: again: expected a tree"):
+        instantiate_from_yaml(endless)
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(RecipeError, match="<recipe>: root: nested deeper than 100 levels"):
+        instantiate_from_yaml({"deep": deep})
