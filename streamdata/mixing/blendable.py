@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from streamdata.mixing.blend_column import Column, position_of, positions_of
 from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import BlendWeights, blend_weights
+from streamdata.recipe.named_source import NamedSource
 from streamdata.run import Permutation, stable_seed
 
 logger = logging.getLogger("streamdata")
@@ -22,7 +23,7 @@ _LISTED = 16
 _FEW = 12  # so many numbers are permuted one by one in less time than by NumPy
 
 
-class BlendableDataset(Dataset[Any]):
+class BlendableDataset(NamedSource, Dataset[Any]):
     """Samples of several map-style datasets in a fixed order, in which each comes evenly at the rate of its weight.
 
     Sample j (from 0) is of the dataset with the largest `weight · (j + 1) - count`, the first of these at a tie, where
@@ -42,6 +43,8 @@ class BlendableDataset(Dataset[Any]):
             of the lengths.
         seed: Read each dataset in an order of its own, and each time in another one. None reads them as they are.
         compat: "megatron" gives the very order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Attributes:
         dataset_index: The dataset of each sample: a lazy sequence, indexed by int, slice or integer array.
@@ -52,9 +55,6 @@ class BlendableDataset(Dataset[Any]):
         ValueError: No datasets, an empty one, weights that do not fit (see `blend_weights`), or no such size.
     """
 
-    name: str
-    percent: float
-
     def __init__(
         self,
         datasets: Sequence[Any],
@@ -62,7 +62,11 @@ class BlendableDataset(Dataset[Any]):
         size: int | None = None,
         seed: int | None = None,
         compat: Literal["megatron"] | None = None,
+        *,
+        name: str | None = None,
+        percent: float | None = None,
     ) -> None:
+        super().__init__(name, percent)
         self.datasets = list(datasets)
         self.seed, self._compat = None if seed is None else operator.index(seed), compat
         self._lengths = _checked_lengths(self.datasets)

@@ -65,6 +65,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         stop: `first_exhausted` ends the stream when a draw finds a source at its end, `all_exhausted` leaves that
         source out.
         cost: What a sample adds to its source's clock, such as its number of tokens; 1 where not given.
+        name: Its name in another mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
@@ -82,7 +84,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         stop: str = "first_exhausted",
         *,
         cost: Callable[[Sample], float] | None = None,
+        name: str | None = None,
+        percent: float | None = None,
     ) -> None:
+        super().__init__(name, percent)
         if stop not in _STOP_RULES:
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
         self.datasets = list(datasets)

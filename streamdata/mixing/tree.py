@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamdata.errors import SourceError
+from streamdata.recipe.named_source import NamedSource
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
@@ -15,11 +16,9 @@ from streamdata.sources.source import Sample
 _MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 
 
-class MixtureSettings:
+class MixtureSettings(NamedSource):
     """What a recipe says of a mixture: a `MergedDataset` is one, and so is told from the sources that hold records."""
 
-    name: str
-    percent: float
     datasets: list[Any]
     cyclic: bool
     stop: str

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamdata.recipe.load import Document
 from streamdata.recipe.locations import Path, Report
+from streamdata.recipe.own_targets import is_own
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
 from streamdata.recipe.variables import UNKNOWN
 
@@ -83,7 +84,7 @@ def _attribute(document: Document, path: Path, name: str, definitions: Definitio
             if at not in holder.includes:
                 return UNKNOWN  # it was not found, which is reported already
             continue
-        return UNKNOWN if _may_set(node, name, definitions) else _ABSENT
+        return _constructed(node, name, definitions)
     return UNKNOWN
 
 
@@ -101,12 +102,17 @@ def _node_at(node: Any, path: Path) -> dict[Any, Any]:
     return node if isinstance(node, dict) else {}
 
 
-def _may_set(node: dict[Any, Any], name: str, definitions: Definitions) -> bool:
-    """Whether the class of a child may give its objects the attribute by itself."""
-    if not isinstance(node.get("target"), str):
-        return False
+def _constructed(node: dict[Any, Any], name: str, definitions: Definitions) -> object:
+    """The value that a child has of an attribute once it is built: that of a parameter, or what its class sets."""
     try:
-        definition = definitions.find(node["target"])
+        definition = definitions.find(node["target"]) if isinstance(node.get("target"), str) else None
     except (NotFoundError, NotCheckedError):
-        return True
-    return not isinstance(definition.node, ast.ClassDef) or definitions.sets_attribute(definition, name)
+        return UNKNOWN
+    if definition is None:
+        return _ABSENT
+    if is_own(definition.name):  # ours take both as parameters, and have no names of their own
+        params = node.get("params")
+        value = (params or {}).get(name) if isinstance(params, dict | None) else UNKNOWN
+        return _ABSENT if value is None else value
+    is_class = isinstance(definition.node, ast.ClassDef)
+    return _ABSENT if is_class and not definitions.sets_attribute(definition, name) else UNKNOWN

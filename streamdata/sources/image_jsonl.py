@@ -8,6 +8,7 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.fields import KEY, is_reserved
+from streamdata.recipe.named_source import NamedSource
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.urls import expand_home, is_sequential
@@ -16,7 +17,7 @@ from streamdata.sources.process_image import open_image
 from streamdata.sources.source import Record
 
 
-class ImageJsonlDataset:
+class ImageJsonlDataset(NamedSource):
     """A map-style dataset: line i of a JSONL file, with the image that it names.
 
     A line carries `imagepath` (absolute, or relative to the JSONL file) and any other fields; the image arrives as a
@@ -25,13 +26,23 @@ class ImageJsonlDataset:
     Args:
         jsonl_path: The JSONL file; `~` is the home directory.
         single_process_fn: A function of one record.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It is compressed, so that no line can be read alone.
     """
 
-    def __init__(self, jsonl_path: str, single_process_fn: PerRecordFn | None = None) -> None:
+    def __init__(
+        self,
+        jsonl_path: str,
+        single_process_fn: PerRecordFn | None = None,
+        *,
+        name: str | None = None,
+        percent: float | None = None,
+    ) -> None:
+        super().__init__(name, percent)
         self.single_process_fn = single_process_fn
         if is_sequential(jsonl_path):
             raise ValueError(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position, check_position
+from streamdata.recipe.named_source import NamedSource
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.readers import IndexedShards, SequentialShards
 from streamdata.sources.functions import PerRecordFn, StreamFn
@@ -230,7 +231,7 @@ class SequentialSource:
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
 
 
-class ShardDataset:
+class ShardDataset(NamedSource):
     """What a recipe names where records lie in shards."""
 
     source: BlockSource | SequentialSource

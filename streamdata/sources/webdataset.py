@@ -26,6 +26,8 @@ class MetaDistributedWebDataset(ShardDataset):
         single_process_fn: A function of one record, called first.
         block_size: The most records that are dealt to a lane at once.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps the order inside blocks.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -44,7 +46,10 @@ class MetaDistributedWebDataset(ShardDataset):
         block_size: int = DEFAULT_BLOCK_SIZE,
         shuffle_buffer: int = 1000,
         sidecar_key: str | None = None,
+        name: str | None = None,
+        percent: float | None = None,
     ) -> None:
+        super().__init__(name, percent)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         urls = expand(path, TAR_SUFFIXES, include_dirs)
         if any(map(is_sequential, urls)):

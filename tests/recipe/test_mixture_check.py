@@ -73,3 +73,17 @@ def test_what_only_building_tells_is_not_reported(write: Write) -> None:
     assert problems_of(write, "{target: zoo.double, params: {x: 1}}") == []
     found = problems_of(write, child(", name: '${variables:n}', percent: '${variables:p}'"))
     assert all("no variable" in line for line in found)
+
+
+def test_our_sources_take_name_and_weight_as_parameters_too(write: Write) -> None:
+    """They have neither by themselves, whichever way they are built."""
+    ours = "{target: streamdata.JsonlIterableDataset, params: {path: x%s}}"
+    loaded = "{target: streamdata.DatasetFactory.load, params: {train_type: seq, load_path: x, window_size: 4}}"
+    assert problems_of(write, ours % ", name: a, percent: 1", ours % ", name: b, percent: 2") == []
+    found = problems_of(write, ours % ", name: a, percent: 0", ours % ", name: a, percent: 1", loaded)
+    assert [line.partition(": ")[2] for line in found] == [
+        "params.datasets[0].percent: expected a positive number as percent, got 0",
+        "params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:7",
+        "params.datasets[2]: expected a dataset with a name, got none",
+        "params.datasets[2]: expected a dataset with a weight, got none",
+    ]

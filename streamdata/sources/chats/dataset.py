@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from streamdata.recipe.named_source import NamedSource
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.row_settings import RowSettings
@@ -34,19 +35,26 @@ class ChatConfig(RowSettings):
     """Whether the next role's token ends answers where the template ends them with none, see `ChatEncoder`."""
 
 
-class ChatDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     """A map-style dataset of conversations: what its classes have in common. It pickles as paths and settings.
 
     Attributes:
         settings: The model of the class's settings.
     """
 
-    name: str
-    percent: float
     config: ChatConfig
     settings: ClassVar[type[ChatConfig]] = ChatConfig
 
-    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any = None) -> None:
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        tokenizer: Any,
+        config: Any = None,
+        *,
+        name: str | None = None,
+        percent: float | None = None,
+    ) -> None:
+        super().__init__(name, percent)
         self._who = type(self).__name__
         self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)

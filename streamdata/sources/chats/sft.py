@@ -30,6 +30,8 @@ class SFTChatDataset(ChatDataset):
         data_files: parquet: a file, glob, brace expression or directory, or a list of these.
         tokenizer: a fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: a mapping or DictConfig with the keys of `SFTChatConfig`.
+        name: its name in a mixture, without a ".".
+        percent: its weight there.
 
     Raises:
         ValueError: the config has an unknown key or a value that is not allowed.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
+from streamdata.recipe.named_source import NamedSource
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
@@ -36,7 +37,7 @@ _OURS: Final = (
 )
 
 
-class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     """A map-style dataset of prompts in parquet files.
 
     An item has the row's columns but those of the prompt and its media, and
@@ -62,6 +63,8 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PromptConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed, or a row is no prompt.
@@ -70,10 +73,17 @@ class RLHFDataset(torch.utils.data.Dataset[dict[str, Any]]):
         ImportError: pyarrow is missing.
     """
 
-    name: str
-    percent: float
-
-    def __init__(self, data_files: str | Sequence[str], tokenizer: Any, config: Any, processor: Any = None) -> None:
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        tokenizer: Any,
+        config: Any,
+        processor: Any = None,
+        *,
+        name: str | None = None,
+        percent: float | None = None,
+    ) -> None:
+        super().__init__(name, percent)
         self.config = PromptConfig.read(config, WHO)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)

@@ -189,8 +189,10 @@ def test_a_mixture_resumes_exactly(tmp_path, tokenizer_path):
     bad = write(tmp_path / "b.parquet", [{"messages": TURNS}, {"messages": [user("so")]}])
 
     def make():
-        one, two = (SFTChatDataset(found, tokenizer_path, {"pad_mode": "no_padding"}) for found in (path, bad))
-        one.name, one.percent, two.name, two.percent, two.max_bad = "chats", 1.0, "bad", 1.0, 1000
+        config = {"pad_mode": "no_padding"}
+        one = SFTChatDataset(path, tokenizer_path, config, name="chats", percent=1.0)
+        two = SFTChatDataset(bad, tokenizer_path, config, name="bad", percent=1.0)
+        two.max_bad = 1000
         return MergedDataset([one, two])
 
     assert_exact_resume(make)

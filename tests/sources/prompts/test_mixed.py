@@ -13,8 +13,8 @@ from tests.streams import Numbers, assert_exact_resume, loaded, plain, resumed
 
 def merged(path, tokenizer, processor=None, **config):
     """Prompts beside numbers."""
-    prompts = RLHFDataset(path, tokenizer, {"max_prompt_length": 64, **config}, processor)
-    prompts.name, prompts.percent = "prompts", 3.0
+    config = {"max_prompt_length": 64, **config}
+    prompts = RLHFDataset(path, tokenizer, config, processor, name="prompts", percent=3.0)
     return MergedDataset([prompts, Numbers("numbers", 7)], seed=5)
 
 

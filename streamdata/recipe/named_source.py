@@ -1,0 +1,20 @@
+"""What a recipe says of every source, beside what builds it: its name and its weight."""
+
+
+class NamedSource:
+    """A source as a mixture knows it. Both are given to its constructor or set afterwards, as a recipe does.
+
+    Attributes:
+        name: Its name in the mixture, without a ".".
+        percent: Its weight there; weights need not add to 1.
+    """
+
+    name: str
+    percent: float
+
+    def __init__(self, name: str | None = None, percent: float | None = None) -> None:
+        # What is not given stays unset: a mixture tells "no name" from a wrong one, and a subclass may have its own.
+        if name is not None:
+            self.name = name
+        if percent is not None:
+            self.percent = percent
