@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch.utils.data import Dataset
 
 from streamdata.errors import StoreError
+from streamdata.recipe.named_source import NamedSource
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
 from streamdata.stores.train_types import TRAIN_TYPES
@@ -17,7 +18,7 @@ from streamdata.stores.train_types import TRAIN_TYPES
 Sample = dict[str, Any]
 
 
-class BaseDataset(Dataset[Sample]):
+class BaseDataset(NamedSource, Dataset[Sample]):
     """Samples of one train type out of a store.
 
     It works under a plain DataLoader, and as a source of a MergedDataset once it has `name` and `percent`.
@@ -28,6 +29,8 @@ class BaseDataset(Dataset[Sample]):
         store: The store itself, loaded, instead of a path.
         verify: Compare what is read with the sums of the store's files; see `Store.load`.
         mapped: Read through memory maps; see `Store.load`.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
         FileNotFoundError: There is no such directory.
@@ -36,8 +39,6 @@ class BaseDataset(Dataset[Sample]):
     """
 
     train_type: ClassVar[str]
-    name: str
-    percent: float
 
     def __init__(
         self,
@@ -47,7 +48,10 @@ class BaseDataset(Dataset[Sample]):
         *,
         verify: bool = True,
         mapped: bool = False,
+        name: str | None = None,
+        percent: float | None = None,
     ) -> None:
+        super().__init__(name, percent)
         if (load_path is None) == (store is None):
             raise ValueError(f"{self._who}: expected a load_path or a store, got {load_path!r} and {store!r}")
         if store is not None and (mapped or not verify):

@@ -38,7 +38,7 @@ class DatasetFactory:
             storage_type: The store's format, if it is not to be told from the files.
             verify: Compare what is read with the sums of the store's files; see `Store.load`.
             mapped: Read through memory maps; see `Store.load`.
-            options: For `seq` and `sft`: `documents`, `eod_token`.
+            options: `name` and `percent`; for `seq` and `sft` also `documents` and `eod_token`.
 
         Raises:
             FileNotFoundError: There is no such directory.

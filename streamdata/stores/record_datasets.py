@@ -23,6 +23,8 @@ class RecordDataset(BaseDataset):
         store: The store itself, loaded, instead of a path.
         verify: Compare what is read with the sums of the store's files; see `Store.load`.
         mapped: Read through memory maps; see `Store.load`.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
         FileNotFoundError: There is no such directory.
@@ -40,8 +42,10 @@ class RecordDataset(BaseDataset):
         store: Store | None = None,
         verify: bool = True,
         mapped: bool = False,
+        name: str | None = None,
+        percent: float | None = None,
     ) -> None:
-        super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped)
+        super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped, name=name, percent=percent)
         self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)
         self._keys = list(TRAIN_TYPES[self.train_type])
         self._check_divided()
