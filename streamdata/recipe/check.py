@@ -109,20 +109,20 @@ class _Check:
 
     def _definition(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
-        name = node["target"]
-        if name in PERMITTED:
-            own = parameters_of(callable_of(PERMITTED[name]))
-            self._params(document, path, node, [own] if own else [])
-            return
-        definition = self.definitions.find(name)
+        definition = self.definitions.find(node["target"])  # a name of the standard library is found as it stands
         refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
         if refusal:
             self.report(document.locations.problem((*path, "target"), refusal))
             return
-        if isinstance(node.get("params", UNKNOWN), dict | None):
-            self._params(document, path, node, self._parameters(definition))
-            if is_own(definition.name):
-                self._texts(document, node.get("params"), (*path, "params"))
+        if not isinstance(node.get("params", UNKNOWN), dict | None):
+            return
+        params = [name for name in node["params"] or {} if isinstance(name, str)]
+        for parameters in self._parameters(definition):
+            for key, message in parameters.mismatches(params):
+                at = path if key is None else (*path, "params", key)
+                self.report(document.locations.problem(at, message, key=key is not None, target=node["target"]))
+        if is_own(definition.name):
+            self._texts(document, node["params"], (*path, "params"))
 
     def _texts(self, document: Document, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
@@ -145,12 +145,3 @@ class _Check:
             own = parameters_of(callable_of(PERMITTED[definition.name]))
             return [own] if own else []
         return self.definitions.parameters(definition)
-
-    def _params(self, document: Document, path: Path, node: dict[Any, Any], wanted: list[Parameters]) -> None:
-        params = node.get("params", UNKNOWN)
-        if not isinstance(params, dict | None):
-            return
-        for parameters in wanted:
-            for key, message in parameters.mismatches([name for name in params or {} if isinstance(name, str)]):
-                at = path if key is None else (*path, "params", key)
-                self.report(document.locations.problem(at, message, key=key is not None, target=node["target"]))

@@ -1,8 +1,9 @@
 """What a target can be called with, and how a recipe's ``params`` differ from it."""
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from inspect import Parameter
 
 from streamdata.errors import did_you_mean
 
@@ -22,6 +23,23 @@ class Parameters:
     optional: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
     accepts_any: bool = False
+
+    @classmethod
+    def of(cls, parameters: Iterable[Parameter]) -> "Parameters":
+        """Sorts the parameters of a signature."""
+        required: list[str] = []
+        optional: list[str] = []
+        positional: list[str] = []
+        accepts_any = False
+        for parameter in parameters:
+            has_default = parameter.default is not Parameter.empty
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                accepts_any = True
+            elif parameter.kind is Parameter.POSITIONAL_ONLY:
+                positional += [] if has_default else [parameter.name]
+            elif parameter.kind is not Parameter.VAR_POSITIONAL:
+                (optional if has_default else required).append(parameter.name)
+        return cls(tuple(required), tuple(optional), tuple(positional), accepts_any)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,16 +68,4 @@ def parameters_of(target: object) -> Parameters | None:
         return None
     if isinstance(target, type) and next(iter(signature.parameters), None) == "self":
         return None  # written by hand in an extension's docstring, where `self` shows that nobody checked it
-    required: list[str] = []
-    optional: list[str] = []
-    positional: list[str] = []
-    accepts_any = False
-    for parameter in signature.parameters.values():
-        has_default = parameter.default is not inspect.Parameter.empty
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            accepts_any = True
-        elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            positional.extend([] if has_default else [parameter.name])
-        elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-            (optional if has_default else required).append(parameter.name)
-    return Parameters(tuple(required), tuple(optional), tuple(positional), accepts_any)
+    return Parameters.of(signature.parameters.values())

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
 
 from streamdata.recipe.locations import Key, Locations, Path, Problem, Report, UnreadableError
-from streamdata.recipe.variables import UNKNOWN, References
+from streamdata.recipe.variables import UNKNOWN, References, first_line
 from streamdata.recipe.yaml_tree import MAX_DEPTH, MAX_REPEATED_NODES
 
 
@@ -19,7 +19,7 @@ def resolve(tree: Any, references: References, locations: Locations, report: Rep
     """Resolves interpolations, and puts the held values back where their markers are.
 
     Args:
-        tree: a dict or list without references.
+        tree: a dict or list as `References.rewrite` returns it.
         references: holds the values behind markers.
         locations: the locations of the nodes.
         report: takes what does not resolve; its value becomes `UNKNOWN`.
@@ -27,12 +27,11 @@ def resolve(tree: Any, references: References, locations: Locations, report: Rep
     Raises:
         UnreadableError: the interpolations expand without bound, or OmegaConf refuses the tree as a whole.
     """
-    checked = _with_valid_grammar(tree, (), references, locations, report)
     try:
-        config = OmegaConf.create(checked)
+        config = OmegaConf.create(tree)
     except (OmegaConfBaseException, RecursionError) as error:
-        raise UnreadableError(locations.problem((), f"OmegaConf refuses it: {_first_line(error)}")) from error
-    limit = _count(checked) + MAX_REPEATED_NODES
+        raise UnreadableError(locations.problem((), f"OmegaConf refuses it: {first_line(error)}")) from error
+    limit = _count(tree) + MAX_REPEATED_NODES
     return _Resolution(references, locations, report, limit).node(config, ())
 
 
@@ -40,28 +39,6 @@ def _count(tree: Any) -> int:
     if isinstance(tree, dict):
         return 1 + sum(map(_count, tree.values()))
     return 1 + sum(map(_count, tree)) if isinstance(tree, list) else 1
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
-
-
-def _with_valid_grammar(tree: Any, path: Path, references: References, locations: Locations, report: Report) -> Any:
-    """OmegaConf parses all texts when it takes the tree, and does not say how far it got: try them one by one."""
-    if isinstance(tree, dict):
-        return {
-            key: _with_valid_grammar(child, (*path, key), references, locations, report) for key, child in tree.items()
-        }
-    if isinstance(tree, list):
-        return [_with_valid_grammar(child, (*path, at), references, locations, report) for at, child in enumerate(tree)]
-    if not (isinstance(tree, str) and "${" in tree):
-        return tree
-    try:
-        OmegaConf.create([tree])
-    except (OmegaConfBaseException, RecursionError) as error:
-        report(locations.problem(path, f"expected a valid interpolation in {tree!r}: {_first_line(error)}"), error)
-        return references.hold(UNKNOWN)
-    return tree
 
 
 @dataclass(frozen=True)
@@ -122,14 +99,14 @@ class _Resolution:
         try:
             value = config[key]
         except UnsupportedInterpolationType as error:
-            message = f"{_first_line(error)}\n  Register it with OmegaConf before the recipe is built."
+            message = f"{first_line(error)}\n  Register it with OmegaConf before the recipe is built."
             self.report(self.locations.problem(below, message, kind="not checked"), error)
             return UNKNOWN
         except MissingMandatoryValue as error:
             self.report(self.locations.problem(below, "expected a value instead of '???'"), error)
             return UNKNOWN
         except (OmegaConfBaseException, RecursionError) as error:
-            self.report(self.locations.problem(below, _first_line(error)), error)
+            self.report(self.locations.problem(below, first_line(error)), error)
             return UNKNOWN
         return self.node(value, below)
 

@@ -4,6 +4,7 @@ import ast
 import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import Parameter
 
 from streamdata.errors import did_you_mean
 from streamdata.recipe.parameters import Parameters
@@ -272,8 +273,13 @@ def _assigned_names(cls: ast.ClassDef) -> set[str]:
 
 def _decorators(node: ast.ClassDef | Function) -> list[str]:
     """The last parts of the decorators' names."""
-    calls = [decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list]
-    return [(dotted_name(call) or "?").rpartition(".")[2] for call in calls]
+    return [_last_name(decorator) for decorator in node.decorator_list]
+
+
+def _last_name(expression: ast.expr) -> str:
+    """``c`` of ``a.b.c``, ``a.b.c[T]`` and ``a.b.c(…)``."""
+    called = expression.func if isinstance(expression, ast.Call) else expression
+    return (dotted_name(called) or "?").rpartition(".")[2]
 
 
 def _refuse_decorators(node: ast.ClassDef | Function, name: str) -> None:
@@ -284,30 +290,27 @@ def _refuse_decorators(node: ast.ClassDef | Function, name: str) -> None:
 
 def _function_parameters(node: Function, *, skip_first: bool) -> Parameters:
     arguments = node.args
-    ordered = [argument.arg for argument in arguments.posonlyargs + arguments.args]
-    without_default = len(ordered) - len(arguments.defaults)
-    required, optional = ordered[:without_default], ordered[without_default:]
-    positional = [argument.arg for argument in arguments.posonlyargs if argument.arg in required]
-    if skip_first:
-        required, positional = required[1:], [name for name in positional if name != ordered[0]]
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        (required if default is None else optional).append(argument.arg)
-    by_position_only = {argument.arg for argument in arguments.posonlyargs}
-    return Parameters(
-        tuple(name for name in required if name not in by_position_only),
-        tuple(name for name in optional if name not in by_position_only),
-        tuple(positional),
-        arguments.kwarg is not None,
-    )
+    defaults = [None] * (len(arguments.posonlyargs + arguments.args) - len(arguments.defaults)) + arguments.defaults
+    defaults += arguments.kw_defaults
+    found = [
+        Parameter(argument.arg, kind, default=defaults.pop(0) or Parameter.empty)
+        for kind, of_kind in (
+            (Parameter.POSITIONAL_ONLY, arguments.posonlyargs),
+            (Parameter.POSITIONAL_OR_KEYWORD, arguments.args),
+            (Parameter.KEYWORD_ONLY, arguments.kwonlyargs),
+        )
+        for argument in of_kind
+    ]
+    if arguments.kwarg:
+        found.append(Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD))
+    return Parameters.of(found[skip_first:])
 
 
 def _is_dataclass(cls: ast.ClassDef) -> bool:
-    for decorator in cls.decorator_list:
-        call = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if (dotted_name(call) or "").rpartition(".")[2] == "dataclass":
-            given = decorator.keywords if isinstance(decorator, ast.Call) else []
-            return not any(word.arg == "init" and ast.unparse(word.value) == "False" for word in given)
-    return False
+    """Whether a class gets its constructor from `dataclass`."""
+    made = next((decorator for decorator in cls.decorator_list if _last_name(decorator) == "dataclass"), None)
+    given = made.keywords if isinstance(made, ast.Call) else []
+    return made is not None and not any(word.arg == "init" and ast.unparse(word.value) == "False" for word in given)
 
 
 def _dataclass_parameters(lineage: list[Definition]) -> Parameters:
@@ -323,11 +326,10 @@ def _dataclass_parameters(lineage: list[Definition]) -> Parameters:
 
 def _add_field(fields: dict[str, bool], statement: ast.AnnAssign, name: str) -> None:
     """Notes a dataclass's field and whether it has a default."""
-    kind = (dotted_name(statement.annotation) or "").rpartition(".")[2]
-    if kind in ("ClassVar", "KW_ONLY"):
+    if _last_name(statement.annotation) in ("ClassVar", "KW_ONLY"):
         return
     value = statement.value
-    if isinstance(value, ast.Call) and (dotted_name(value.func) or "").rpartition(".")[2] == "field":
+    if isinstance(value, ast.Call) and _last_name(value) == "field":
         given = {word.arg: ast.unparse(word.value) for word in value.keywords}
         if given.get("init") == "False":
             fields.pop(name, None)

@@ -106,7 +106,8 @@ def _changes_namespace(node: ast.AST) -> bool:
     """Whether a node may bind names of the module that no statement shows."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in ("globals", "setattr", "exec", "vars", "locals")
-    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules"
+    # The cheap comparison first: this is asked of each node of each module on the way to a name.
+    return isinstance(node, ast.Attribute) and node.attr == "modules" and ast.unparse(node) == "sys.modules"
 
 
 def dotted_name(expression: ast.expr) -> str | None:
@@ -185,12 +186,9 @@ class _Bindings:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         other = dotted_name(statement.value) if not isinstance(statement.value, ast.Subscript) else None
         for target in targets:
-            if isinstance(target, ast.Name):
-                self._bind(target.id, Alias(other) if other else Computed(), certain)
-            elif isinstance(target, ast.Tuple | ast.List):
-                for element in target.elts:
-                    if isinstance(element, ast.Name):
-                        self._bind(element.id, Computed(), certain)
+            for name in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                if isinstance(name, ast.Name):
+                    self._bind(name.id, Alias(other) if other and name is target else Computed(), certain)
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

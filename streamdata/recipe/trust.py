@@ -181,12 +181,8 @@ def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: 
     if is_standard(name) and not permitted:
         return f"{name!r} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
     if allow is not None and not _is_inside(name, [*allow, OWN]):
-        return _not_allowed(name, allow)
+        return f"{name!r} is refused: the caller allows only {', '.join(sorted({*allow, OWN}))}"
     return None
-
-
-def _not_allowed(name: str, allow: Collection[str]) -> str:
-    return f"{name!r} is refused: the caller allows only {', '.join(sorted({*allow, OWN}))}"
 
 
 def _is_inside(name: str, packages: Collection[str]) -> bool:

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from streamdata.errors import did_you_mean, listing
 from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
 from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
@@ -54,6 +57,11 @@ class _Reference:
     kind: str
     name: str
     default: str | None
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error of OmegaConf's; the others repeat the path, in its own words."""
+    return str(error).partition("\n")[0]
 
 
 class References:
@@ -118,7 +126,17 @@ class _Rewriting:
             return {self._key(key, path): self.node(child, (*path, key)) for key, child in node.items()}
         if isinstance(node, list):
             return [self.node(child, (*path, index)) for index, child in enumerate(node)]
-        return self._text(node, path) if isinstance(node, str) and "${" in node else node
+        return self._valid(self._text(node, path), path) if isinstance(node, str) and "${" in node else node
+
+    def _valid(self, value: Any, path: Path) -> Any:
+        """The value if OmegaConf can parse it: given a whole tree, it would not say which text it cannot."""
+        try:
+            OmegaConf.create([value])
+        except (OmegaConfBaseException, RecursionError) as error:
+            message = f"expected a valid interpolation in {value!r}: {first_line(error)}"
+            self.report(self.locations.problem(path, message), error)
+            return self.references.hold(UNKNOWN)
+        return value
 
     def _key(self, key: Key, path: Path) -> Key:
         if isinstance(key, str) and _OPENING.search(key):

@@ -6,8 +6,8 @@ neither form a cycle nor multiply the document, and nesting is bounded.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -118,6 +118,8 @@ def _yaml_message(error: yaml.YAMLError, locations: Locations) -> str:
     return "not valid YAML: " + (" ".join(part for part in said if part) or str(error))
 
 
+_Node = TypeVar("_Node", bound=yaml.Node)
+_Read = TypeVar("_Read")
 _Pairs = dict[Key, tuple[yaml.Node, yaml.Node]]
 
 
@@ -139,13 +141,17 @@ class _TreeBuilder:
     def value(self, node: yaml.Node, path: Path) -> Any:
         """Builds one node and what is below it."""
         self.locations.values[path] = _mark(node)
+        return self._inside(node, path, "an alias to a node that holds it", self._content)
+
+    def _inside(self, node: _Node, path: Path, cycle: str, read: Callable[[_Node, Path], _Read]) -> _Read | None:
+        """Reads what a node holds; None within itself, where it would be read without end."""
         self._bound(node, path)
         if id(node) in self.open:
-            self._problem(path, "expected a tree, got an alias to a node that holds it (a cycle)")
+            self._problem(path, f"expected a tree, got {cycle} (a cycle)")
             return None
         self.open.add(id(node))
         try:
-            return self._content(node, path)
+            return read(node, path)
         finally:
             self.open.remove(id(node))
 
@@ -193,21 +199,11 @@ class _TreeBuilder:
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
                 for source in self._merge_sources(value_node, path):
-                    merged = self._merged_pairs(source, path) | merged
+                    pairs = self._inside(source, path, "a merge of a mapping into itself", self._pairs)
+                    merged = (pairs or {}) | merged
             else:
                 self._add(own, key_node, value_node, path)
         return merged | own
-
-    def _merged_pairs(self, node: yaml.MappingNode, path: Path) -> _Pairs:
-        self._bound(node, path)
-        if id(node) in self.open:
-            self._problem(path, "expected a tree, got a merge of a mapping into itself (a cycle)")
-            return {}
-        self.open.add(id(node))
-        try:
-            return self._pairs(node, path)
-        finally:
-            self.open.remove(id(node))
 
     def _merge_sources(self, node: yaml.Node, path: Path) -> Iterator[yaml.MappingNode]:
         """The mappings that ``<<`` names; the first one that has a key gives its value."""
