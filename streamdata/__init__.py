@@ -11,40 +11,57 @@ Names are imported when they are first used, so that `import streamdata` costs n
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# `A as A` tells type checkers that `A` is public; they cannot read an `__all__` that is computed.
 if TYPE_CHECKING:
-    from streamdata.delivery.collate import mixed_collate
-    from streamdata.delivery.sampler import ResumableDistributedSampler
-    from streamdata.errors import RecipeError, ShardError, SourceError, StateError, StoreError, StreamdataError
-    from streamdata.mixing.blendable import BlendableDataset, make_blendable_dataset
-    from streamdata.mixing.merged import MergedDataset
-    from streamdata.prepare import Pipeline, PrepareConfig, PrepareError
-    from streamdata.progress.merge import merge_states
-    from streamdata.progress.to_state import to_state
-    from streamdata.recipe import instantiate_from_yaml
-    from streamdata.sources.chats import PreferenceDataset, SFTChatDataset
-    from streamdata.sources.image_jsonl import ImageJsonlDataset
-    from streamdata.sources.jsonl import JsonlIterableDataset
-    from streamdata.sources.named import named
-    from streamdata.sources.process_image import ImageJsonlProcessFnBuilder, ImageTextPairProcessFnBuilder
-    from streamdata.sources.process_text import TextJsonlProcessFnBuilder
-    from streamdata.sources.prompts import RLHFDataset, collate_fn, prompt_collate
-    from streamdata.sources.randomness import record_rng
-    from streamdata.sources.webdataset import MetaDistributedWebDataset
-    from streamdata.stores.base_dataset import BaseDataset
-    from streamdata.stores.collates import dpo_collate, grpo_collate
-    from streamdata.stores.dataset_factory import DatasetFactory
-    from streamdata.stores.factory import StoreFactory
-    from streamdata.stores.files import detect_format
-    from streamdata.stores.h5_store import H5Store
-    from streamdata.stores.megatron_store import MegatronStore
-    from streamdata.stores.mmap_store import MmapStore
-    from streamdata.stores.record_datasets import DPODataset, GRPODataset
-    from streamdata.stores.seq_dataset import SeqDataset
-    from streamdata.stores.sft_dataset import SFTDataset
-    from streamdata.stores.store import Store
-    from streamdata.stores.writer import StoreWriter
-    from streamdata.text import compute_position_id_with_mask, pad_sequence_to_length, postprocess_data
-    from streamdata.view.tree import describe
+    from streamdata.delivery.collate import mixed_collate as mixed_collate
+    from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
+    from streamdata.errors import RecipeError as RecipeError
+    from streamdata.errors import ShardError as ShardError
+    from streamdata.errors import SourceError as SourceError
+    from streamdata.errors import StateError as StateError
+    from streamdata.errors import StoreError as StoreError
+    from streamdata.errors import StreamdataError as StreamdataError
+    from streamdata.mixing.blendable import BlendableDataset as BlendableDataset
+    from streamdata.mixing.blendable import make_blendable_dataset as make_blendable_dataset
+    from streamdata.mixing.merged import MergedDataset as MergedDataset
+    from streamdata.prepare import Pipeline as Pipeline
+    from streamdata.prepare import PrepareConfig as PrepareConfig
+    from streamdata.prepare import PrepareError as PrepareError
+    from streamdata.progress.merge import merge_states as merge_states
+    from streamdata.progress.to_state import to_state as to_state
+    from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
+    from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
+    from streamdata.sources.chats import SFTChatDataset as SFTChatDataset
+    from streamdata.sources.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
+    from streamdata.sources.jsonl import JsonlIterableDataset as JsonlIterableDataset
+    from streamdata.sources.named import named as named
+    from streamdata.sources.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
+    from streamdata.sources.process_image import ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder
+    from streamdata.sources.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
+    from streamdata.sources.prompts import RLHFDataset as RLHFDataset
+    from streamdata.sources.prompts import collate_fn as collate_fn
+    from streamdata.sources.prompts import prompt_collate as prompt_collate
+    from streamdata.sources.randomness import record_rng as record_rng
+    from streamdata.sources.webdataset import MetaDistributedWebDataset as MetaDistributedWebDataset
+    from streamdata.stores.base_dataset import BaseDataset as BaseDataset
+    from streamdata.stores.collates import dpo_collate as dpo_collate
+    from streamdata.stores.collates import grpo_collate as grpo_collate
+    from streamdata.stores.dataset_factory import DatasetFactory as DatasetFactory
+    from streamdata.stores.record_datasets import DPODataset as DPODataset
+    from streamdata.stores.factory import StoreFactory as StoreFactory
+    from streamdata.stores.files import detect_format as detect_format
+    from streamdata.stores.record_datasets import GRPODataset as GRPODataset
+    from streamdata.stores.h5_store import H5Store as H5Store
+    from streamdata.stores.megatron_store import MegatronStore as MegatronStore
+    from streamdata.stores.mmap_store import MmapStore as MmapStore
+    from streamdata.stores.seq_dataset import SeqDataset as SeqDataset
+    from streamdata.stores.sft_dataset import SFTDataset as SFTDataset
+    from streamdata.stores.store import Store as Store
+    from streamdata.stores.writer import StoreWriter as StoreWriter
+    from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
+    from streamdata.text import pad_sequence_to_length as pad_sequence_to_length
+    from streamdata.text import postprocess_data as postprocess_data
+    from streamdata.view.tree import describe as describe
 
 _MODULES = {
     # recipes
@@ -110,69 +127,7 @@ _MODULES = {
 }
 """The public names by what they are for, and the module of each."""
 
-# The order of `_MODULES`; written out, since type checkers read no other `__all__`.
-__all__ = [  # noqa: RUF022  (grouped, not sorted)
-    # recipes
-    "instantiate_from_yaml",
-    # mixtures, and what they are made of
-    "MergedDataset",
-    "named",
-    "BlendableDataset",
-    "make_blendable_dataset",
-    # sources of records
-    "JsonlIterableDataset",
-    "MetaDistributedWebDataset",
-    "ImageJsonlDataset",
-    "RLHFDataset",
-    "SFTChatDataset",
-    "PreferenceDataset",
-    # functions of records
-    "TextJsonlProcessFnBuilder",
-    "ImageJsonlProcessFnBuilder",
-    "ImageTextPairProcessFnBuilder",
-    "record_rng",
-    # from samples to batches
-    "mixed_collate",
-    "prompt_collate",
-    "collate_fn",
-    "dpo_collate",
-    "grpo_collate",
-    "ResumableDistributedSampler",
-    # states
-    "to_state",
-    "merge_states",
-    # token stores, and datasets over them
-    "DatasetFactory",
-    "BaseDataset",
-    "SeqDataset",
-    "SFTDataset",
-    "DPODataset",
-    "GRPODataset",
-    "StoreFactory",
-    "Store",
-    "H5Store",
-    "MegatronStore",
-    "MmapStore",
-    "StoreWriter",
-    "detect_format",
-    # preparing stores
-    "Pipeline",
-    "PrepareConfig",
-    # tensors of tokens
-    "compute_position_id_with_mask",
-    "pad_sequence_to_length",
-    "postprocess_data",
-    # looking at it
-    "describe",
-    # errors
-    "StreamdataError",
-    "RecipeError",
-    "ShardError",
-    "SourceError",
-    "StateError",
-    "StoreError",
-    "PrepareError",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:

@@ -57,17 +57,12 @@ def instantiate_from_yaml(
         names = ", ".join(map(repr, unused))
         warnings.warn(f"{document.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)
     for part in document.documents():
-        _authorise_names(part, allow)
+        for path, node in part.buildable():
+            if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
+                refuse(part.locations.problem((*path, "target"), refusal))
     with under_allow(allow, variables or {}):
         built: MergedDataset = _Builder(document, allow, []).node(document.value, ())
     return built
-
-
-def _authorise_names(document: Document, allow: Collection[str] | None) -> None:
-    for path, node in document.buildable():
-        refusal = refusal_of_name(node["target"], allow) if "target" in node else None
-        if refusal:
-            refuse(document.locations.problem((*path, "target"), refusal))
 
 
 class _Builder:
@@ -111,9 +106,7 @@ class _Builder:
         self._check_attributes(target, node, path)  # before the slow work that building may be
         met = len(self.uses)
         obj = self._call(target, name, node["params"] or {}, path)
-        self._set_attributes(obj, node, path)
-        self._finish(obj, path, name, self.uses[met:])
-        return obj
+        return self._finished(obj, node, path, met)
 
     def _call(self, target: object, name: str, params: dict[Any, Any], path: Path) -> Any:
         call = callable_of(target)
@@ -147,48 +140,51 @@ class _Builder:
         if _is_bare_target(included):
             message = "an included target without params is the imported thing itself, and takes no attributes"
             refuse(self.locations.problem(path, message))
-        self._set_attributes(obj, node, path)
-        self._finish(obj, path, str(node["include"]), self.uses[met:])
-        return obj
+        return self._finished(obj, node, path, met)
 
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
         parameters = parameters_of(target)
         for key in attributes(node):
             refusal = refusal_of_attribute(key, origin_of(target), parameters.names if parameters else ())
             if refusal:
-                who = str(node.get("target", node.get("include")))
-                refuse(self.locations.problem((*path, key), refusal, key=True, target=who))
+                refuse(self.locations.problem((*path, key), refusal, key=True, target=_name_of(node)))
 
     def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
         self._check_attributes(type(obj), node, path)
         for key, child in attributes(node).items():
             at = (*path, key)
-            who = str(node.get("target", node.get("include")))
             if isinstance(obj, _SHARED):
                 message = f"attributes cannot be set on {obj!r}, which others share"
-                refuse(self.locations.problem(at, message, key=True, target=who))
+                refuse(self.locations.problem(at, message, key=True, target=_name_of(node)))
             value = self.node(child, at)
             try:
                 setattr(obj, key, value)
             except Exception as error:  # a property's setter may raise anything
                 message = f"setting the attribute {key!r} failed with {type(error).__name__}: {error}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
-                refuse(self.locations.problem(at, message + guess, key=True, target=who), error)
+                refuse(self.locations.problem(at, message + guess, key=True, target=_name_of(node)), error)
 
-    def _finish(self, obj: object, path: Path, name: str, below: Uses) -> None:
-        """Tells an object its location in the recipe, and which dynamic objects it holds."""
+    def _finished(self, obj: object, node: dict[Any, Any], path: Path, num_uses_before: int) -> object:
+        """Sets an object's attributes, and tells it its location in the recipe and which dynamic objects it holds."""
+        self._set_attributes(obj, node, path)
         if isinstance(obj, _SHARED):
-            return
+            return obj
         # Past the class's own `__setattr__`, which may refuse names that it does not know. An object that takes no
         # attributes at all goes without a location.
         with contextlib.suppress(AttributeError, TypeError):
             object.__setattr__(obj, "_recipe_location", self.locations.of(path))
         remember = getattr(obj, "remember_dynamic_objects", None)
-        if below and callable(remember):
+        if len(self.uses) > num_uses_before and callable(remember):
             try:
-                remember(list(below))
+                remember(self.uses[num_uses_before:])
             except Exception as error:  # it is the object's own code
-                refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=name), error)
+                refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=_name_of(node)), error)
+        return obj
+
+
+def _name_of(node: dict[Any, Any]) -> str:
+    """The target or file that builds a node."""
+    return str(node.get("target", node.get("include")))
 
 
 def _is_bare_target(document: Document) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.recipe.load import NO_PARAMS, Document, Recipe, attributes, load_recipe, locations_of
 from streamdata.recipe.locations import Path, Problem
-from streamdata.recipe.mixture_check import check_mixture, is_mixture
+from streamdata.recipe.mixture_check import MIXTURE, check_mixture
 from streamdata.recipe.own_targets import is_own, refusal_of_attribute
 from streamdata.recipe.parameters import Parameters, parameters_of
 from streamdata.recipe.permission import refusal_of_text, under_allow
@@ -74,7 +74,7 @@ class _Check:
         if refusal:
             self.report(locations.problem(at, refusal))
             return
-        if is_mixture(node["target"]):
+        if node["target"] == MIXTURE:
             check_mixture(document, path, node, self.definitions, self.report)
         self._attributes(document, path, attributes(node), node["target"])
         try:

@@ -3,7 +3,7 @@
 import ast
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from streamdata.recipe.load import Document
 from streamdata.recipe.locations import Path, Report
@@ -14,9 +14,7 @@ from streamdata.recipe.variables import UNKNOWN
 _ABSENT = object()
 
 
-def is_mixture(target: str) -> bool:
-    """Whether a target is streamdata's own mixture."""
-    return target == "streamdata.MergedDataset"
+MIXTURE: Final = "streamdata.MergedDataset"
 
 
 def check_mixture(

@@ -45,13 +45,9 @@ _RecipeLoader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."
 _RecipeLoader.add_implicit_resolver(_TAG + "int", _INT, list("-+0123456789"))
 
 _SCALARS = {
-    _TAG + "null": SafeConstructor.construct_yaml_null,
-    _TAG + "bool": SafeConstructor.construct_yaml_bool,
-    _TAG + "int": SafeConstructor.construct_yaml_int,
-    _TAG + "float": SafeConstructor.construct_yaml_float,
-    _TAG + "str": SafeConstructor.construct_yaml_str,
-    _TAG + "value": SafeConstructor.construct_yaml_str,
+    _TAG + kind: getattr(SafeConstructor, f"construct_yaml_{kind}") for kind in ("null", "bool", "int", "float", "str")
 }
+_SCALARS[_TAG + "value"] = SafeConstructor.construct_yaml_str  # a plain "=", which is text
 
 
 def read_yaml(content: bytes, locations: Locations, report: Report) -> Any:
