@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from streamdata.stores.collates import dpo_collate as dpo_collate
     from streamdata.stores.collates import grpo_collate as grpo_collate
     from streamdata.stores.dataset_factory import DatasetFactory as DatasetFactory
-    from streamdata.stores.record_datasets import DPODataset as DPODataset
     from streamdata.stores.factory import StoreFactory as StoreFactory
     from streamdata.stores.files import detect_format as detect_format
-    from streamdata.stores.record_datasets import GRPODataset as GRPODataset
     from streamdata.stores.h5_store import H5Store as H5Store
     from streamdata.stores.megatron_store import MegatronStore as MegatronStore
     from streamdata.stores.mmap_store import MmapStore as MmapStore
+    from streamdata.stores.record_datasets import DPODataset as DPODataset
+    from streamdata.stores.record_datasets import GRPODataset as GRPODataset
     from streamdata.stores.seq_dataset import SeqDataset as SeqDataset
     from streamdata.stores.sft_dataset import SFTDataset as SFTDataset
     from streamdata.stores.store import Store as Store

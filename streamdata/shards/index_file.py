@@ -25,7 +25,6 @@ _HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 CHUNK_ROWS = 512
-NO_STAMP = FileStamp(0, 0)
 
 Rows = npt.NDArray[np.void]
 

@@ -8,19 +8,13 @@ import numpy as np
 import orjson
 
 from streamdata.fields import INDEX, KEY, STATES, URL
-from streamdata.shards import jsonl_index
-from streamdata.shards.indexed import IndexedFiles
-from streamdata.shards.indexing import Job
+from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
-from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
-from streamdata.shards.runs import Runs
-from streamdata.shards.storage import check_shards
 
 LOOK_AHEAD = 2048
 _PARSED_AT_ONCE = 16
-_MAX_KEPT_BYTES = 8 << 20  # of a window; a larger one is read take by take
 
 
 class JsonlShards:
@@ -28,15 +22,16 @@ class JsonlShards:
 
     Args:
         urls: The shards; one that is named n times counts as n shards.
+        max_kept_bytes: Of a window; a larger one is read take by take.
 
     Raises:
         FileNotFoundError: There is no such shard.
     """
 
-    def __init__(self, urls: list[str]) -> None:
-        self.files = IndexedFiles(urls, lambda url: Job("jsonl", url))
-        self.urls = urls
-        self.num_records = self.files.num_records
+    def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20) -> None:
+        self.files = IndexedFiles(urls, "jsonl")
+        self.urls, self.num_records = urls, self.files.num_records
+        self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "JsonlWindow":
@@ -56,20 +51,16 @@ class JsonlWindow:
     """Runs of rows of JSONL shards. Their bytes are read once, at the first `take`, unless they are too many."""
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
-        self._files, self._buffer, self._runs = shards.files, shards.buffer, runs
-        rows, own = shards.files.rows(runs, jsonl_index.DTYPE)
-        offsets = rows["offset"].astype(np.int64)
-        self._begins, self._ends = offsets[own], offsets[own + 1]
-        shards.files.check_spans(runs, self._begins, self._ends)
+        rows, own = shards.files.rows(runs)
+        self._urls = shards.urls
+        self._bytes = RecordBytes(shards.files, runs, rows["offset"].astype(np.int64), own, shards.buffer)
+        self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
         self._numbers = runs.numbers() + rows["blanks"][own]
-        self._shards = runs.per_record(runs.shards)
         self._doubtful = bool(shards.files.noted[runs.shards].any())
-        self._size = int((self._ends - self._begins).sum())
-        self.look_ahead = max(1, min(LOOK_AHEAD, _MAX_KEPT_BYTES * len(own) // max(self._size, 1)))
-        self._kept: tuple[memoryview, Int64s] | None = None
+        self.look_ahead = max(1, min(LOOK_AHEAD, shards.max_kept_bytes * len(own) // max(self._bytes.num_bytes, 1)))
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._numbers)
 
     def take(self, positions: Sequence[int] | Int64s, common: Mapping[str, Any] = NO_FIELDS) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
@@ -78,13 +69,14 @@ class JsonlWindow:
             ShardError: A row is broken, or its shard is not what was indexed.
         """
         chosen = np.asarray(positions, np.int64)
-        memory, begins = self._read(chosen)
-        ends = begins + (self._ends - self._begins)[chosen]
+        memory, begins = self._bytes.read(chosen, keep=self._is_kept)
+        ends = begins + self._bytes.sizes[chosen]
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
-        urls = map(self._files.urls.__getitem__, self._shards[chosen].tolist())
+        urls = map(self._urls.__getitem__, self._bytes.shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
         own, is_doubtful = 2 + len(common), self._doubtful
         while lines := [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]:
+            # Lines and rows come first: `zip` asks them first, and where they end leaves keys and urls alone.
             for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
                 try:
                     size = len(row)
@@ -93,33 +85,12 @@ class JsonlWindow:
                 except TypeError:  # it takes no fields, so it is no object
                     raise syntax_flaw(bytes(line)).error(url, int(key) + 1) from None
                 row.update(common)
+                # A field that was there already was written over, which the number of fields tells.
                 if len(row) != size + own or INDEX in row or STATES in row:
                     raise reserved_flaw(orjson.loads(line)).error(url, int(key) + 1)
                 if is_doubtful and (flaw := integer_flaw(bytes(line))):
                     raise flaw.error(url, int(key) + 1)
                 yield row
-
-    def _read(self, chosen: Int64s) -> tuple[memoryview, Int64s]:
-        """Memory that holds these rows, and where each begins in it."""
-        files = self._files
-        if self._size > _MAX_KEPT_BYTES:
-            spans = np.stack([self._shards[chosen], self._begins[chosen], self._ends[chosen]], axis=1)
-            return read_spans(files.urls, files.stamps, spans)
-        if self._kept is None:
-            self._kept = self._read_runs()
-        else:
-            shards = set(self._shards[chosen].tolist())
-            check_shards(files.urls, files.stamps, {shard for shard in shards if not files.remote[shard]})
-        memory, begins = self._kept
-        return memory, begins[chosen]
-
-    def _read_runs(self) -> tuple[memoryview, Int64s]:
-        """Memory that holds all rows of the window, run by run, and where each row begins in it."""
-        lasts = np.cumsum(self._runs.counts) - 1
-        firsts = lasts - self._runs.counts + 1
-        spans = np.stack([self._runs.shards, self._begins[firsts], self._ends[lasts]], axis=1)
-        memory, offsets = read_spans(self._files.urls, self._files.stamps, spans, self._buffer.lend)
-        return memory, self._begins + self._runs.per_record(offsets - spans[:, 1])
 
 
 def _parsed(lines: Sequence[memoryview]) -> list[Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
-from streamdata.shards.ranges import read_spans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import (
     RecordNames,
@@ -23,7 +22,7 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.storage import FileStamp, base_name, is_pipe, stamps_of
+from streamdata.shards.storage import NO_STAMP, base_name, is_pipe, read_spans, stamps_of
 from streamdata.shards.streams import SaidOnce, open_stream
 from streamdata.shards.tar_headers import Member
 from streamdata.shards.tar_records import TarRecord, every_field, interleaved, key_hash, records
@@ -42,7 +41,7 @@ class _Sequential:
         self.urls = urls
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
         stamps = dict(zip(files, stamps_of(files), strict=True))
-        self._stamps = [stamps.get(url, FileStamp(0, 0)) for url in urls]
+        self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self._counts: Counter[str] = Counter()
         self._unchecked = SaidOnce()
 

@@ -37,8 +37,8 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ("mixing/blend_index.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
         "shards/tar.py",
-        "is_kept = int(wanted[:, 2].sum()) <= _MAX_KEPT_BYTES",
-        "is_kept = int(wanted[:, 2].sum()) < _MAX_KEPT_BYTES",
+        "self._is_kept = is_remote and size <= shards.max_kept_bytes",
+        "self._is_kept = is_remote and size < shards.max_kept_bytes",
     ): "A window of exactly 128 MiB is fetched in another number of pieces; the records are the same.",
     (
         "mixing/blend_rule.py",
@@ -56,8 +56,8 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "elif pulled >= _MOST_JOINED and epochs.are_over(entries):",
     ): "The condition before it has dealt with equality.",
     (
-        "shards/tar.py",
-        "self._at_their_paths.add(shard)",
+        "shards/storage.py",
+        "at_their_paths.add(shard)",
         "(shard)",
     ): "The path is looked at for each take instead of each window, and what is found is the same. " + _ONLY_TIME,
     (

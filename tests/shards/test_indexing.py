@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import build, indexing, publish
+from streamdata.shards import build, indexed, indexing, publish
 from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.storage import stamp_of
 from streamdata.shards.tar import TarShards
 from tests.shards.conftest import read_all, whole
 
@@ -28,11 +29,11 @@ def builds(monkeypatch):
     urls = []
     real = indexing.build
 
-    def build_and_note(job, stamps):
+    def build_and_note(job):
         urls.append(job.url)
-        return real(job, stamps)
+        return real(job)
 
-    monkeypatch.setattr(indexing, "build", build_and_note)
+    monkeypatch.setattr(indexed, "build", build_and_note)
     monkeypatch.setattr(build, "build", build_and_note)
     return urls
 
@@ -121,7 +122,7 @@ def test_any_damage_of_an_index_is_found_and_repaired(write_tar, write_jsonl, tm
     damages = [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in range(len(data))]
     for damage in [*damages, b"", data[:50], data[:-1], data + b"x", data[: HEADER_BYTES + 3]]:
         path.write_bytes(damage)
-        indexing._open_indexes._values.clear()
+        indexed._open_indexes._values.clear()
         assert read_all(reader([url])) == good
         assert path.read_bytes() == data or damage == data
 
@@ -133,7 +134,7 @@ def test_damage_that_appears_later_is_repaired_too(write_jsonl, tmp_path, caplog
     data = bytearray(path.read_bytes())
     data[HEADER_BYTES + 12 * (CHUNK_ROWS + 5)] ^= 1
     path.write_bytes(data)
-    indexing._open_indexes._values.clear()
+    indexed._open_indexes._values.clear()
     zeros = np.zeros(1, np.int64)
     assert next(shards.window(zeros, zeros, zeros + 10).take([3]))["n"] == 3
     assert not caplog.records
@@ -145,6 +146,7 @@ READ_A_CUT_INDEX = """
 import os, sys
 import numpy as np
 from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.storage import stamp_of
 from streamdata.shards.tar import TarShards
 
 url, size, *indexes = sys.argv[1:]
@@ -248,33 +250,38 @@ def test_builders_at_the_same_time_do_not_harm_each_other(write_jsonl, tmp_path)
 
 
 @pytest.fixture
-def parallel(monkeypatch):
-    """Two processes, however small the work is."""
-    monkeypatch.setattr(build, "_WORTH_A_PROCESS", 0)
+def counts(monkeypatch):
+    """Indexes shards by two processes, however small they are; returns how many records each has."""
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
 
+    def count(kind, urls):
+        jobs = [indexing.IndexJob(kind, url, stamp_of(url)) for url in urls]
+        return [header.num_records for header in build.headers_of(jobs, min_bytes=0)]
 
-def test_many_shards_are_indexed_by_processes(write_jsonl, parallel, builds, monkeypatch):
+    return count
+
+
+def test_many_shards_are_indexed_by_processes(write_jsonl, counts, builds, monkeypatch):
     """All indexes come from the processes; none is left to be built here. A relative sys.path entry does no harm."""
     monkeypatch.syspath_prepend("")
     urls = [write_jsonl([{"n": n}] * (n + 1), f"{n}.jsonl") for n in range(5)]
-    assert JsonlShards(urls).num_records.tolist() == [1, 2, 3, 4, 5]
+    assert counts("jsonl", urls) == [1, 2, 3, 4, 5]
     assert builds == []
 
 
-def test_a_damaged_shard_among_many_is_an_error_of_its_own(write_tar, parallel):
+def test_a_damaged_shard_among_many_is_an_error_of_its_own(write_tar, counts):
     """What a process could not index raises here, with its place, and the others are indexed."""
     urls = [write_tar([("a.x", b"1")], f"{n}.tar") for n in range(4)]
     os.truncate(urls[2], 700)
     with pytest.raises(ShardError, match=r"2\.tar.*offset 512.*'a\.x'"):
-        TarShards(urls)
+        counts("tar", urls)
 
 
-def test_processes_that_fail_are_made_up_for(write_jsonl, parallel, builds, monkeypatch, caplog):
+def test_processes_that_fail_are_made_up_for(write_jsonl, counts, builds, monkeypatch, caplog):
     """If the processes cannot start, the shards are indexed here, with a warning."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
     urls = [write_jsonl([{"n": n}], f"{n}.jsonl") for n in range(3)]
     with caplog.at_level(logging.WARNING):
-        assert JsonlShards(urls).num_records.tolist() == [1, 1, 1]
+        assert counts("jsonl", urls) == [1, 1, 1]
     assert builds == urls
     assert "it died with exit code 1; those that are not indexed yet" in caplog.text

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import ShardError
-from streamdata.shards import jsonl
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from tests.shards.conftest import read_all, whole
@@ -207,11 +206,10 @@ def test_integers_are_exact_or_errors(write_jsonl, row):
 
 
 @pytest.mark.parametrize("cap", [0, 1 << 20])
-def test_windows_read_runs_of_several_shards(write_jsonl, monkeypatch, cap):
+def test_windows_read_runs_of_several_shards(write_jsonl, cap):
     """Rows of runs in any order, whether the window is kept in memory or read take by take."""
-    monkeypatch.setattr(jsonl, "_MAX_KEPT_BYTES", cap)
     urls = [write_jsonl([{"n": f"{s}-{n}"} for n in range(9)], f"{s}.jsonl") for s in range(3)]
-    shards = JsonlShards(urls)
+    shards = JsonlShards(urls, max_kept_bytes=cap)
     window = shards.window(np.array([2, 0, 2, 1]), np.array([4, 0, 0, 7]), np.array([3, 2, 1, 0]))
     expected = ["2-4", "2-5", "2-6", "0-0", "0-1", "2-0"]
     order = [5, 0, 3, 3, 1, 2, 4]
@@ -259,11 +257,10 @@ def shrink(path):
 
 @pytest.mark.parametrize("change", [replace_by_rename, overwrite, shrink, Path.unlink])
 @pytest.mark.parametrize("cap", [0, 1 << 20])
-def test_a_shard_that_changes_while_it_is_read_is_an_error(write_jsonl, monkeypatch, change, cap):
+def test_a_shard_that_changes_while_it_is_read_is_an_error(write_jsonl, change, cap):
     """A shard renamed over, written over, shrunk or removed gives an error at the next window or take."""
-    monkeypatch.setattr(jsonl, "_MAX_KEPT_BYTES", cap)
     url = write_jsonl([{"a": 1}, {"a": 2}])
-    shards = JsonlShards([url])
+    shards = JsonlShards([url], max_kept_bytes=cap)
     list(whole(shards).take([0]))
     change(Path(url))
     with pytest.raises(ShardError, match=re.escape(url)):

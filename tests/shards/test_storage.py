@@ -7,12 +7,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.errors import ShardError
-from streamdata.shards import tar
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.ranges import read_spans
 from streamdata.shards.recent import Recent
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.storage import LocalShard, opened, stamp_of
+from streamdata.shards.storage import LocalShard, opened, read_spans, stamp_of
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import expand
 from tests.shards.conftest import read_all, whole
@@ -25,13 +23,12 @@ def upload(path, url):
 
 
 @pytest.mark.parametrize("cap", [0, 1 << 20])
-def test_remote_tar_shards_are_read_by_ranges(write_tar, write_jsonl, members, monkeypatch, cache, cap):
+def test_remote_tar_shards_are_read_by_ranges(write_tar, write_jsonl, members, cache, cap):
     """With a sidecar, whether the window is kept or fetched take by take; the indexes are in the cache."""
-    monkeypatch.setattr(tar, "_MAX_KEPT_BYTES", cap)
     local = write_tar(members)
     upload(write_jsonl([{"key": "a/1", "n": 7}], "00000.meta.jsonl"), "memory://storage/00000.meta.jsonl")
     url = upload(local, "memory://storage/00000.tar")
-    shards = TarShards([url, local, url], [])
+    shards = TarShards([url, local, url], [], max_kept_bytes=cap)
     window = whole(shards)
     order = [7, 0, 3, 5, 2, 1, 8, 4, 6]
     expected = [*read_all(TarShards([local]))] * 3
