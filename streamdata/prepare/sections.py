@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.domains import directory_name
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
-from streamdata.text.messages import Message, media_beside_text, read_tools
+from streamdata.text.messages import Message, media_beside_text
 from streamdata.text.pairs import mask_shared, with_prompt
+from streamdata.text.tools import read_tools
 
 Record = Mapping[str, Any]
 _MISSING = object()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError
-from streamdata.text import Row, RowPacker, end_token, tokenize, tokenizer_fingerprint
+from streamdata.text import PackedRow, RowPacker, end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.packing import IGNORED_LABEL
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class TextJsonlProcessFnBuilder:
         if (row := packer.last_row()) is not None:
             yield self._sample(row)
 
-    def _sample(self, row: Row) -> dict[str, "torch.Tensor"]:
+    def _sample(self, row: PackedRow) -> dict[str, "torch.Tensor"]:
         import torch
 
         arrays = row._asdict()

@@ -1,7 +1,7 @@
 """Messages and texts ↔ token ids.
 
 1. name → `load_tokenizer` → tokenizer of this process
-2. a row's columns → `read_chat`, `messages_of`, `read_tools` → messages, media, tools (`messages`)
+2. columns of a row → `messages`, `tools` → messages, their media, schemas of tools
 3. messages → `ChatRenderer` → text, by the tokenizer's chat template in a sandbox
 4. messages → `ChatEncoder` → token ids, and which of them are trained
 5. tokens → `postprocess_data`, `cut`, `fit_length` → tokens of a bounded length
@@ -9,24 +9,12 @@
 7. documents' tokens → `RowPacker` → rows of one length, as they come
 """
 
-from streamdata.text.masks import ChatEncoder, EncodedChat, encode_chat
-from streamdata.text.packing import Row, RowPacker
-from streamdata.text.plan import Plan, plan_bfd, plan_bfd_split, plan_simple
-from streamdata.text.templates import ChatRenderer, render_chat, template_source
-from streamdata.text.tokenizer import (
-    as_tokenizer,
-    end_token,
-    load_tokenizer,
-    token_ids,
-    tokenize,
-    tokenizer_digest,
-    tokenizer_fingerprint,
-    tokenizer_of,
-)
+from streamdata.text.masks import ChatEncoder
+from streamdata.text.packing import PackedRow, RowPacker
+from streamdata.text.plan import plan_bfd, plan_bfd_split, plan_simple
+from streamdata.text.templates import ChatRenderer
+from streamdata.text.tokenizer import as_tokenizer, end_token, load_tokenizer, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import (
-    POLICIES,
-    TRUNCATIONS,
-    Cut,
     OverlongError,
     compute_position_id_with_mask,
     cut,
@@ -36,20 +24,14 @@ from streamdata.text.truncation import (
 )
 
 __all__ = [
-    "POLICIES",
-    "TRUNCATIONS",
     "ChatEncoder",
     "ChatRenderer",
-    "Cut",
-    "EncodedChat",
     "OverlongError",
-    "Plan",
-    "Row",
+    "PackedRow",
     "RowPacker",
     "as_tokenizer",
     "compute_position_id_with_mask",
     "cut",
-    "encode_chat",
     "end_token",
     "fit_length",
     "load_tokenizer",
@@ -58,11 +40,6 @@ __all__ = [
     "plan_bfd_split",
     "plan_simple",
     "postprocess_data",
-    "render_chat",
-    "template_source",
-    "token_ids",
     "tokenize",
-    "tokenizer_digest",
     "tokenizer_fingerprint",
-    "tokenizer_of",
 ]

@@ -202,23 +202,6 @@ class ChatEncoder:
         return EncodedChat(np.array(encoded["input_ids"], dtype=np.int64), trained[begins], text)
 
 
-def encode_chat(
-    tokenizer: Any,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Any] | None = None,
-    actions: Mapping[str, str] | None = None,
-    template_kwargs: Mapping[str, Any] | None = None,
-    append_stop: bool = False,
-    max_chars: int = MAX_CHARS,
-) -> EncodedChat:
-    """Encodes one conversation: see `ChatEncoder`, which encodes many."""
-    encoder = ChatEncoder(
-        tokenizer, actions=actions, template_kwargs=template_kwargs, append_stop=append_stop, max_chars=max_chars
-    )
-    return encoder.encode(messages, tools=tools)
-
-
 def _checked_actions(actions: Mapping[str, str]) -> dict[str, str]:
     for role, action in actions.items():
         if action not in {"train", "mask"}:

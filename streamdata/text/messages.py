@@ -1,11 +1,12 @@
 """From a row's columns to messages with typed parts: `prompt, images, videos → messages, media in their order`."""
 
-import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 Message = dict[str, Any]
+MEDIA_KINDS: Final = ("image", "video")
 _PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
 _MEDIA_KEY = re.compile("(image|video|audio)s?")
@@ -28,33 +29,34 @@ class MediaChat(NamedTuple):
 
 
 def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, str], *, typed: bool) -> MediaChat:
-    """The messages of a row; the row stays as it is.
+    """The messages of a row, as copies.
 
     Args:
         row: The row.
         prompt_key: The column of messages.
         media_keys: The columns of `image` and `video`.
-        typed: Whether text becomes typed parts, and `<image>` and `<video>` in it places of media, as a processor's
+        typed: Whether text becomes typed parts, and `<image>` and `<video>` in it parts of media, as a processor's
             template wants it.
 
     Raises:
-        ValueError: There are no messages, or places and media differ in number.
+        ValueError: There are no messages, or media and their parts differ in number.
     """
     messages = messages_of(row, prompt_key, "prompt")
     if not typed:
-        if given := [key for key in media_keys.values() if row.get(key)] + _typed_media(messages):
+        typed_media = [kind for part in typed_parts(messages) if (kind := part.get("type")) in MEDIA_KINDS]
+        if given := [key for key in media_keys.values() if row.get(key)] + typed_media:
             raise ValueError(
                 f"prompt: expected text alone, got a row with media: {given}\n  Give the dataset a processor."
             )
         return MediaChat(messages, [])
-    waiting = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
-    counts = {kind: len(values) for kind, values in waiting.items()}
-    media: list[Medium] = []
-    found = [_typed(message, waiting, counts, media) for message in messages]
-    for kind, values in waiting.items():
-        if values:
-            raise _wrong_count(kind, counts[kind] - len(values), counts[kind])
-    return MediaChat(found, media)
+    columns = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
+    taken: Counter[str] = Counter()
+    messages = [_with_typed_parts(message) for message in messages]
+    media = [_take(part, columns, taken) for part in typed_parts(messages) if part.get("type") in columns]
+    for kind, values in columns.items():
+        if taken[kind] < len(values):
+            raise _wrong_count(kind, taken[kind], len(values))
+    return MediaChat(messages, media)
 
 
 def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
@@ -82,7 +84,7 @@ def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[s
     """What a conversation has that is no text: columns, and keys of messages, with media, and types of their parts."""
     holders = (row, *messages)
     keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and _is_given(holder[key])]
-    return keys + [kind for part in _parts(messages) if (kind := _medium_type(part))]
+    return keys + [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
 
 
 def is_empty(row: Mapping[str, Any], prompt_key: str) -> bool:
@@ -107,34 +109,6 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
-def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """Tool schemas from a column: dicts of Arrow's, or JSON text, of one tool each or of all.
-
-    Raises:
-        ValueError: They are no schemas.
-    """
-    try:
-        tools = json.loads(value) if isinstance(value, str) else value
-        if not tools:
-            return None
-        tools = tools if isinstance(tools, list) else [tools]
-        # What was JSON is as its writer meant it; only dicts of Arrow's own have padding.
-        read = [json.loads(tool) if isinstance(tool, str) else _arrows(tool, value) for tool in tools]
-    except json.JSONDecodeError as error:
-        raise _no_schemas(value) from error
-    if not all(isinstance(tool, dict) for tool in read):
-        raise _no_schemas(value)
-    return read
-
-
-def _no_schemas(value: Any) -> ValueError:
-    return ValueError(f"tools: expected JSON schemas, got {value!r}\n  Store a list of dicts, or its JSON text.")
-
-
-def _arrows(tool: Any, column: Any) -> Any:
-    return tool if isinstance(column, str) else without_nulls(tool)
-
-
 def _listed(value: Any, key: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return list(value or ())
@@ -148,12 +122,7 @@ def _says_something(message: Any) -> bool:
     )
 
 
-def _typed_media(messages: list[Message]) -> list[str]:
-    """The types of parts that stand for media."""
-    return [kind for part in _parts(messages) if (kind := part.get("type")) in _OWN_KEYS]
-
-
-def _parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
+def typed_parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
     """The typed parts of all messages."""
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
     return [part for content in contents for part in content if isinstance(part, dict)]
@@ -170,17 +139,11 @@ def _is_given(value: Any) -> bool:
     return any(map(_is_given, parts)) if isinstance(value, dict | list) else bool(value)
 
 
-def _typed(message: Message, waiting: dict[str, list[Any]], counts: Mapping[str, int], media: list[Medium]) -> Message:
-    """The message with typed parts; its media move from `waiting` to `media`."""
+def _with_typed_parts(message: Message) -> Message:
     content = message.get("content")
-    if isinstance(content, str):
-        texts = [text for text in _PLACEHOLDER.split(content) if text]
-        parts = [_part(text) for text in texts]
-    elif isinstance(content, list):
-        parts = content
-    else:
+    if not isinstance(content, str) or not content:
         return message
-    return {**message, "content": [_with_medium(part, waiting, counts, media) for part in parts]} if parts else message
+    return {**message, "content": [_part(text) for text in _PLACEHOLDER.split(content) if text]}
 
 
 def _part(text: str) -> dict[str, Any]:
@@ -188,21 +151,22 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": kind} if kind else {"type": "text", "text": text}
 
 
-def _with_medium(
-    part: Any, waiting: dict[str, list[Any]], counts: Mapping[str, int], media: list[Medium]
-) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in waiting:
-        return part  # type: ignore[no-any-return]  # text, or what the template may know
+def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:
+    """The medium of a part, its own or the next of its column; nothing but the type stays in the part."""
+    kind = part["type"]
     own = [part[key] for key in _OWN_KEYS[kind] if key in part]
-    if not own and not waiting[kind]:
-        raise _wrong_count(kind, counts[kind] + 1, counts[kind], at_least=True)
-    media.append(Medium(kind, own[0] if own else waiting[kind].pop(0)))
-    return {"type": kind}
+    part.clear()  # templates take such keys for the medium itself, and would print it
+    part["type"] = kind
+    if own:
+        return Medium(kind, own[0])
+    taken[kind] += 1
+    if taken[kind] > len(columns[kind]):
+        raise _wrong_count(kind, taken[kind], len(columns[kind]), at_least=True)
+    return Medium(kind, columns[kind][taken[kind] - 1])
 
 
-def _wrong_count(kind: str, places: int, media: int, *, at_least: bool = False) -> ValueError:
+def _wrong_count(kind: str, parts: int, media: int, *, at_least: bool = False) -> ValueError:
     return ValueError(
-        f"prompt: expected as many {kind}s as places for them, got {media} for {'at least ' * at_least}{places}\n"
+        f"prompt: expected as many {kind}s as places for them, got {media} for {'at least ' * at_least}{parts}\n"
         f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
     )

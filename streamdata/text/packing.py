@@ -19,7 +19,7 @@ IGNORED_LABEL: Final = -100
 Tokens = npt.NDArray[np.int64]
 
 
-class Row(NamedTuple):
+class PackedRow(NamedTuple):
     """One row; every array has shape (row_length,)."""
 
     tokens: Tokens
@@ -78,15 +78,15 @@ class RowPacker:
         self._num_tokens += len(document)
         self._release()
 
-    def next_row(self) -> Row | None:
+    def next_row(self) -> PackedRow | None:
         """Takes a row off the stream, or nothing while its last target has not come."""
         return self._take(self._row_length) if self._num_tokens > self._row_length else None
 
-    def last_row(self) -> Row | None:
+    def last_row(self) -> PackedRow | None:
         """Takes what is left, after the last document, filled up with padding; nothing if nothing is left."""
         return self._take(self._num_tokens) if self._num_tokens > 0 else None
 
-    def _take(self, num_tokens: int) -> Row:
+    def _take(self, num_tokens: int) -> PackedRow:
         pieces = self._cut(num_tokens)
         lengths = [len(piece) for piece in pieces] + [self._row_length - num_tokens]
         missing = np.full(lengths[-1], self._end_token, dtype=np.int64)
@@ -96,7 +96,7 @@ class RowPacker:
         if self._held:
             targets[num_tokens - 1] = self._held[0][self._taken]
         positions = np.concatenate([np.arange(n) for n in lengths])
-        return Row(tokens, targets, targets != IGNORED_LABEL, positions, num_tokens)
+        return PackedRow(tokens, targets, targets != IGNORED_LABEL, positions, num_tokens)
 
     def _cut(self, num_tokens: int) -> list[Tokens]:
         """Removes the next tokens, as one piece per document."""

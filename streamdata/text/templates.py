@@ -154,20 +154,6 @@ def _formatter(day: Any) -> Callable[[str], str]:
         raise ValueError(f'template_kwargs: {_DATE} is {day!r}\n  Give a day such as "2025-06-01".') from error
 
 
-def render_chat(
-    tokenizer: Any,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Any] | None = None,
-    add_generation_prompt: bool = False,
-    template_kwargs: Mapping[str, Any] | None = None,
-    max_chars: int = MAX_CHARS,
-) -> str:
-    """Renders one conversation: see `ChatRenderer`, which renders many."""
-    renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs, max_chars=max_chars)
-    return renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-
-
 def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any] | None = None) -> str:
     """Returns the source of the template that a tokenizer or processor renders with.
 

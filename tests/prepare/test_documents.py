@@ -4,8 +4,8 @@ import pytest
 from streamdata.prepare import load_config
 from streamdata.prepare.documents import Document, DocumentMaker
 from streamdata.prepare.encode import TokenizersBackend
-from streamdata.text import encode_chat
 from streamdata.text.tokenizer import load_tokenizer
+from tests.text.chat_templates import encode_chat
 
 TEXT = {"field": "t", "action": "train"}
 PROMPTED = [{"field": "q", "action": "mask"}, TEXT]

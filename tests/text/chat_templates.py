@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
-from streamdata.text import load_tokenizer
+from streamdata.text import ChatEncoder, ChatRenderer, load_tokenizer
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|begin|>", "<|head|>", "<|/head|>", "<|eot|>", "<s>", "</s>", "[INST]"]
@@ -138,3 +138,14 @@ def chat_tokenizer(path: Path, template: str | None = CHATML):
     tokenizer.add_tokens([AddedToken(token) for token in ADDED])
     tokenizer.chat_template = template
     return tokenizer
+
+
+def render_chat(tokenizer, messages, *, tools=None, add_generation_prompt=False, **settings):
+    """One conversation as text."""
+    renderer = ChatRenderer(tokenizer, **settings)
+    return renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+
+def encode_chat(tokenizer, messages, *, tools=None, **settings):
+    """One conversation in tokens."""
+    return ChatEncoder(tokenizer, **settings).encode(messages, tools=tools)

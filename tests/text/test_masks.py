@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import ChatEncoder, encode_chat
-from tests.text.chat_templates import CHATML_MARKED, DEEPSEEK, LLAMA, MISTRAL, TEMPLATES, chat_tokenizer
+from streamdata.text import ChatEncoder
+from tests.text.chat_templates import CHATML_MARKED, DEEPSEEK, LLAMA, MISTRAL, TEMPLATES, chat_tokenizer, encode_chat
 
 SYSTEM = {"role": "system", "content": "be good"}
 ASK, SAY = {"role": "user", "content": "what is it"}, {"role": "assistant", "content": "a cat"}

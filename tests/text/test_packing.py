@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import Row, RowPacker
+from streamdata.text import PackedRow, RowPacker
 from streamdata.text.packing import IGNORED_LABEL
 
 END = 0
@@ -11,7 +11,7 @@ END = 0
 documents_of = st.lists(st.lists(st.integers(1, 99), max_size=12), max_size=12)
 
 
-def pack(documents: list[list[int]], row_length: int) -> list[Row]:
+def pack(documents: list[list[int]], row_length: int) -> list[PackedRow]:
     """All rows of a finite stream."""
     packer = RowPacker(row_length, END)
     rows = []

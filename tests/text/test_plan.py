@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import Plan, RowPacker, plan_bfd, plan_bfd_split, plan_simple
+from streamdata.text import RowPacker, plan_bfd, plan_bfd_split, plan_simple
+from streamdata.text.plan import Plan
 
 lengths_of = st.lists(st.integers(0, 30), max_size=40)
 row_lengths = st.integers(1, 30)

@@ -1,8 +1,8 @@
 import pytest
 
-from streamdata.text import ChatRenderer, render_chat
+from streamdata.text import ChatRenderer
 from streamdata.text.sandbox import compile_template
-from tests.text.chat_templates import CHATML, CHATML_MARKED, chat_tokenizer
+from tests.text.chat_templates import CHATML, CHATML_MARKED, chat_tokenizer, render_chat
 
 CHAT = [{"role": "user", "content": "what is it"}, {"role": "assistant", "content": "a cat"}]
 

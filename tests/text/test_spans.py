@@ -1,7 +1,6 @@
 import pytest
 
-from streamdata.text import encode_chat
-from tests.text.chat_templates import QWEN3, chat_tokenizer
+from tests.text.chat_templates import QWEN3, chat_tokenizer, encode_chat
 from tests.text.test_masks import AGAIN, ASK, CALLS, RESULT, SAY, trained_pieces
 
 

@@ -6,8 +6,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from streamdata.text import ChatRenderer, render_chat, template_source, token_ids
-from tests.text.chat_templates import CHATML_MARKED, QWEN3, TEMPLATES, chat_tokenizer
+from streamdata.text import ChatRenderer
+from streamdata.text.templates import template_source
+from streamdata.text.tokenizer import token_ids
+from tests.text.chat_templates import CHATML_MARKED, QWEN3, TEMPLATES, chat_tokenizer, render_chat
 
 CHAT = [
     {"role": "user", "content": "what is  a cat"},

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.text import (
-    TRUNCATIONS,
     OverlongError,
     compute_position_id_with_mask,
     cut,
@@ -15,7 +14,7 @@ from streamdata.text import (
     pad_sequence_to_length,
     postprocess_data,
 )
-from streamdata.text.truncation import train_from
+from streamdata.text.truncation import TRUNCATIONS, train_from
 
 IDS = [1, 2, 3, 4, 5, 6, 7]
 

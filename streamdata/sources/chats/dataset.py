@@ -13,7 +13,8 @@ from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.row_settings import RowSettings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
-from streamdata.text.messages import Message, media_beside_text, messages_of, read_tools
+from streamdata.text.messages import Message, media_beside_text, messages_of
+from streamdata.text.tools import read_tools
 from streamdata.text.truncation import train_from
 
 LOSS_MASK: Final = "loss_mask"

@@ -19,7 +19,8 @@ from streamdata.sources.prompts.fitting import Fitted, fit
 from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
 from streamdata.sources.prompts.reader import Prompt, PromptReader
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
-from streamdata.text.messages import MediaChat, Message, read_tools, without_nulls
+from streamdata.text.messages import MEDIA_KINDS, Message, typed_parts, without_nulls
+from streamdata.text.tools import read_tools
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
@@ -173,8 +174,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         size = len(self)
         if not -size <= item < size:
             raise IndexError(f"{WHO}: item {item} of {size}")
-        place = item % size // self.config.repeat
-        return place if self._numbers is None else self._numbers[place]
+        index = item % size // self.config.repeat
+        return index if self._numbers is None else self._numbers[index]
 
     def _make(self, number: int) -> dict[str, Any]:
         try:
@@ -183,15 +184,15 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
                 made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
             else:
                 made = self._tensors(self._reader.encode(row, number))
-            self._turn_to_facts(row, number)
+            self._complete(row, number)
         except Exception as error:
             error.add_note(f"  at {self._reader.rows.location(number)}")
             raise
         row.update(made)
         return row
 
-    def _turn_to_facts(self, row: Row, number: int) -> None:
-        """Leave in a row what it says beside its prompt, and add what is always there."""
+    def _complete(self, row: Row, number: int) -> None:
+        """Remove the prompt's columns from a row, and add the keys that every item has."""
         config = self.config
         for key in self._inputs:
             row.pop(key, None)
@@ -211,9 +212,13 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         row["uid"] = self._reader.rows.uid(number)
 
     def _raw_chat(self, row: Row, number: int) -> list[Message]:
-        """The messages, each part of a medium with the medium."""
+        """The messages, with the opened media in their parts."""
         chat = self._reader.chat(row)
-        return _with_media(chat, self._reader.media(chat, number)) if chat.media else chat.messages
+        media = iter(self._reader.media(chat, number))
+        for part in typed_parts(chat.messages):
+            if part.get("type") in MEDIA_KINDS:
+                part[part["type"]] = next(media)
+        return chat.messages
 
     def _tensors(self, prompt: Prompt) -> dict[str, Any]:
         config = self.config
@@ -245,25 +250,11 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
 
 def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.Tensor:
-    """Padded on the left: in numpy, since torch's `pad` takes longer than all the rest for so few numbers."""
-    whole = np.full((*values.shape[:-1], length), padding, dtype=np.int64)
-    whole[..., length - values.shape[-1] :] = values
-    return torch.from_numpy(whole)
-
-
-def _with_media(chat: MediaChat, media: Sequence[Any]) -> list[Message]:
-    waiting = iter(media)
-    return [
-        {**message, "content": [_with_medium(part, waiting) for part in message["content"]]}
-        if isinstance(message.get("content"), list)
-        else message
-        for message in chat.messages
-    ]
-
-
-def _with_medium(part: Any, waiting: Any) -> Any:
-    kind = part.get("type") if isinstance(part, dict) else None
-    return {**part, kind: next(waiting)} if kind in ("image", "video") else part
+    """A tensor of this length, padded on the left."""
+    # In numpy: for so few numbers torch's `pad` takes longer than all the rest.
+    padded = np.full((*values.shape[:-1], length), padding, dtype=np.int64)
+    padded[..., length - values.shape[-1] :] = values
+    return torch.from_numpy(padded)
 
 
 def _copied(value: Any) -> Any:

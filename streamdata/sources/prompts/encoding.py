@@ -109,10 +109,10 @@ class Encoder:
         made = dict(self._processor(text=[text], **given, add_special_tokens=False, return_tensors="pt"))
         ids = np.asarray(made["input_ids"])[0].astype(np.int64)
         ends = np.flatnonzero(ids == pad_id)
-        tokens = [
-            part[ids_from:] for part, ids_from in zip(np.split(ids, ends)[:-1], [0] + [1] * len(ends), strict=False)
-        ]
-        if len(tokens) != len(kinds) or not all(len(part) for part in tokens) or ends[-1] != len(ids) - 1:
+        *ended, rest = np.split(ids, ends + 1)
+        tokens = [part[:-1] for part in ended]
+        # A pad among a medium's tokens, or none after the last, would give each medium the tokens of another.
+        if len(tokens) != len(kinds) or not all(map(len, tokens)) or len(rest):
             raise ValueError(
                 f"processor {type(self._processor).__name__}: expected tokens for each of {len(kinds)} media, got "
                 f"{[len(part) for part in tokens]}\n  It must replace each placeholder by tokens, none of them the pad."

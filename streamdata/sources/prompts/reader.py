@@ -16,10 +16,10 @@ from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
 from streamdata.sources.prompts.media import open_media
-from streamdata.sources.prompts.tool_file import read_tool_file
-from streamdata.text.messages import MediaChat, is_empty, read_chat, read_tools
+from streamdata.text.messages import MediaChat, is_empty, read_chat
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
+from streamdata.text.tools import read_tool_file, read_tools
 
 EMPTY: Final = -2
 MEDIA_CUT: Final = -3

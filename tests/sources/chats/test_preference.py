@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from streamdata.sources.chats import PreferenceDataset
-from streamdata.text import encode_chat
 from tests.sources.chats.chat_files import assistant, user, write
+from tests.text.chat_templates import encode_chat
 
 ASK, AGAIN = [user("what is it"), assistant("a cat")], [user("so")]
 GOOD, BAD = [assistant("good")], [assistant("a user")]

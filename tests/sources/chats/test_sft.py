@@ -8,9 +8,10 @@ from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
 from streamdata.sources.chats import SFTChatDataset
-from streamdata.text import OverlongError, encode_chat
+from streamdata.text import OverlongError
 from tests.sources.chats.chat_files import assistant, chats, user, write
 from tests.streams import assert_exact_resume, plain
+from tests.text.chat_templates import encode_chat
 
 TURNS = [user("what is it"), assistant("a cat"), user("so"), assistant("good")]
 
