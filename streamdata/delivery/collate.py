@@ -154,7 +154,7 @@ def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memo
     return samples
 
 
-class _Part:
+class _BufferPart:
     """A part of the buffer: what is written is kept as it is, to be copied once, into shared memory."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class _Packer(pickle.Pickler):
     """
 
     def __init__(self) -> None:
-        self.stream, self.tensors, self.arrays = _Part(), _Part(), _Part()
+        self.stream, self.tensors, self.arrays = _BufferPart(), _BufferPart(), _BufferPart()
         self._memories = _Placeholder()
         self._out_of_band = pickle.PickleBuffer(bytearray(1))
         # True keeps a buffer in the stream. Not a method of self: that cycle would keep the samples until a collection.

@@ -57,7 +57,7 @@ def can_lend() -> bool:
     return hasattr(os, "memfd_create")
 
 
-class Segment:
+class SharedSegment:
     """A worker's side of a segment."""
 
     def __init__(self, number: int, capacity: int) -> None:
@@ -87,7 +87,7 @@ class Segment:
 class Loan:
     """A filled segment on its way; what is unpickled from it is a view of the batch."""
 
-    def __init__(self, lender: "_Lender", segment: Segment, num_bytes: int) -> None:
+    def __init__(self, lender: "_Lender", segment: SharedSegment, num_bytes: int) -> None:
         self._lender = lender
         self._segment = segment  # its file stays open until the queue's thread has pickled this
         self._num_bytes = num_bytes
@@ -106,10 +106,10 @@ class _Lender:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.name = os.urandom(16)
-        self.segments: list[Segment] = []
+        self.segments: list[SharedSegment] = []
         self._numbers = itertools.count()
 
-    def take(self, num_bytes: int) -> Segment:
+    def take(self, num_bytes: int) -> SharedSegment:
         """The smallest free segment that is large enough, else a new one, in the place of one that is not."""
         free = [segment for segment in self.segments if not segment.memory[_IN_USE]]
         fitting = [segment for segment in free if segment.capacity >= num_bytes]
@@ -118,12 +118,12 @@ class _Lender:
         if free or len(self.segments) == MOST_SEGMENTS:
             self._retire(free[0] if free else self.segments[0])
         # Pages that no batch has reached do not exist yet, so that spare capacity costs nothing.
-        segment = Segment(next(self._numbers), 1 << (num_bytes - 1).bit_length())
+        segment = SharedSegment(next(self._numbers), 1 << (num_bytes - 1).bit_length())
         _keep_freed_memory(2 * num_bytes)
         self.segments.append(segment)
         return segment
 
-    def _retire(self, segment: Segment) -> None:
+    def _retire(self, segment: SharedSegment) -> None:
         segment.memory[_RETIRED] = 1
         self.segments.remove(segment)
 

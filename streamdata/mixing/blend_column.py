@@ -11,7 +11,7 @@ Positions = npt.NDArray[np.int64]
 _CHUNK = 1 << 16
 
 
-class Column:
+class BlendColumn:
     """Indexed by an int, a slice or an array of integers; `numpy.asarray` computes all.
 
     Args:
@@ -52,7 +52,7 @@ class Column:
         return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
     def __repr__(self) -> str:
-        return f"Column(size={self._size}, dtype={self.dtype})"
+        return f"BlendColumn(size={self._size}, dtype={self.dtype})"
 
 
 def position_of(index: Any, size: int) -> int:

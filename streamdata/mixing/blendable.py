@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from streamdata.mixing.blend_column import Column, position_of, positions_of
+from streamdata.mixing.blend_column import BlendColumn, position_of, positions_of
 from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import BlendWeights, blend_weights
 from streamdata.recipe.named_source import NamedSource
@@ -77,14 +77,14 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         _log_shares(checked, self.shares, len(self))
 
     @property
-    def dataset_index(self) -> Column:
+    def dataset_index(self) -> BlendColumn:
         """The dataset of each sample."""
-        return Column(len(self), self._index.datasets, self._index.dtype)
+        return BlendColumn(len(self), self._index.datasets, self._index.dtype)
 
     @property
-    def dataset_sample_index(self) -> Column:
+    def dataset_sample_index(self) -> BlendColumn:
         """The number of each sample among those of its dataset, before it is taken modulo the length."""
-        return Column(len(self), self._index.ranks, np.int64)
+        return BlendColumn(len(self), self._index.ranks, np.int64)
 
     @property
     def source_identity(self) -> str:

@@ -384,7 +384,7 @@ def sum_up(forth: Any, back: Any) -> None:
     back.put([int(batch[0]["x"].sum()) + int(batch[0]["array"].sum()) for batch in batches])
 
 
-def fill_some(keeps: bool, segment: segments.Segment, pieces: list[memoryview]) -> None:
+def fill_some(keeps: bool, segment: segments.SharedSegment, pieces: list[memoryview]) -> None:
     """From sample 9 on, the next segment of that kind is too much for its worker: a new one, or one lent before."""
     if segment.is_new == keeps and int(max(pieces, key=lambda piece: piece.nbytes).cast("B")[0]) >= 9:
         segment.memory[0] = 1
@@ -393,12 +393,12 @@ def fill_some(keeps: bool, segment: segments.Segment, pieces: list[memoryview]) 
     fill_whole(segment, pieces)
 
 
-fill_whole = segments.Segment.fill
+fill_whole = segments.SharedSegment.fill
 
 
 def survive(keeps: bool, answer: Any) -> None:
     """A trainer whose worker is killed; torch's handler would raise that again in whatever test comes next."""
-    segments.Segment.fill = lambda *args: fill_some(keeps, *args)  # type: ignore[method-assign]
+    segments.SharedSegment.fill = lambda *args: fill_some(keeps, *args)  # type: ignore[method-assign]
     kept, numbers = [], []
     try:
         for batch in load(20):
