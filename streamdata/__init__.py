@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from streamdata.stores.mmap_store import MmapStore as MmapStore
     from streamdata.stores.record_datasets import DPODataset as DPODataset
     from streamdata.stores.record_datasets import GRPODataset as GRPODataset
-    from streamdata.stores.seq_dataset import SeqDataset as SeqDataset
-    from streamdata.stores.sft_dataset import SFTDataset as SFTDataset
+    from streamdata.stores.window_datasets import SeqDataset as SeqDataset
+    from streamdata.stores.window_datasets import SFTDataset as SFTDataset
     from streamdata.stores.store import Store as Store
     from streamdata.stores.writer import StoreWriter as StoreWriter
     from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
@@ -96,8 +96,8 @@ _MODULES = {
     # token stores, and datasets over them
     "DatasetFactory": "stores.dataset_factory",
     "BaseDataset": "stores.base_dataset",
-    "SeqDataset": "stores.seq_dataset",
-    "SFTDataset": "stores.sft_dataset",
+    "SeqDataset": "stores.window_datasets",
+    "SFTDataset": "stores.window_datasets",
     "DPODataset": "stores.record_datasets",
     "GRPODataset": "stores.record_datasets",
     "StoreFactory": "stores.factory",

@@ -23,17 +23,19 @@ class StoredArray:
         file: Its path.
         dtype: Little-endian (h5: as the dataset has it).
         count: How many values.
-        where: At which byte they begin, or the name of the h5 dataset that is to be read through the library.
+        offset: At which byte they begin; None where only the format's library can find them, in `dataset`.
         checksum: See `streamdata.stores.spool.checksum`; None where the format keeps none.
         has_sums: Whether sums of its file's blocks lie beside it; see `streamdata.stores.sums`.
+        dataset: Its name in an h5 file.
     """
 
     file: str
     dtype: np.dtype[Any]
     count: int
-    where: int | str = 0
+    offset: int | None = 0
     checksum: str | None = None
     has_sums: bool = False
+    dataset: str = ""
 
 
 Open = Callable[[StoredArray], Any]

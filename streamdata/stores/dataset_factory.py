@@ -5,9 +5,7 @@ from typing import Any, Final
 
 from streamdata.stores.base_dataset import BaseDataset
 from streamdata.stores.record_datasets import DPODataset, GRPODataset, RecordDataset
-from streamdata.stores.seq_dataset import SeqDataset
-from streamdata.stores.sft_dataset import SFTDataset
-from streamdata.stores.window_dataset import WindowDataset
+from streamdata.stores.window_datasets import SeqDataset, SFTDataset, WindowDataset
 
 _WINDOWS: Final[dict[str, type[WindowDataset]]] = {"seq": SeqDataset, "sft": SFTDataset}
 _RECORDS: Final[dict[str, type[RecordDataset]]] = {"dpo": DPODataset, "grpo": GRPODataset}

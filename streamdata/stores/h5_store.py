@@ -44,7 +44,7 @@ class H5Store(Store):
         self._open_files: Recent[str, Any] | None = None
         self._opened_in = 0
         self._shared: torch.Tensor | None = None
-        self._shared_at: dict[tuple[str, int | str], int] = {}
+        self._shared_at: dict[tuple[str, str], int] = {}
 
     def read_shards(self, path: Path) -> list[Shard]:
         return [_shard(str(path / file)) for file in suffixed(store_files(path), ".h5")]
@@ -52,9 +52,9 @@ class H5Store(Store):
     def values(self, array: StoredArray) -> Any:
         if self._shared is not None:
             return self._shared_values(self._shared, array)
-        if isinstance(array.where, int):
+        if array.offset is not None:
             return super().values(array)
-        return _Dataset(self._file(array.file), array.where, array.file)
+        return _Dataset(self._file(array.file), array.dataset, array.file)
 
     def share_memory_(self) -> Self:
         """Copy all arrays into shared memory, once; workers that the store is then sent to, or that are forked, use it.
@@ -63,13 +63,13 @@ class H5Store(Store):
             RuntimeError: Nothing is loaded, or there is not enough shared memory.
         """
         if self._shared is None:
-            arrays = {(array.file, array.where): array for array in self.arrays()}
-            places, end = {}, 0
+            arrays = {(array.file, array.dataset): array for array in self.arrays()}
+            offsets, end = {}, 0
             for name, array in arrays.items():
-                places[name] = end
+                offsets[name] = end
                 end += -(-array.count * array.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
             shared = torch.empty(end, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-            self._shared_at = places
+            self._shared_at = offsets
             for array in arrays.values():
                 values, copy = self.values(array), self._shared_values(shared, array)
                 for begin in range(0, array.count, _COPIED):
@@ -79,7 +79,7 @@ class H5Store(Store):
 
     def _shared_values(self, shared: torch.Tensor, array: StoredArray) -> Any:
         dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else array.dtype
-        begin = self._shared_at[array.file, array.where]
+        begin = self._shared_at[array.file, array.dataset]
         return shared.numpy()[begin : begin + array.count * dtype.itemsize].view(dtype)
 
     def _file(self, path: str) -> Any:
@@ -105,7 +105,7 @@ def _open(path: str) -> Any:
 
 def _shard(path: str) -> Shard:
     with _open(path) as file, _damage_told(path):
-        return _Reader(file, path).shard()
+        return _H5Reader(file, path).shard()
 
 
 @contextmanager
@@ -135,7 +135,7 @@ class _Dataset:
             return self._dataset[key]
 
 
-class _Reader:
+class _H5Reader:
     """Finds the datasets of an open file, and refuses those that lead out of it."""
 
     def __init__(self, file: Any, path: str) -> None:
@@ -184,10 +184,9 @@ class _Reader:
 
     def _array(self, dataset: Any, name: str, count: int, checksum: str | None) -> StoredArray:
         stored_dtype(dataset.dtype, f"{self._who}, dataset {name!r}")
-        offset = dataset.id.get_offset() if count else 0
-        is_plain = offset is not None and dataset.chunks is None
-        array = StoredArray(self._path, dataset.dtype, count, offset if is_plain else name, checksum, self._has_sums)
-        if is_plain:
+        offset = None if dataset.chunks is not None else dataset.id.get_offset() if count else 0
+        array = StoredArray(self._path, dataset.dtype, count, offset, checksum, self._has_sums, name)
+        if offset is not None:
             check_size(array, self._size_bytes)
         return array
 

@@ -9,7 +9,7 @@ import torch
 
 from streamdata.errors import StoreError
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
-from streamdata.stores.store import Record, Store
+from streamdata.stores.store import RecordValues, Store
 from streamdata.stores.train_types import TRAIN_TYPES
 
 
@@ -69,7 +69,7 @@ class RecordDataset(BaseDataset):
         return [self._sample(number, self.store.fetch_record(number, self._keys)) for number in self._numbers(indices)]
 
     @abstractmethod
-    def _sample(self, number: int, record: dict[str, Record]) -> Sample:
+    def _sample(self, number: int, record: dict[str, RecordValues]) -> Sample:
         """The sample of a record."""
 
     def _check_divided(self) -> None:
@@ -91,7 +91,7 @@ class RecordDataset(BaseDataset):
                 "  Write the store again."
             )
 
-    def _flat(self, record: dict[str, Record], key: str, number: int) -> torch.Tensor:
+    def _flat(self, record: dict[str, RecordValues], key: str, number: int) -> torch.Tensor:
         value = record[key]
         if isinstance(value, list) or value.ndim != 1:
             self._expect(False, number, f"one run of {key!r}", "a list of them")
@@ -108,7 +108,7 @@ class DPODataset(RecordDataset):
 
     train_type = "dpo"
 
-    def _sample(self, number: int, record: dict[str, Record]) -> Sample:
+    def _sample(self, number: int, record: dict[str, RecordValues]) -> Sample:
         sample = {key: self._flat(record, key, number)[: self.window_size] for key in self._keys}
         for key in ("chosen", "rejected"):
             mask = f"{key}_mask"
@@ -128,7 +128,7 @@ class GRPODataset(RecordDataset):
 
     train_type = "grpo"
 
-    def _sample(self, number: int, record: dict[str, Record]) -> Sample:
+    def _sample(self, number: int, record: dict[str, RecordValues]) -> Sample:
         responses, masks = self._runs(record, "responses", number), self._runs(record, "masks", number)
         rewards = self._flat(record, "rewards", number)
         sizes, mask_sizes = [len(run) for run in responses], [len(run) for run in masks]
@@ -141,13 +141,13 @@ class GRPODataset(RecordDataset):
             "rewards": rewards.float(),
         }
 
-    def _runs(self, record: dict[str, Record], key: str, number: int) -> list[torch.Tensor]:
+    def _runs(self, record: dict[str, RecordValues], key: str, number: int) -> list[torch.Tensor]:
         value = record[key]
         self._expect(isinstance(value, list) or value.ndim == 2, number, f"a list of {key!r}", "one run")  # noqa: PLR2004
         return list(value)
 
 
-def _joined(runs: list[torch.Tensor], dtype: torch.dtype) -> Record:
+def _joined(runs: list[torch.Tensor], dtype: torch.dtype) -> RecordValues:
     """One tensor where all are equally long, also if that is for being cut."""
     if len({len(run) for run in runs}) > 1:
         return runs

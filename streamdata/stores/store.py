@@ -24,8 +24,8 @@ logger = logging.getLogger("streamdata")
 
 _OVER_BORDERS = -1
 
-Keys = list[str] | tuple[str, ...]
-Record = torch.Tensor | list[torch.Tensor]
+KeyNames = list[str] | tuple[str, ...]
+RecordValues = torch.Tensor | list[torch.Tensor]
 
 
 class Store(ABC):
@@ -146,8 +146,8 @@ class Store(ABC):
     @overload
     def fetch(self, begin: int, end: int, keys: str) -> torch.Tensor: ...
     @overload
-    def fetch(self, begin: int, end: int, keys: Keys) -> dict[str, torch.Tensor]: ...
-    def fetch(self, begin: int, end: int, keys: str | Keys) -> torch.Tensor | dict[str, torch.Tensor]:
+    def fetch(self, begin: int, end: int, keys: KeyNames) -> dict[str, torch.Tensor]: ...
+    def fetch(self, begin: int, end: int, keys: str | KeyNames) -> torch.Tensor | dict[str, torch.Tensor]:
         """Values begin to end of a key, shape (end - begin,), or of several keys.
 
         Raises:
@@ -181,10 +181,10 @@ class Store(ABC):
         return out
 
     @overload
-    def fetch_record(self, index: int, keys: str) -> Record: ...
+    def fetch_record(self, index: int, keys: str) -> RecordValues: ...
     @overload
-    def fetch_record(self, index: int, keys: Keys) -> dict[str, Record]: ...
-    def fetch_record(self, index: int, keys: str | Keys) -> Record | dict[str, Record]:
+    def fetch_record(self, index: int, keys: KeyNames) -> dict[str, RecordValues]: ...
+    def fetch_record(self, index: int, keys: str | KeyNames) -> RecordValues | dict[str, RecordValues]:
         """Record `index` of a key, or of several.
 
         Returns:
@@ -261,10 +261,10 @@ class Store(ABC):
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
                 self.path, len(without), without[0],
             )  # fmt: skip
-        if unplaced := [array for array in self.arrays() if isinstance(array.where, str)]:
+        if unchecked := [array for array in self.arrays() if array.offset is None]:
             logger.warning(
                 "store '%s': not checked when they are read, since they are chunked or compressed: %d datasets, "
-                "such as %r of '%s'", self.path, len(unplaced), unplaced[0].where, unplaced[0].file,
+                "such as %r of '%s'", self.path, len(unchecked), unchecked[0].dataset, unchecked[0].file,
             )  # fmt: skip
 
     def _fill(self, column: Column, begin: int, out: Values) -> None:
@@ -276,7 +276,7 @@ class Store(ABC):
                 out[done : done + some] = self.values(column.segments[number].data)[local : local + some]
             done, number = done + some, number + 1
 
-    def _record(self, column: Column, index: int) -> Record:
+    def _record(self, column: Column, index: int) -> RecordValues:
         if not 0 <= index < column.num_records:
             raise ValueError(
                 f"store '{self.path}', key {column.key!r}: expected a record of {column.num_records}, "

@@ -50,8 +50,8 @@ class StoredValues:
     """
 
     def __init__(self, array: StoredArray, *, verify: bool, mapped: bool) -> None:
-        assert isinstance(array.where, int), f"dataset {array.where!r} is read through its library"
-        self._array, self._count, self._begin = array, array.count, array.where
+        assert array.offset is not None, f"dataset {array.dataset!r} is read through its library"
+        self._array, self._count, self._begin = array, array.count, array.offset
         self.dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else array.dtype
         self._item_bytes = self.dtype.itemsize
         self._file = LocalShard(array.file)
@@ -140,8 +140,8 @@ def _mapped(file: LocalShard) -> mmap.mmap | bytes:
 
 def check_size(array: StoredArray, size_bytes: int) -> None:
     """Raise StoreError unless a file of this size holds the array."""
-    assert isinstance(array.where, int), f"dataset {array.where!r} has no place of its own"
-    needed = array.where + array.count * array.dtype.itemsize
+    assert array.offset is not None, f"dataset {array.dataset!r} is read through its library"
+    needed = array.offset + array.count * array.dtype.itemsize
     if size_bytes < needed:
         raise StoreError(
             f"file '{array.file}': expected {needed} bytes for {array.count} values of {array.dtype.name}, "

@@ -40,7 +40,7 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         _ = store.num_records
     except StoreError as error:
         return [str(error)]
-    checked: set[tuple[str, int | str]] = set()
+    checked: set[tuple[str, str]] = set()
     problems = [problem for key in store.keys for problem in _of_key(store, key, vocab_size, checked)]
     with_sums = sorted({array.file for array in store.arrays() if array.has_sums})
     return problems + [problem for file in with_sums for problem in damaged_blocks(file)]
@@ -56,11 +56,11 @@ def files_without_sums(load_path: str | Path, storage_type: str | None = None) -
     return open_store(load_path, storage_type, verify=False).files_without_sums()
 
 
-def _of_key(store: Store, key: str, vocab_size: int | None, checked: set[tuple[str, int | str]]) -> Iterator[str]:
+def _of_key(store: Store, key: str, vocab_size: int | None, checked: set[tuple[str, str]]) -> Iterator[str]:
     for segment in store.column(key).segments:
         for array in segment.arrays:
-            if (array.file, array.where) not in checked:
-                checked.add((array.file, array.where))
+            if (array.file, array.dataset) not in checked:
+                checked.add((array.file, array.dataset))
                 yield from _checksum(store, array)
         for bounds in dict.fromkeys((segment.records, segment.items, segment.documents)):
             if isinstance(bounds, Offsets):
@@ -86,8 +86,9 @@ def _checksum(store: Store, array: StoredArray) -> Iterator[str]:
     for _, values in _chunks(store, array):
         found.update(np.ascontiguousarray(values).data.cast("B"))
     if found.hexdigest() != array.checksum:
+        dataset = f", dataset {array.dataset!r}" if array.dataset else ""
         yield (
-            f"file '{array.file}', array at {array.where!r}: expected checksum {array.checksum}, "
+            f"file '{array.file}'{dataset}: expected checksum {array.checksum}, "
             f"got {found.hexdigest()}\n  It was changed after it was written: copy it again."
         )
 

@@ -1,4 +1,4 @@
-"""Datasets whose samples are windows over a store's tokens."""
+"""Datasets whose samples are windows over a store's tokens: for next-token prediction, and for fine-tuning."""
 
 import logging
 from collections.abc import Sequence
@@ -13,13 +13,16 @@ from streamdata.stores.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.documents import DocumentMarks
 from streamdata.stores.dtypes import Values
 from streamdata.stores.store import Store
-from streamdata.stores.windows import FlatWindows, Places, RowWindows, Windows
+from streamdata.stores.windows import FlatWindows, RowWindows, WindowBegins, Windows
 
 logger = logging.getLogger("streamdata")
 
 TOKENS: Final = "sequence"
 NO_TARGET: Final = -100
 """The target that torch's cross entropy passes over."""
+_MASK: Final = "loss_mask"
+_POSITIONS: Final = "position_ids"
+_INT64: Final = np.dtype(np.int64)
 
 
 class WindowDataset(BaseDataset):
@@ -78,35 +81,35 @@ class WindowDataset(BaseDataset):
         return len(self._windows)
 
     def get_index(self, idx: int) -> tuple[int, int]:
-        (begin,) = self._windows.places([self._number(idx)]).begins
+        (begin,) = self._windows.locate([self._number(idx)]).begins
         return begin, begin + self.window_size
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        return self._samples(self._windows.places(self._numbers(indices)))
+        return self._samples(self._windows.locate(self._numbers(indices)))
 
     @property
     def _cut(self) -> str:
         return f"windows of {self.window_size} every {self.stride} "
 
-    def _samples(self, places: Places) -> list[Sample]:
-        tokens = self._with_next(TOKENS, places, NO_TARGET)
+    def _samples(self, windows: WindowBegins) -> list[Sample]:
+        tokens = self._with_next(TOKENS, windows, NO_TARGET)
         # Each converted from what was read, into memory of its own: a trainer that masks targets in place must not
         # change inputs, and copying int64 for that would move four times the bytes of uint16.
-        ids = tokens[:, :-1].astype(np.int64)
-        inputs, targets = (torch.from_numpy(part).unbind() for part in (ids, tokens[:, 1:].astype(np.int64)))
+        ids = tokens[:, :-1].astype(_INT64)
+        inputs, targets = (torch.from_numpy(part).unbind() for part in (ids, tokens[:, 1:].astype(_INT64)))
         samples: list[Sample] = [
             {"input_ids": window, "target_ids": following} for window, following in zip(inputs, targets, strict=True)
         ]
         if self._marks is not None:
-            for sample, begin, window in zip(samples, places.begins, ids, strict=True):
+            for sample, begin, window in zip(samples, windows.begins, ids, strict=True):
                 sample.update(self._marks.of_window(begin, window))
         return samples
 
-    def _with_next(self, key: str, places: Places, fill: int) -> Values:
+    def _with_next(self, key: str, windows: WindowBegins, fill: int) -> Values:
         """The windows and the value after each, (windows, window_size + 1); `fill` where the row ends."""
-        if not places.at_row_end:
-            return self.store.gather(key, places.begins, self.window_size + 1)
-        begins, at_row_end = np.array(places.begins), np.array(places.at_row_end)
+        if not windows.at_row_end:
+            return self.store.gather(key, windows.begins, self.window_size + 1)
+        begins, at_row_end = np.array(windows.begins), np.array(windows.at_row_end)
         out = np.full((len(begins), self.window_size + 1), fill, np.int64)
         out[at_row_end, :-1] = self.store.gather(key, begins[at_row_end].tolist(), self.window_size)
         out[~at_row_end] = self.store.gather(key, begins[~at_row_end].tolist(), self.window_size + 1)
@@ -146,3 +149,55 @@ class WindowDataset(BaseDataset):
             raise StoreError(
                 f"{self._who}: expected {TOKENS!r} to be integers, got {tokens.dtype} in '{self.store.path}'"
             )
+
+
+class SeqDataset(WindowDataset):
+    """Samples of train type `seq`, from the key `sequence`: `input_ids` and `target_ids`, int64 (window_size,).
+
+    The target is the token that follows. See `WindowDataset` for arguments and errors.
+    """
+
+    train_type = "seq"
+
+    def __getitem__(self, idx: int) -> Sample:
+        if self._marks is not None or not isinstance(self._windows, FlatWindows):
+            return super().__getitem__(idx)
+        # The same without the cost of a batch of one.
+        begin = self._number(idx) * self.stride
+        tokens = self.store.stored(TOKENS, begin, begin + self.window_size + 1)
+        return {
+            "input_ids": torch.from_numpy(tokens[:-1].astype(_INT64)),
+            "target_ids": torch.from_numpy(tokens[1:].astype(_INT64)),
+        }
+
+
+class SFTDataset(WindowDataset):
+    """Samples of train type `sft`, from the keys `sequence`, `loss_mask` and `position_ids`.
+
+    A sample has `input_ids` and `target_ids`, int64 (window_size,), `loss_mask`, bool (window_size,), aligned with the
+    targets (it is that of the token which is predicted), and `position_ids`, int64 (window_size,), as stored or, with
+    `documents`, anew for each document. See `WindowDataset` for arguments and errors.
+    """
+
+    train_type = "sft"
+
+    def _samples(self, windows: WindowBegins) -> list[Sample]:
+        samples = super()._samples(windows)
+        masks = self._with_next(_MASK, windows, False)[:, 1:].astype(np.bool_)
+        for sample, mask in zip(samples, torch.from_numpy(masks).unbind(), strict=True):
+            sample[_MASK] = mask
+        if self._marks is None:
+            positions = self.store.gather(_POSITIONS, windows.begins, self.window_size).astype(_INT64)
+            for sample, ids in zip(samples, torch.from_numpy(positions).unbind(), strict=True):
+                sample[_POSITIONS] = ids
+        return samples
+
+    def _check_columns(self) -> None:
+        super()._check_columns()
+        lengths = {key: len(self.store.column(key)) for key in (TOKENS, _MASK, _POSITIONS)}
+        if len(set(lengths.values())) > 1:
+            raise StoreError(f"{self._who}: expected as many values of each key, got {lengths} in '{self.store.path}'")
+        for key, kinds in ((_MASK, "bi"), (_POSITIONS, "i")):
+            dtype = self.store.column(key).dtype
+            if dtype.kind not in kinds:
+                raise StoreError(f"{self._who}: expected {key!r} to be no {dtype}, in '{self.store.path}'")

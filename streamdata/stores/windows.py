@@ -14,8 +14,8 @@ from streamdata.stores.store import Store
 _ROWS_PER_CHUNK = 512
 
 
-class Places(NamedTuple):
-    """Where windows are.
+class WindowBegins(NamedTuple):
+    """Where windows begin.
 
     Attributes:
         begins: The first token of each, in the whole store.
@@ -37,8 +37,8 @@ class Windows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def places(self, numbers: Sequence[int]) -> Places:
-        """Where these windows are."""
+    def locate(self, numbers: Sequence[int]) -> WindowBegins:
+        """Where these windows begin."""
         ...
 
 
@@ -53,9 +53,9 @@ class FlatWindows:
     def __len__(self) -> int:
         return self._count
 
-    def places(self, numbers: Sequence[int]) -> Places:
+    def locate(self, numbers: Sequence[int]) -> WindowBegins:
         stride = self._stride
-        return Places([number * stride for number in numbers])
+        return WindowBegins([number * stride for number in numbers])
 
 
 class RowWindows:
@@ -70,26 +70,26 @@ class RowWindows:
         parts = []
         for segment, start in zip(column.segments, column.starts, strict=True):
             assert segment.rows is not None, "windows in rows of a store without rows"
-            parts.append(_Part(store, segment.rows, start, size, stride))
-        self._parts: Sequence[_Part] = parts
+            parts.append(_SegmentWindows(store, segment.rows, start, size, stride))
+        self._parts: Sequence[_SegmentWindows] = parts
         self._ends = list(accumulate(part.count for part in parts))
         self.unused = sum(part.unused for part in parts)
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def places(self, numbers: Sequence[int]) -> Places:
+    def locate(self, numbers: Sequence[int]) -> WindowBegins:
         begins, at_row_end = [], []
         for number in numbers:
             index = bisect_right(self._ends, number)
             part = self._parts[index]
-            begin, is_last = part.place(number - self._ends[index] + part.count)
+            begin, is_last = part.locate(number - self._ends[index] + part.count)
             begins.append(begin)
             at_row_end.append(is_last)
-        return Places(begins, at_row_end if any(at_row_end) else ())
+        return WindowBegins(begins, at_row_end if any(at_row_end) else ())
 
 
-class _Part:
+class _SegmentWindows:
     """The windows of one segment."""
 
     def __init__(self, store: Store, rows: Even | Offsets, start: int, size: int, stride: int) -> None:
@@ -108,7 +108,7 @@ class _Part:
                 self._chunk_ends.append(end)
             self.count = end
 
-    def place(self, number: int) -> tuple[int, bool]:
+    def locate(self, number: int) -> tuple[int, bool]:
         rows = self._rows
         if isinstance(rows, Even):
             row, inner = divmod(number, 1 + (rows.length - self._size) // self._stride)

@@ -6,7 +6,7 @@ import pytest
 from streamdata.errors import StoreError
 from streamdata.stores.factory import open_store
 from streamdata.stores.mmap_store import MmapStore
-from streamdata.stores.sft_dataset import SFTDataset
+from streamdata.stores.window_datasets import SFTDataset
 from tests.stores.tiny_stores import write, write_old_bin, write_rows
 
 

@@ -15,14 +15,14 @@ def test_windows_over_tokens_are_those_of_a_loop(num_tokens, size, stride):
     """Each has its window and one token more; what lies after the last is counted."""
     begins = [begin for begin in range(0, num_tokens, stride) if begin + size + 1 <= num_tokens]
     windows = FlatWindows(num_tokens, size, stride)
-    assert (len(windows), windows.places(range(len(windows))).begins) == (len(begins), begins)
+    assert (len(windows), windows.locate(range(len(windows))).begins) == (len(begins), begins)
     assert windows.unused == num_tokens - (begins[-1] + size + 1 if begins else 0)
 
 
 def test_a_thousand_million_windows_are_no_list():
     """Any of them is found at once."""
     windows = FlatWindows(10**15, 10**6, 10**6)
-    assert windows.places([len(windows) - 1]).begins == [(len(windows) - 1) * 10**6]
+    assert windows.locate([len(windows) - 1]).begins == [(len(windows) - 1) * 10**6]
 
 
 def rows_of(directory, lengths, storage_type="bin"):
@@ -44,7 +44,7 @@ def test_windows_in_rows_are_those_of_a_loop(tmp_path_factory, storage_type, len
         unused += length - min(begins[-1] + size + 1, length) if begins else length
         row_begin += length
     windows = RowWindows(rows_of(tmp_path_factory.mktemp("rows"), lengths, storage_type), "sequence", size, stride)
-    begins, at_row_end = windows.places(range(len(windows)))
+    begins, at_row_end = windows.locate(range(len(windows)))
     assert list(zip(begins, at_row_end or [False] * len(begins), strict=True)) == expected
     assert windows.unused == unused
 
@@ -57,5 +57,5 @@ def test_many_uneven_rows_are_found_in_their_chunk(tmp_path, monkeypatch):
     windows = RowWindows(open_store(tmp_path), "sequence", 3, 1)
     begins = np.cumsum([0, *lengths])
     expected = [int(begins[row]) + inner for row, length in enumerate(lengths) for inner in range(length - 2)]
-    assert windows.places(range(len(windows))).begins == expected
+    assert windows.locate(range(len(windows))).begins == expected
     assert sum(len(part._chunk_ends) for part in windows._parts) == 4
