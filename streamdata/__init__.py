@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from streamdata.stores.mmap_store import MmapStore as MmapStore
     from streamdata.stores.record_datasets import DPODataset as DPODataset
     from streamdata.stores.record_datasets import GRPODataset as GRPODataset
+    from streamdata.stores.store import Store as Store
     from streamdata.stores.window_datasets import SeqDataset as SeqDataset
     from streamdata.stores.window_datasets import SFTDataset as SFTDataset
-    from streamdata.stores.store import Store as Store
     from streamdata.stores.writer import StoreWriter as StoreWriter
     from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text import pad_sequence_to_length as pad_sequence_to_length

@@ -1,9 +1,11 @@
 """From many sources to one stream, in one lane.
 
-1. names, weights, lane → `start_clocks` → where each source's clock starts
-2. clocks, samples → `Mixture` → the source with the lowest clock is next; the entry of each node joins the sample
-3. datasets → `MergedDataset` → a torch dataset: ranks, workers, passes, states
-4. map-style datasets, weights → `BlendIndex` → `BlendableDataset` → one map-style dataset, in the order of Megatron-LM
+1. datasets → `tree_of` → `Node`s, one walk of the tree for all that is asked of it
+2. names, weights, lane, states → `start_clocks`, `begin_clocks` → where each source's clock stands
+3. a source of records → `Leaf` → its samples in one lane, each with a cursor
+4. clocks, samples → `Mixture` → the source with the lowest clock is next; the entry of each node joins the sample
+5. datasets → `MergedDataset` → a torch dataset: ranks, workers, passes, states
+6. map-style datasets, weights → `BlendIndex` → `BlendableDataset` → one map-style dataset, in the order of Megatron-LM
 """
 
 from streamdata.mixing.blendable import BlendableDataset, make_blendable_dataset

@@ -1,121 +1,106 @@
 """What the sources of a mixture must be: checked when it is built, where the recipe's line is known."""
 
 import math
-from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from streamdata.mixing.tree import MixtureSettings, path_below
-from streamdata.sources.shard_source import ShardDataset
+from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 
 
-def check_sources(datasets: Sequence[Any]) -> None:
-    """Check the sources of a mixture.
+def check_sources(mixture: MixtureSettings) -> None:
+    """Check the sources of a mixture, among which other mixtures have been checked when they were built.
 
     Raises:
-        ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is no positive
-            number, a `max_bad` that counts nothing, a function that is none, or something that is no source.
+        ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is not a positive
+            number, a `max_bad` that is not a count, something that is not a function or not a source, or mixtures
+            whose ends do not fit together.
     """
-    if not datasets:
+    if not mixture.datasets:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
     names: dict[str, Any] = {}
-    for number, dataset in enumerate(datasets):
-        where = f"MergedDataset, source {number} ({type(dataset).__name__}){_recipe_location(dataset)}"
-        name = _checked_name(dataset, where)
+    for number, dataset in enumerate(mixture.datasets):
+        who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
+        name = _checked_name(dataset, who)
         if name in names:
             raise ValueError(
-                f"{where}: the name {name!r} is taken{_recipe_location(names[name])}\n  Give each source its own name."
+                f"{who}: the name {name!r} is taken{in_recipe(names[name])}\n  Give each source its own name."
             )
         names[name] = dataset
-        _check_percent(dataset, f"{where}, {name!r}")
-        _check_max_bad(dataset, f"{where}, {name!r}")
-        _check_functions(dataset, f"{where}, {name!r}")
-        if not isinstance(dataset, MixtureSettings | ShardDataset):
-            _check_map_style(dataset, f"{where}, {name!r}")
-    _check_once(datasets)
-    for dataset in datasets:
-        if isinstance(dataset, MixtureSettings):
-            _check_rounds(dataset)
+        _check_percent(dataset, f"{who}, {name!r}")
+        _check_max_bad(dataset, f"{who}, {name!r}")
+        _check_functions(dataset, f"{who}, {name!r}")
+    top = tree_of(mixture)
+    _check_once(top)
+    for child in top.children:
+        if child.is_mixture:
+            _check_rounds(child)
+            _check_end(mixture, child)
 
 
-def _recipe_location(dataset: Any) -> str:
-    location = getattr(dataset, "_recipe_location", None)
-    return f" at {location}" if location else ""
-
-
-def _checked_name(dataset: Any, where: str) -> str:
+def _checked_name(dataset: Any, who: str) -> str:
     name = getattr(dataset, "name", None)
     if not isinstance(name, str) or not name or "." in name:
-        raise ValueError(f"{where}: expected a unique name without '.', got {name!r}\n  Set its attribute `name`.")
+        raise ValueError(f"{who}: expected a unique name without '.', got {name!r}\n  Set its attribute `name`.")
     return name
 
 
-def _check_percent(dataset: Any, where: str) -> None:
+def _check_percent(dataset: Any, who: str) -> None:
     percent: Any = getattr(dataset, "percent", None)
     is_number = isinstance(percent, Real) and percent is not True
     number = float(percent) if is_number else 0.0
     if not 0 < number < math.inf:
         raise ValueError(
-            f"{where}: expected a positive number as percent, got {percent!r}\n"
+            f"{who}: expected a positive number as percent, got {percent!r}\n"
             "  Set its attribute `percent`; they need not add to 1."
         )
 
 
-def _check_max_bad(dataset: Any, where: str) -> None:
+def _check_max_bad(dataset: Any, who: str) -> None:
     most: Any = getattr(dataset, "max_bad", 0)
     if isinstance(most, bool) or not isinstance(most, Integral) or most < 0:
         raise ValueError(
-            f"{where}: expected a whole number of failures as max_bad, got {most!r}\n"
+            f"{who}: expected a whole number of failures as max_bad, got {most!r}\n"
             "  So many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
         )
 
 
-def _check_functions(dataset: Any, where: str) -> None:
+def _check_functions(dataset: Any, who: str) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
         if function is not None and not callable(function):
             raise ValueError(
-                f"{where}: expected a function as {name}, got {function!r}\n"
+                f"{who}: expected a function as {name}, got {function!r}\n"
                 f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
             )
 
 
-def _check_map_style(dataset: Any, where: str) -> None:
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise ValueError(
-            f"{where}: expected a map-style dataset (__len__ and __getitem__) or a source of streamdata, got neither\n"
-            "  An iterable of another library cannot be split and resumed exactly; use its files or its map-style form."
-        )
-
-
-def _check_once(datasets: Sequence[Any]) -> None:
+def _check_once(top: Node) -> None:
     """The same object twice would be read twice under two names, or share what its functions hold."""
     seen: dict[int, str] = {}
-    for dataset, path in _nodes(datasets, ""):
-        if id(dataset) in seen:
+    for node in top.walk():
+        if id(node.dataset) in seen:
             raise ValueError(
-                f"MergedDataset: {path!r} is the same object as {seen[id(dataset)]!r}\n"
+                f"MergedDataset: {node.path!r} is the same object as {seen[id(node.dataset)]!r}\n"
                 "  Build it twice, or raise its percent."
             )
-        seen[id(dataset)] = path
+        seen[id(node.dataset)] = node.path
 
 
-def _check_rounds(mixed: Any) -> None:
+def _check_rounds(mixture: Node) -> None:
     """Below another mixture a finite one begins again, in rounds: its yield function must not straddle two of them."""
-    endless = [path for node, path in _nodes(mixed.datasets, mixed.name) if getattr(node, "cyclic", False)]
-    if not mixed.cyclic and mixed.customized_yield_fn is not None and endless:
+    endless = [node.path for node in mixture.walk() if node.is_mixture and node.dataset.cyclic]
+    # If it is cyclic itself, it is the first of these.
+    if mixture.dataset.customized_yield_fn is not None and endless and endless[0] != mixture.path:
         raise ValueError(
-            f"MergedDataset: {mixed.name!r} is finite with a customized_yield_fn, but {endless[0]!r} in it is cyclic\n"
+            f"MergedDataset: {mixture.path!r} is finite with a customized_yield_fn, "
+            f"but {endless[0]!r} in it is cyclic\n"
             "  What was pulled of that when a round ends could not be had again: make both cyclic, or neither."
         )
-    for dataset in mixed.datasets:
-        if isinstance(dataset, MixtureSettings):
-            _check_rounds(dataset)
 
 
-def _nodes(datasets: Sequence[Any], path: str) -> Iterator[tuple[Any, str]]:
-    for dataset in datasets:
-        below = path_below(path, dataset.name)
-        yield dataset, below
-        if isinstance(dataset, MixtureSettings):
-            yield from _nodes(dataset.datasets, below)
+def _check_end(parent: MixtureSettings, mixture: Node) -> None:
+    if not parent.cyclic and parent.stop == "all_exhausted" and mixture.dataset.cyclic:
+        raise ValueError(
+            f"MergedDataset: stop='all_exhausted' waits forever for {mixture.path!r}, which is cyclic\n"
+            "  Give that mixture cyclic=False, or stop at the first that is exhausted."
+        )

@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR
 from streamdata.mixing.check_sources import check_sources
+from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
-from streamdata.mixing.lane_tree import read_mixture
-from streamdata.mixing.mixture import Mixture, Run
+from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.progress import (
     LaneKey,
@@ -42,8 +42,6 @@ logger = logging.getLogger("streamdata")
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
 _MAX_PASS = 2**53
-_LACKING = -1
-"""Version of the states in a worker that does not have those that were set."""
 
 
 class MergedDataset(IterableDataset[Sample], MixtureSettings):
@@ -91,13 +89,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         if stop not in _STOP_RULES:
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
         self.datasets = list(datasets)
-        check_sources(self.datasets)
-        if not cyclic and stop == "all_exhausted":
-            _check_ends(self.datasets)
         self.cyclic, self.stop, self.seed = cyclic, stop, _checked_seed(seed)
         self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
+        check_sources(self)
         self._data_parallel: DataParallel | None = None
         self._group_of_sender: DataParallel | None = None
         self._received_in: int | None = None
@@ -152,7 +148,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 Another topology is found when iteration starts.
         """
         progress, top = Progress(states), tree_of(self)
-        tree = Tree(top.orders(), top.weights())
+        tree = top.tree()
         progress.check_nodes(tree.nodes)
         check_complete(progress, Shape(joins=top.joins(), is_endless=self.cyclic, least=top.least_samples))
         for line in describe_changes(progress, tree):
@@ -175,20 +171,23 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             RuntimeError: A persistent worker does not have the states that were set since.
         """
         progress, top = Progress(self._states), tree_of(self)
-        tree = Tree(top.orders(), top.weights())
+        tree = top.tree()
         progress.check_nodes(tree.nodes)
         lane = self._lane()
         progress.check_lane(lane)
         # A generator behind: which pass it is, and whose turn, is decided when the first sample is asked for, by when
         # all lanes of an iteration that came to its end have said so.
-        version = _LACKING if self._lacks_states() else self._version
+        version = None if self._lacks_states() else self._version
         return chain.from_iterable(self._iterate(lane, progress, top, tree, version, self._from_window))
 
     def _iterate(
-        self, lane: Lane, progress: Progress, top: Node, tree: Tree, version: int, from_window: bool
+        self, lane: Lane, progress: Progress, top: Node, tree: Tree, version: int | None, from_window: bool
     ) -> Iterator[Iterator[Sample]]:
-        """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends."""
-        if version == _LACKING:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
+        """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends.
+
+        `version` is that of the states, None in a worker that does not have those that were set.
+        """
+        if version is None:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
             raise RuntimeError(
                 "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
                 "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
@@ -211,16 +210,16 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         note_batches = partial(self._control.note_batches, version, lane.worker)
         run = Run(
             lane=lane,
+            key=key,
             progress=progress,
-            generation=progress.generation(tree),
-            epoch_pass=epoch_pass,
             entries=progress.lane(key),
+            generation=progress.generation(tree),
             tree=tree,
             header=header(tree, lane, top.anomalies()),
             from_window=from_window,
             link=LaneLink(progress.batches_before(key), beginning, note_batches),
         )
-        mixture = read_mixture(run, top)
+        mixture = Mixture(run, top)
         samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
         note_end = partial(self._control.end, version, lane, epoch_pass, sharing)
         yield samples if self.cyclic else _with_end(samples, note_end)
@@ -264,7 +263,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     def _yielded(self, run: Run, top: Mixture) -> Iterator[Sample]:
         """The samples of a top with a yield function, which has an entry of its own."""
-        key = top.key("", 0)
+        key = run.node_key("", 0)
         standing = run.entries.standing("")
         draws = standing.draws if standing else 0
         for sample, cursor in top.start(0, standing.cursor if standing else None):
@@ -316,12 +315,3 @@ def _checked_seed(seed: Any) -> int:
         return operator.index(seed)
     except TypeError:
         raise ValueError(f"MergedDataset: expected an integer as seed, got {seed!r}") from None
-
-
-def _check_ends(datasets: Sequence[Any]) -> None:
-    for dataset in datasets:
-        if isinstance(dataset, MergedDataset) and dataset.cyclic:
-            raise ValueError(
-                f"MergedDataset: stop='all_exhausted' waits for ever for {dataset.name!r}, which is cyclic\n"
-                "  Give that mixture cyclic=False, or stop at the first that is exhausted."
-            )

@@ -2,77 +2,27 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, STATES
-from streamdata.mixing.clock import start_clocks
+from streamdata.mixing.child import Child, Pairs, Run
+from streamdata.mixing.clock import History, begin_clocks, start_clocks
+from streamdata.mixing.leaf import Leaf
+from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
-from streamdata.progress import Cursor, LaneEntries, LaneKey, LaneLink, NodeKey, PlainCursor, PlainEntry, Progress, Tree
-from streamdata.run import Lane
+from streamdata.progress import Cursor, PlainEntry, node_of
 from streamdata.sources.functions import Bursts, Feed, StreamFn
-from streamdata.sources.source import Sample, place_of
-from streamdata.sources.tally import Tally
+from streamdata.sources.source import Sample, describe_record
 
 logger = logging.getLogger("streamdata")
 
-Pairs = Iterator[tuple[Sample, PlainCursor]]
 MergedFeed = Feed[dict[str, PlainEntry]]
 
 _MOST_JOINED = 1000
 """Samples that a yield function may join to one, over however many epochs of small sources."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What all nodes of the tree share while one lane is iterated."""
-
-    lane: Lane
-    progress: Progress
-    generation: int
-    epoch_pass: int
-    entries: LaneEntries
-    tree: Tree
-    header: str
-    from_window: bool
-    link: LaneLink
-
-
-class Child(Protocol):
-    """A source of a mixture, in one lane."""
-
-    path: str
-    is_mixture: bool
-    endless: bool
-    """Whether it goes on for ever; otherwise it ends with its parent's round, and begins again with the next."""
-
-    def has_records(self, round_: int) -> bool:
-        """Whether the lane has a share of it in this round."""
-
-    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
-        """Its samples with the cursor after each, from where it stood, or from the beginning of the round."""
-
-    def epoch_paths(self) -> Iterator[str]:
-        """The nodes, it or some below it, whose cursors begin with how often they have begun anew."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blend:
-    """What a recipe says of a mixture, beside its sources."""
-
-    names: Sequence[str]
-    weights: Sequence[float]
-    seeds: tuple[object, ...]
-    """The seeds and names on the path from the top."""
-    cyclic: bool
-    stop_at_first: bool
-    yield_fn: StreamFn | None
-    max_bad: int
-    """How many failures of the yield function are forgiven."""
-    cost: Callable[[Sample], float] | None
 
 
 class Mixture:
@@ -83,27 +33,36 @@ class Mixture:
 
     Args:
         run: The lane and where it stood.
-        path: The mixture's path of names, "" at the top.
-        blend: What the recipe says.
-        children: In the order of the recipe, which decides ties.
+        node: The mixture; its children in the order of the recipe, which decides ties.
         parent_endless: Whether it begins again by itself when it ends.
+
+    Raises:
+        ValueError: It has a `max_bad`, and no yield function that could fail.
     """
 
     is_mixture = True
 
-    def __init__(self, run: Run, path: str, blend: Blend, children: Sequence[Child], parent_endless: bool) -> None:
-        self.path, self.endless = path, blend.cyclic or parent_endless
-        self._run, self._blend, self._children = run, blend, children
-        total = sum(blend.weights)
-        self._steps = [total / weight for weight in blend.weights]
-        self._standings = [run.entries.standing(child.path) for child in children]
-        self._draws = [standing.draws if standing else 0 for standing in self._standings]
-        self._drawn = sum(run.entries.draws_below(path).values())
+    def __init__(self, run: Run, node: Node, parent_endless: bool = False) -> None:
+        settings: MixtureSettings = node.dataset
+        self.path, self.endless = node.path, settings.cyclic or parent_endless
+        self._run, self._node, self._settings = run, node, settings
+        self._children = [_in_lane(run, child, settings.cyclic) for child in node.children]
+        weights = [float(child.dataset.percent) for child in node.children]
+        total = sum(weights)
+        self._steps = [total / weight for weight in weights]
+        standings = [run.entries.standing(child.path) for child in node.children]
+        self._draws = [standing.draws if standing else 0 for standing in standings]
+        self._drawn = sum(run.entries.draws_below(node.path).values())
+        self._resumes = True
+        """Whether what the states say still applies: only the first round that is read may go on in one of theirs."""
         self._streams: dict[int, Pairs] = {}
         self._passed_over: dict[str, PlainEntry] = {}
-        standing = run.entries.standing(path)
-        cursor = standing.cursor if standing is not None else Cursor()
-        self._tally = Tally(path or "the top", blend.max_bad, cursor.dropped, cursor.bad)
+        self._tally = run.tally(node)
+        if self._tally.max_bad and settings.customized_yield_fn is None:
+            raise ValueError(
+                f"source {self._tally.name!r}: max_bad={self._tally.max_bad} of a mixture is for its "
+                "customized_yield_fn, got none\n  Give max_bad to the sources that it is meant for."
+            )
 
     def has_records(self, round_: int) -> bool:
         return self.endless or any(child.has_records(round_) for child in self._children)
@@ -116,8 +75,8 @@ class Mixture:
             yield self.path
 
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
-        if self._blend.cyclic or not self.endless:
-            return self._round(0 if self._blend.cyclic else round_, cursor)
+        if self._settings.cyclic or not self.endless:
+            return self._round(0 if self._settings.cyclic else round_, cursor)
         return self._rounds(cursor)
 
     def _rounds(self, cursor: Cursor | None) -> Pairs:
@@ -136,8 +95,8 @@ class Mixture:
         )
 
     def _round(self, round_: int, cursor: Cursor | None) -> Pairs:
-        if self._blend.yield_fn is not None:
-            yield from self._yielded(self._blend.yield_fn, round_, cursor)
+        if self._settings.customized_yield_fn is not None:
+            yield from self._yielded(self._settings.customized_yield_fn, round_, cursor)
             return
         after = (round_, 0, 0, 0)
         for sample in self.draw(round_):
@@ -147,16 +106,16 @@ class Mixture:
         """Yield the merged stream of a round; a sample carries the entries of its source and of the nodes between."""
         heap = self._begin(round_)
         pulls = [self._streams[i].__next__ for i in range(len(self._children))]
-        keys = [self.key(child.path, round_) for child in self._children]
+        keys = [self._run.node_key(child.path, round_) for child in self._children]
         nested = [child.is_mixture for child in self._children]
-        steps, draws, cost, drawn = self._steps, self._draws, self._blend.cost, self._drawn
+        steps, draws, cost, drawn = self._steps, self._draws, self._settings.cost, self._drawn
         while heap:
             clock, i = heap[0]
             try:
                 sample, cursor = pulls[i]()
             except StopIteration:
                 heappop(heap)
-                if self._blend.stop_at_first:
+                if self._settings.stop == "first_exhausted":
                     break
                 continue
             clock += steps[i] if cost is None else steps[i] * self._cost(i, cost, sample)
@@ -173,10 +132,10 @@ class Mixture:
         clocks = self._clocks(round_)
         for i, child in enumerate(self._children):
             if i not in self._streams or not child.endless:
-                standing = self._standings[i]
+                standing = self._run.entries.standing(child.path) if self._resumes else None
                 known = standing is not None and (child.endless or standing.round == round_)
                 self._streams[i] = child.start(round_, standing.cursor if standing and known else None)
-        self._standings = [None] * len(self._children)
+        self._resumes = False
         heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records(round_)]
         heapify(heap)
         return heap
@@ -188,44 +147,29 @@ class Mixture:
             if 0 < value < math.inf:
                 return float(value)
         except Exception as error:
-            error.add_note(f"{who} failed at {place_of(sample)}\n  It takes what the source gives, and gives a number.")
+            at = describe_record(sample)
+            error.add_note(f"{who} failed at {at}\n  It is called with what the source yields, and returns a number.")
             raise
         raise ValueError(
-            f"{who} gave {value!r}, expected a positive number, at {place_of(sample)}\n"
+            f"{who} gave {value!r}, expected a positive number, at {describe_record(sample)}\n"
             "  It says how much of the mixture a sample takes, such as its number of tokens."
         )
 
     def _clocks(self, round_: int) -> list[float]:
-        starts = start_clocks(self._blend.names, self._steps, self._run.lane, self._blend.seeds)
-        stood = [s.clock if s is not None and s.round == round_ else None for s in self._standings]
-        clocks = [start if clock is None else clock for start, clock in zip(starts, stood, strict=True)]
-        since = [self._run.progress.member_since(child.path, self._run.generation) for child in self._children]
-        for i in {i for i, generation in enumerate(since) if generation > 0}:
-            standing = self._standings[i]
-            if standing is None or standing.generation < since[i]:
-                clocks[i] = max(stood[i] or 0.0, self._lowest_before(since[i], since, starts, round_))
-        blended = self._run.progress.blended_since(self.path, self._run.tree, self._run.generation)
-        if self._blend.cyclic and self._blend.cost is None and blended > 0:
-            never = [math.inf] * len(clocks)
-            lowest = self._lowest_before(blended, since, never, round_)
-            for i, standing in enumerate(self._standings):
-                was_there = since[i] < blended or stood[i] is not None  # a source that returns has a clock of before
-                if was_there and lowest < math.inf and (standing is None or standing.generation < blended):
-                    # As if it had always had its weight: one that was rarer would wait for its old step, one that was
-                    # not drawn yet could be far behind. Reckoned from before the change, so that each resume agrees.
-                    clock = clocks[i] if clocks[i] >= lowest else lowest + starts[i]
-                    clocks[i] = min(clock, lowest + self._steps[i])
-        return clocks
+        run, settings = self._run, self._settings
+        names = [child.dataset.name for child in self._node.children]
+        starts = start_clocks(names, self._steps, run.lane, self._node.seeds)
+        histories = [self._history(child.path, round_) for child in self._children]
+        # The clock of a source that has ended stays behind, so a finite mixture's lowest clock is not where it stands;
+        # and with a cost, what an expensive sample took is still to be made up for, whatever the weights are now.
+        moves = settings.cyclic and settings.cost is None
+        reweighed = run.progress.blended_since(self.path, run.tree, run.generation) if moves else 0
+        return begin_clocks(starts, self._steps, histories, reweighed)
 
-    def _lowest_before(self, generation: int, since: Sequence[int], starts: Sequence[float], round_: int) -> float:
-        """The lowest clock at the moment when `generation` began: there a source that joins with it starts."""
-        lowest = []
-        for child, joined, start in zip(self._children, since, starts, strict=True):
-            if joined < generation:
-                history = [s for s in self._run.entries.history(child.path) if s.generation < generation]
-                standing = history[-1] if history else None
-                lowest.append(standing.clock if standing is not None and standing.round == round_ else start)
-        return min(lowest, default=0.0)
+    def _history(self, path: str, round_: int) -> History:
+        stood = self._run.entries.history(path) if self._resumes else []
+        clocks = {standing.generation: standing.clock if standing.round == round_ else None for standing in stood}
+        return History(self._run.progress.member_since(path, self._run.generation), clocks)
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
@@ -280,20 +224,15 @@ class Mixture:
             "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
         )
 
-    def key(self, path: str, round_: int) -> NodeKey:
-        """What all entries of a node share."""
-        run = self._run
-        lane = LaneKey(run.epoch_pass, run.lane.dp_rank, run.lane.worker)
-        return NodeKey(run.header, run.generation, lane, path, round_, run.link)
+
+def _in_lane(run: Run, node: Node, parent_endless: bool) -> Child:
+    source = node.source
+    return Mixture(run, node, parent_endless) if source is None else Leaf(run, node, source, parent_endless)
 
 
 def _entries(sample: Sample) -> dict[str, PlainEntry]:
     entries: tuple[PlainEntry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
-    by_path = {}
-    for entry in entries:
-        node, *_ = entry
-        by_path[node.path] = entry
-    return by_path
+    return {node_of(entry).path: entry for entry in entries}
 
 
 def _joined(before: dict[str, PlainEntry], after: dict[str, PlainEntry]) -> dict[str, PlainEntry]:

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from streamdata.errors import SourceError
+from streamdata.progress import Tree
 from streamdata.recipe.named_source import NamedSource
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource, Source
@@ -29,7 +31,7 @@ class MixtureSettings(NamedSource):
     cost: Callable[[Sample], float] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Node:
     """A mixture, or a source of records."""
 
@@ -40,10 +42,31 @@ class Node:
     """The seeds and names on the path from the top, its own included."""
     children: tuple["Node", ...] = ()
     """Of a mixture, in the order of the recipe."""
-    source: Source | None = None
-    """Of a source of records: the same, as blocks."""
+    as_source: Callable[[], Source] | None = None
+    """Of a source of records: gives it as blocks."""
     shuffle: bool = False
     """Whether a source of records is shuffled: its parent says so."""
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether it has children, and no records of its own."""
+        return self.as_source is None
+
+    # Not made with the tree: that is walked when a mixture is built, too, where a dataset need not know its length yet.
+    @cached_property
+    def source(self) -> Source | None:
+        """Of a source of records: the same, as blocks.
+
+        Raises:
+            SourceError: It has no records.
+        """
+        source = self.as_source() if self.as_source is not None else None
+        if source is not None and not source.num_blocks:
+            raise SourceError(
+                f"source {self.path!r}: expected at least one record, got an empty source\n"
+                "  Remove it, or give it records."
+            )
+        return source
 
     def walk(self) -> Iterator["Node"]:
         """Yield this node and all below it, parents first."""
@@ -60,18 +83,14 @@ class Node:
         joins = settings.customized_yield_fn is not None
         return f"mixture, seed {settings.seed}, cyclic {settings.cyclic}, stop {settings.stop}, yield function {joins}"
 
-    def orders(self) -> dict[str, str]:
-        """The order of each node, by path."""
-        return {node.path: node.order for node in self.walk()}
-
-    def weights(self) -> dict[str, float]:
-        """The weight of each node below this one in its parent, by path."""
-        return {node.path: float(node.dataset.percent) for node in self.walk() if node is not self}
+    def tree(self) -> Tree:
+        """What of it and all below determines the order of the stream, to be compared on resume."""
+        weights = {node.path: float(node.dataset.percent) for node in self.walk() if node is not self}
+        return Tree({node.path: node.order for node in self.walk()}, weights)
 
     def joins(self) -> dict[str, bool]:
         """Of each mixture, by path: whether it has a yield function."""
-        mixtures = (node for node in self.walk() if node.source is None)
-        return {node.path: node.dataset.customized_yield_fn is not None for node in mixtures}
+        return {node.path: node.dataset.customized_yield_fn is not None for node in self.walk() if node.is_mixture}
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """What sources have in their shards that is no record, or less than one: how many, by path and kind."""
@@ -100,37 +119,38 @@ class Node:
         return len(range(lane.index, self.source.num_blocks, lane.count))
 
 
-def tree_of(top: MixtureSettings) -> Node:
-    """Walk the tree of a mixture.
+def tree_of(mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] | None = None) -> Node:
+    """Walk the tree of a mixture, which is the top unless its path and the seeds down to it are given.
 
     Raises:
-        SourceError: A source has no records.
+        ValueError: Something in it is not a source.
     """
-    return _mixture(top, "", (top.seed,))
-
-
-def path_below(path: str, name: str) -> str:
-    """The path of names of a source of the mixture at `path`."""
-    return f"{path}.{name}" if path else name
-
-
-def _mixture(mixture: MixtureSettings, path: str, seeds: tuple[object, ...]) -> Node:
-    children = [_child(mixture, dataset, path_below(path, dataset.name), seeds) for dataset in mixture.datasets]
-    return Node(path=path, dataset=mixture, seeds=seeds, children=tuple(children))
+    seeds = (mixture.seed,) if seeds is None else seeds
+    children = tuple(_child(mixture, child, f"{path}.{child.name}".lstrip("."), seeds) for child in mixture.datasets)
+    return Node(path=path, dataset=mixture, seeds=seeds, children=children)
 
 
 def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object, ...]) -> Node:
     """A new kind of source has its case here."""
-    source: Source
+    seeds = (*seeds, dataset.name)
     match dataset:
         case MixtureSettings():
-            return _mixture(dataset, path, (*seeds, dataset.name, dataset.seed))
+            return tree_of(dataset, path, (*seeds, dataset.seed))
         case ShardDataset():
-            source, shuffle = dataset.source, parent.shuffle_streaming_subsets
+            as_source, shuffle = partial(getattr, dataset, "source"), parent.shuffle_streaming_subsets
+        case _ if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+            as_source, shuffle = partial(MapStyleSource, dataset), parent.shuffle_unstreaming_subsets
         case _:
-            source, shuffle = MapStyleSource(dataset), parent.shuffle_unstreaming_subsets
-    if not source.num_blocks:
-        raise SourceError(
-            f"source {path!r}: expected at least one record, got an empty source\n  Remove it, or give it records."
-        )
-    return Node(path=path, dataset=dataset, seeds=(*seeds, dataset.name), source=source, shuffle=shuffle)
+            raise ValueError(
+                f"MergedDataset, source of type {type(dataset).__name__}{in_recipe(dataset)}, {path!r}: expected "
+                "a map-style dataset (__len__ and __getitem__) or a source of streamdata, got neither\n"
+                "  An iterable of another library cannot be split and resumed exactly; use its files or its "
+                "map-style form."
+            )
+    return Node(path=path, dataset=dataset, seeds=seeds, as_source=as_source, shuffle=shuffle)
+
+
+def in_recipe(dataset: Any) -> str:
+    """Where a recipe names the dataset, as part of a message; empty if none does."""
+    location = getattr(dataset, "_recipe_location", None)
+    return f" at {location}" if location else ""

@@ -19,6 +19,7 @@ from streamdata.progress.cursor import (
     PlainEntry,
     Position,
     marked,
+    node_of,
     number_batch,
 )
 from streamdata.progress.lane_entries import LaneEntries, Standing
@@ -50,6 +51,7 @@ __all__ = [
     "header",
     "marked",
     "merge_states",
+    "node_of",
     "number_batch",
     "to_state",
     "warn_once",

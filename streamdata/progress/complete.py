@@ -127,6 +127,4 @@ def _check_missing(lane: Lane, epoch_pass: int, what: str, least: float, batch_s
 
 
 def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:
-    raise StateError(
-        f"states: rank {lane.dp_rank}, worker {lane.worker}, pass {lane.epoch_pass}: {what}\n  {remedy}"
-    )
+    raise StateError(f"states: rank {lane.dp_rank}, worker {lane.worker}, pass {lane.epoch_pass}: {what}\n  {remedy}")

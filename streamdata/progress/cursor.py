@@ -6,6 +6,8 @@ whoever reads one does it by name: `Cursor(*cursor).given`, `Entry(*entry).node`
 are: in `Source.read`, `Leaf` and `Mixture`.
 """
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from streamdata.fields import CURSOR
@@ -92,6 +94,9 @@ class Entry(NamedTuple):
 
 PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None]
 """An `Entry` as samples carry it."""
+
+node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"))
+"""The node of a plain entry, in a fifth of the time of `Entry(*entry).node`."""
 
 
 def marked(entries: tuple[PlainEntry, ...], *, batch: int | None = None, ended: bool = False) -> tuple[PlainEntry, ...]:

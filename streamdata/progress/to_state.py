@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
-from streamdata.progress.cursor import Cursor, Entry, LaneKey, NodeKey, PlainEntry
+from streamdata.progress.cursor import Cursor, Entry, LaneKey, NodeKey, PlainEntry, node_of
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
@@ -41,7 +41,7 @@ def to_state(batch: object) -> States:
     workers: States = {}
     for sample in _samples(batch):
         for plain in _entries(sample):
-            node, *_ = plain
+            node = node_of(plain)
             latest[node.generation, node.lane, node.path] = plain
         entry = Entry(*sample[CURSOR][-1])
         lane = entry.node.lane

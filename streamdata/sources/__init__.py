@@ -3,7 +3,7 @@
 1. dataset → `Source` → records in numbered blocks
 2. seed, epoch, lane → `BlockOrder` → which blocks, in which order
 3. blocks, position → `Source.read` → records, each with the position after it
-4. records → process functions → samples, each with a cursor (`Leaf`)
+4. records → process functions (`call_per_record`, `Bursts`) → samples
 
 A process function is one of three kinds:
 
@@ -22,7 +22,6 @@ A record that a function sees carries its fields, `__url__` and `__key__` or `__
 
 from streamdata.sources.image_jsonl import ImageJsonlDataset
 from streamdata.sources.jsonl import JsonlIterableDataset
-from streamdata.sources.leaf import Leaf
 from streamdata.sources.map_style import MapStyleSource
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.randomness import record_rng
@@ -33,7 +32,6 @@ __all__ = [
     "BlockOrder",
     "ImageJsonlDataset",
     "JsonlIterableDataset",
-    "Leaf",
     "MapStyleSource",
     "MetaDistributedWebDataset",
     "Source",

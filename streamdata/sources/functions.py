@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from streamdata.errors import StateError
 from streamdata.fields import is_reserved
 from streamdata.progress import FunctionState, Position
-from streamdata.sources.source import Record, Sample, place_of
+from streamdata.sources.source import Record, Sample, describe_record
 from streamdata.sources.starts import fresh, is_stateful
 from streamdata.sources.tally import Tally
 
@@ -26,7 +26,7 @@ Mark = TypeVar("Mark")
 def call_per_record(
     function: PerRecordFn,
     records: Iterable[tuple[Record, Position]],
-    start: Position,
+    skip: int,
     tally: Tally,
     start_of: Callable[[Position], Position],
 ) -> Iterator[tuple[Sample, Position]]:
@@ -34,32 +34,38 @@ def call_per_record(
 
     Args:
         function: The source's `single_process_fn`.
-        records: Records with the position after each, beginning at `start`.
-        start: Its `part` is how many outputs of the first record were delivered before.
+        records: Records with the position after each.
+        skip: How many outputs of the first record were delivered before.
         tally: Counts the records that gave nothing, and failures.
         start_of: The position before a record, by the one after it.
     """
-    skip, what = start[3], f"source {tally.name!r}: single_process_fn"
+    what = f"source {tally.name!r}: single_process_fn"
     for record, after in records:
         try:
             output = function(record)
         except Exception as error:  # a user's function may raise anything; the tally decides
-            tally.fail(error, place_of(record), "single_process_fn")
+            tally.fail(error, describe_record(record), "single_process_fn")
             skip = 0
             continue
         outputs = output if isinstance(output, list) else [] if output is None else [output]
         if not outputs:
-            tally.drop(place_of(record), "single_process_fn gave no sample")
+            tally.drop(describe_record(record), "single_process_fn gave no sample")
         last = len(outputs)
         for part, sample in enumerate(outputs, 1):
             if part > skip:
-                yield complete(sample, record, what), after if part == last else (*start_of(after)[:3], part)
+                yield complete(sample, record, what), after if part == last else _within(start_of(after), part)
         if skip > last:
             raise StateError(
-                f"{what} gave {last} samples for {place_of(record)} where it had given at least {skip}\n"
+                f"{what} gave {last} samples for {describe_record(record)} where it had given at least {skip}\n"
                 "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
             )
         skip = 0
+
+
+def _within(before: Position, part: int) -> Position:
+    """The position after the first `part` outputs of the record that `before` is the position before."""
+    epoch, window, taken, _ = before
+    return epoch, window, taken, part
 
 
 def complete(sample: object, record: Record, what: str) -> Sample:
@@ -70,7 +76,8 @@ def complete(sample: object, record: Record, what: str) -> Sample:
     """
     if not isinstance(sample, dict):
         raise TypeError(
-            f"{what}: expected a dict, got {type(sample).__name__} for {place_of(record)}\n  Return samples as dicts."
+            f"{what}: expected a dict, got {type(sample).__name__} for {describe_record(record)}\n"
+            "  Return samples as dicts."
         )
     fields = {name: value for name, value in record.items() if is_reserved(name)}
     return {**fields, **sample}
@@ -145,7 +152,7 @@ class Feed(Generic[Mark]):
 
     def passed_over(self) -> str:
         """Say how much of the present burst gave nothing, for an error message."""
-        return f"{self._what} passed over {self._pulled} records, the last: {place_of(self.last)}"
+        return f"{self._what} passed over {self._pulled} records, the last: {describe_record(self.last)}"
 
     def count_output(self) -> bool:
         """Count an output; return whether it is a new one, not one of a replay."""
@@ -236,7 +243,7 @@ class Bursts(Generic[Mark]):
                     raise
                 self._tally.replaying = False
                 lost = self.feed.forget()
-                self._tally.fail(error, f"{place_of(self.feed.last)}, with {lost} records in hand", self._what)
+                self._tally.fail(error, f"{describe_record(self.feed.last)}, with {lost} records in hand", self._what)
                 continue
             self._check_end()
             return
@@ -266,6 +273,6 @@ class Bursts(Generic[Mark]):
         if not self.feed.exhausted:
             raise ValueError(
                 f"source {self._tally.name!r}: {self._what} ended before its records did, after "
-                f"{place_of(self.feed.last)}\n"
+                f"{describe_record(self.feed.last)}\n"
                 "  A stream function must go on until the iterator that it was given ends."
             )

@@ -136,7 +136,7 @@ class BlockSource:
         while taken < size:
             some = positions[taken : taken + task.grow(opened.look_ahead)]
             records = opened.take(some, task.fields)
-            yield len(some), _placed(records, _places(starts, counts, some)) if task.with_places else records
+            yield len(some), _placed(records, _places(starts, counts, some)) if task.with_indices else records
             taken += len(some)
 
     def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
@@ -225,7 +225,7 @@ class SequentialSource:
             for index in order[done:].tolist():
                 record = records[index]
                 record.update(task.fields)
-                if task.with_places:
+                if task.with_indices:
                     record[CURSOR] = (shard << 40) + group * size + index
                 yield record
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)

@@ -29,7 +29,7 @@ class Source(Protocol):
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
         """Yield each record from `position` on, with the position after it, until the order ends.
 
-        A record carries the fields of `streamdata.fields`, and where `task.with_places` its place in the
+        A record carries the fields of `streamdata.fields`, and where `task.with_indices` its index in the
         source.
         """
 
@@ -51,11 +51,11 @@ class ReadTask:
         lane: Who reads.
         order: The lane's blocks.
         tally: Where the source's failures are counted.
-        with_places: Whether a process function will see the records (and may ask for their places).
+        with_indices: Whether a process function will see the records (and may ask for their indices in the source).
     """
 
-    def __init__(self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_places: bool) -> None:
-        self.name, self.lane, self.order, self.tally, self.with_places = name, lane, order, tally, with_places
+    def __init__(self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_indices: bool) -> None:
+        self.name, self.order, self.tally, self.with_indices = name, order, tally, with_indices
         self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
         self.on_epoch_end: Callable[[int], None] | None = None
         """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
@@ -74,10 +74,10 @@ class ReadTask:
         return now
 
 
-def place_of(record: object) -> str:
+def describe_record(record: object) -> str:
     """Say which record it is: url and key, or index."""
     if not isinstance(record, dict):
         return "a record without fields"
     if URL in record:
         return f"{record[URL]}, key {record.get(KEY)!r}"
-    return f"index {record[INDEX]}" if INDEX in record else f"place {record.get(CURSOR)}"
+    return f"index {record[INDEX]}" if INDEX in record else f"record {record.get(CURSOR)}"

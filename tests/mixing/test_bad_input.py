@@ -256,7 +256,7 @@ def test_waiting_for_an_endless_mixture_is_refused():
     """all_exhausted over a mixture that never is."""
     inner = MergedDataset([named("a")])
     inner.name, inner.percent = "inner", 1
-    with pytest.raises(ValueError, match="waits for ever for 'inner'"):
+    with pytest.raises(ValueError, match="waits forever for 'inner'"):
         MergedDataset([inner], cyclic=False, stop="all_exhausted")
 
 

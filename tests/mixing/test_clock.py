@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata import MergedDataset
-from streamdata.mixing.clock import start_clocks
+from streamdata.mixing.clock import History, begin_clocks, start_clocks
 from streamdata.run import Lane
 from tests.streams import Numbers
 
@@ -86,3 +86,82 @@ def test_the_cost_of_a_sample_can_be_its_tokens():
     for sample in islice(iter(dataset), 400):
         tokens[sample["__datasetname__"]] += sample["n"]
     assert abs(tokens["long"] - tokens["short"]) <= 60
+
+
+STARTS, STEPS = [0.0, 1.2], [2.0, 2.0]
+
+
+def begun(*histories, starts=STARTS, steps=STEPS, reweighed=0):
+    """The clocks of sources with these histories."""
+    return begin_clocks(starts, steps, histories, reweighed)
+
+
+def test_without_states_clocks_begin_at_their_starts():
+    """Also where a source was drawn, but in another round."""
+    assert begun(History(0, {}), History(0, {0: None})) == STARTS
+
+
+def test_a_clock_goes_on_where_the_newest_generation_left_it():
+    """And the source beside it, which was not drawn yet, at its start."""
+    assert begun(History(0, {}), History(0, {0: 5.2, 1: 9.2})) == [0.0, 9.2]
+
+
+def test_a_source_that_joins_begins_at_the_lowest_clock_of_that_moment():
+    """Not where the others stand by now, so that each resume agrees."""
+    there = [History(0, {0: 40.0, 1: 90.0}), History(0, {0: 41.2, 1: 91.2})]
+    assert begun(*there, History(1, {}), starts=[*STARTS, 0.5], steps=[3.0] * 3) == [90.0, 91.2, 40.0]
+
+
+def test_a_source_that_was_not_drawn_yet_counts_by_its_start_when_another_joins():
+    """It was there, and next."""
+    assert (
+        begun(History(0, {}), History(0, {0: 41.2}), History(1, {}), starts=[0.3, 1.2, 0.5], steps=[3.0] * 3)[2] == 0.3
+    )
+
+
+def test_a_source_that_returns_does_not_fall_behind_where_it_was():
+    """What it had before it left, it had."""
+    assert begun(History(0, {0: 40.0}), History(2, {0: 60.0})) == [40.0, 60.0]
+    assert begun(History(0, {0: 40.0, 1: 80.0}), History(2, {0: 60.0})) == [80.0, 80.0]
+
+
+def test_a_source_that_joined_goes_on_once_it_was_drawn():
+    """Its own entry says where it stands."""
+    assert begun(History(0, {0: 40.0, 1: 90.0}), History(1, {1: 91.0})) == [90.0, 91.0]
+
+
+def test_sources_that_all_join_begin_at_zero():
+    """None was there whose clock could be the lowest."""
+    assert begun(History(1, {}), History(1, {})) == [0.0, 0.0]
+
+
+def test_after_a_change_of_weights_no_clock_is_more_than_a_step_ahead():
+    """The old, long step of a source that was rare is not waited for."""
+    rare = History(0, {0: 2000.0})
+    assert begun(History(0, {0: 40.0}), rare, reweighed=1) == [40.0, 42.0]
+    assert begun(History(0, {0: 40.0}), rare) == [40.0, 2000.0]
+
+
+def test_after_a_change_of_weights_a_source_that_was_not_drawn_yet_begins_from_the_lowest():
+    """At its start it would be drawn many times in a row."""
+    assert begun(History(0, {0: 40.0}), History(0, {}), reweighed=1) == [40.0, 41.2]
+
+
+def test_a_clock_is_moved_once_by_a_change_of_weights():
+    """Drawn since, it stands where its entry says, and the others stay where the first resume put them."""
+    assert begun(History(0, {0: 40.0, 1: 90.0}), History(0, {0: 2000.0}), reweighed=1) == [90.0, 42.0]
+
+
+def test_a_change_of_weights_before_the_first_draw_moves_no_clock():
+    """There is no moment to reckon from."""
+    assert begun(History(0, {}), History(0, {}), reweighed=1) == STARTS
+
+
+def test_a_change_of_weights_leaves_a_source_that_joins_with_it_where_it_joined():
+    """It has no step of before."""
+    assert begun(History(0, {0: 40.0}), History(1, {}), reweighed=1) == [40.0, 40.0]
+
+
+def test_a_source_that_returns_with_another_weight_does_not_wait_on_its_old_step():
+    """Its clock of before counts as one that was there."""
+    assert begun(History(0, {0: 40.0, 1: 80.0}), History(2, {0: 2000.0}), reweighed=2) == [80.0, 82.0]

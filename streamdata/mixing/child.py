@@ -1,0 +1,59 @@
+"""What a mixture needs of its children in one lane, and what all nodes of the tree share there."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamdata.mixing.tree import Node
+from streamdata.progress import Cursor, LaneEntries, LaneKey, LaneLink, NodeKey, PlainCursor, Progress, Tree
+from streamdata.run import Lane
+from streamdata.sources.source import Sample
+from streamdata.sources.tally import Tally
+
+Pairs = Iterator[tuple[Sample, PlainCursor]]
+"""Samples, each with the cursor after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What all nodes of the tree share while one lane is iterated."""
+
+    lane: Lane
+    key: LaneKey
+    progress: Progress
+    entries: LaneEntries
+    """Of `progress`, those of this lane in this pass."""
+    generation: int
+    tree: Tree
+    header: str
+    from_window: bool
+    link: LaneLink
+
+    def node_key(self, path: str, round_: int) -> NodeKey:
+        """What all entries of a node share."""
+        return NodeKey(self.header, self.generation, self.key, path, round_, self.link)
+
+    def tally(self, node: Node) -> Tally:
+        """What was not delivered of a node, counted on from where the states stand."""
+        standing = self.entries.standing(node.path)
+        cursor = Cursor() if standing is None else standing.cursor
+        max_bad = int(getattr(node.dataset, "max_bad", 0))
+        return Tally(node.path or "the top", max_bad, cursor.dropped, cursor.bad)
+
+
+class Child(Protocol):
+    """A source of a mixture, in one lane."""
+
+    path: str
+    endless: bool
+    """Whether it goes on without end; otherwise it ends with its parent's round, and begins again with the next."""
+    is_mixture: bool
+
+    def has_records(self, round_: int) -> bool:
+        """Whether the lane has a share of it in this round."""
+
+    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
+        """Its samples with the cursor after each, from where it stood, or from the beginning of the round."""
+
+    def epoch_paths(self) -> Iterator[str]:
+        """The nodes, it or some below it, whose cursors begin with how often they have begun anew."""
