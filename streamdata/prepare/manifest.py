@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import vocabulary_size
@@ -13,6 +13,8 @@ from streamdata.text.tokenizer import tokenizer_digest
 
 Json = dict[str, Any]
 VERSION = 2
+RESULTS: Final = ("counts", "dropped", "bad", "files")
+"""What a manifest has beside its plan, and the digests of inputs."""
 _NOT_IN_DIGEST = {"max_bad"}
 """What changes no output: how many bad records are accepted may be raised in the midst of a run."""
 
@@ -41,6 +43,11 @@ def make_plan(
         "num_tasks": len(tasks),
         "shard": None if shard is None else list(shard),
     }
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON to read and to compare."""
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def differences(before: Json, now: Json) -> list[str]:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamdata.prepare.errors import PrepareError
-from streamdata.prepare.manifest import Json, differences
+from streamdata.prepare.manifest import RESULTS, Json, differences
 from streamdata.prepare.run_directory import RunDirectory
-
-_RESULTS = ("counts", "dropped", "bad", "files")
 
 
 def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str], *, overwrite: bool = False) -> Json:
@@ -31,7 +29,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     target = RunDirectory(output)
     with target.opened(plan, overwrite=overwrite):
         for part in directories:
-            _link_tree(part.data, target.work / "data")
+            _link_tree(part.data, target.finished_data)
         for part in directories:
             _link_tree(part.tasks, target.tasks)  # the markers last, as ever
         return target.finish(plan, list(range(plan["num_tasks"])), {"merged": [str(part) for part in parts]})
@@ -58,10 +56,10 @@ def _common_plan(directories: Sequence[RunDirectory]) -> Json:
 
 def _plan_of(directory: RunDirectory) -> Json:
     manifest = directory.read_plan()
-    if manifest is None or not directory.is_whole():
+    if manifest is None or not directory.is_finished():
         raise PrepareError(f"merge: '{directory.path}': expected a finished run, got none\n  Run that part to its end.")
     inputs = [{key: value for key, value in entry.items() if key != "digest"} for entry in manifest["inputs"]]
-    return {key: value for key, value in manifest.items() if key not in _RESULTS} | {"inputs": inputs}
+    return {key: value for key, value in manifest.items() if key not in RESULTS} | {"inputs": inputs}
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -17,6 +17,7 @@ from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import Document
 from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
+from streamdata.prepare.layout import Layout, task_name
 from streamdata.prepare.pack import Block, Packer
 from streamdata.shards.publish import publish_written
 from streamdata.stores.dtypes import token_dtype
@@ -32,17 +33,17 @@ class Staging:
     Args:
         config: Keys, format and sizes.
         tokenizer: Gives the largest id, and what fills up rows.
-        directory: Where to make the task's own directory.
-        name: The task's directory in each domain, such as `task_00003`.
+        layout: Where the run writes.
+        task: The task's number.
         counts: Gains tokens, rows and the like.
     """
 
-    def __init__(self, config: PrepareConfig, tokenizer: Any, directory: Path, name: str, counts: Counter[str]) -> None:
+    def __init__(self, config: PrepareConfig, tokenizer: Any, layout: Layout, task: int, counts: Counter[str]) -> None:
         self._config, self._counts = config, counts
         self._keys = store_keys(config, vocabulary_size(tokenizer))
         self._padding = padding_id(tokenizer) if config.packing != "none" else 0
-        self._root = directory / f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
-        self._name = name
+        self._data, self._name = layout.finished_data, task_name(task)
+        self._root = layout.staging / f"{self._name}.{os.getpid()}.{secrets.token_hex(4)}"
         self._packers: dict[str, Packer] = {}
         self._writers: dict[str, StoreWriter] = {}
 
@@ -70,35 +71,33 @@ class Staging:
                 self._packers[domain] = Packer(self._config, self._padding, self._counts)
             sequences = [tokens for document in found for tokens in document.sequences["sequence"]]
             self._write(domain, self._packers[domain].add(sequences))
-        self._relieve()
+        self._pack_fullest()
 
-    def publish(self, data: Path) -> dict[str, list[int | str]]:
-        """Finish all shards, and rename them into `data`, below their domains.
-
-        What lies there already stays: on a cluster, two processes may be at one task, each taking the other for dead.
+    def publish(self) -> dict[str, list[int | str]]:
+        """Finish all shards, and rename them to where the data of finished tasks are, below their domains.
 
         Returns:
-            Size and SHA-256 of each file, by its path below `data`.
+            Size and SHA-256 of each file, by its path there.
         """
         for domain, packer in self._packers.items():
             self._write(domain, packer.finish())
         files: dict[str, list[int | str]] = {}
-        data.mkdir(exist_ok=True)
+        self._data.mkdir(exist_ok=True)
         for domain, writer in sorted(self._writers.items()):
             writer.close()
-            place = data / domain / self._name
-            place.parent.mkdir(exist_ok=True)
-            _publish_once(self._root / domain / self._name, place)
-            for path in sorted(path for path in place.rglob("*") if path.is_file()):
-                files[str(path.relative_to(data))] = [path.stat().st_size, sha256(path)]
+            directory = self._data / domain / self._name
+            directory.parent.mkdir(exist_ok=True)
+            _publish_once(self._root / domain / self._name, directory)
+            for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+                files[str(path.relative_to(self._data))] = [path.stat().st_size, sha256(path)]
         return files
 
     def _write(self, domain: str, blocks: Iterable[Block]) -> None:
         for block in blocks:
             self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
 
-    def _relieve(self) -> None:
-        """All domains together hold no more than one may: those that hold the most are packed as far as they are."""
+    def _pack_fullest(self) -> None:
+        """Pack what the domains with the most tokens hold, until all of them together hold no more than one may."""
         while sum(packer.load for packer in self._packers.values()) >= 1:
             domain = max(self._packers, key=lambda name: self._packers[name].load)
             self._write(domain, self._packers[domain].finish())
@@ -162,11 +161,13 @@ def padding_id(tokenizer: Any) -> int:
     raise PrepareError("tokenizer: expected a padding or end-of-sequence token to fill up rows, got neither")
 
 
-def _publish_once(written: Path, place: Path) -> None:
-    """Rename a directory into place, unless it is there: whoever did the same task wrote the same, and all of it."""
+def _publish_once(written: Path, directory: Path) -> None:
+    """Rename what was written, unless another process has done the same task."""
     try:
-        publish_written(written, place)
+        publish_written(written, directory)
     except OSError as error:
+        # On a cluster two processes may do one task, each taken for dead by the scheduler. Both write the same, and the
+        # rename publishes all of it: what is there stays, since the other's marker may name it already.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
 

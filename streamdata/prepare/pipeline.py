@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from streamdata.prepare.compare_backends import check_backend
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import TextTokenizer
 from streamdata.prepare.errors import PrepareError
@@ -17,8 +18,7 @@ from streamdata.prepare.manifest import Json, make_plan
 from streamdata.prepare.on_ray import run_on_ray
 from streamdata.prepare.progress import Progress
 from streamdata.prepare.run_directory import RunDirectory
-from streamdata.prepare.sample import check_backend
-from streamdata.prepare.worker import Job, Marker, saved_tokenizer
+from streamdata.prepare.worker import Job, Marker
 from streamdata.text.tokenizer import load_tokenizer
 
 Engine = Literal["local", "ray"]
@@ -80,15 +80,12 @@ class Pipeline:
         directory = RunDirectory(output)
         with directory.opened(plan, overwrite=overwrite):
             own = tasks if shard is None else tasks[shard[0] :: shard[1]]
-            TextTokenizer.save(tokenizer, saved_tokenizer(directory.work))
+            TextTokenizer.save(tokenizer, directory.tokenizer)
             check_backend(self.config, tokenizer, own)
             run = _Run(self.config, directory, own, progress)
-            run.do(self._job(directory), engine, workers)
+            job = Job(self.config.model_dump_json(), self.tokenizer, str(directory.path.absolute()), os.getcwd())
+            run.do(job, engine, workers)
             return run.finish(plan, {"engine": engine, "workers": workers})
-
-    def _job(self, directory: RunDirectory) -> Job:
-        config, work, tasks = self.config.model_dump_json(), directory.work.absolute(), directory.tasks.absolute()
-        return Job(config, self.tokenizer, str(work), str(tasks), os.getcwd())
 
 
 class _Run:
@@ -111,8 +108,8 @@ class _Run:
     def do(self, job: Job, engine: Engine, workers: int) -> None:
         left = []
         for task in self._tasks:
-            if self._directory.is_done(task.number):
-                self._count(self._directory.marker(task.number))
+            if self._directory.marker(task.number).exists():
+                self._count(self._directory.read_marker(task.number))
                 self._progress.skip(task.end - task.begin)
             else:
                 left.append(task)

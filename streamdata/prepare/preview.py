@@ -114,10 +114,10 @@ def _sources(config: PrepareConfig, document: Document, number: int) -> Iterator
 
 def manifest_of(path: str | Path) -> Json | None:
     """The manifest of the run that wrote a store, found in its directory or one above; None without one."""
-    place = Path(path).absolute()
-    for folder in (place, *place.parents):
-        if (folder / "manifest.json").exists() and RunDirectory(folder).is_whole():
-            return RunDirectory(folder).read_plan()
+    absolute = Path(path).absolute()
+    for directory in map(RunDirectory, (absolute, *absolute.parents)):
+        if directory.manifest.exists() and directory.is_finished():
+            return directory.read_plan()
     return None
 
 

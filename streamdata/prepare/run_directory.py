@@ -1,37 +1,20 @@
-"""The output directory of a run: nobody else's, and either unfinished or whole.
-
-manifest.json        what came of the run; written when all tasks are done
-run.json             when, where and how fast: the only file that differs between runs
-quarantine.jsonl     bad records, if there are any
-data/                the store; it appears by one rename, when all else is there
-tasks/NNNNN.json     the marker of each task
-.work/               while it is under way: plan.json, data/ of finished tasks, staging/ of others
-"""
+"""The output directory of a run: of this run alone, and either unfinished or finished."""
 
 import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from streamdata.prepare.errors import PrepareError
-from streamdata.prepare.manifest import Json, differences, make_manifest
-from streamdata.prepare.worker import json_bytes, marker_path, quarantine_path, workers_lock
+from streamdata.prepare.layout import Layout
+from streamdata.prepare.manifest import Json, differences, json_bytes, make_manifest
 from streamdata.shards.publish import publish
 
 
-class RunDirectory:
-    """Where a run writes.
-
-    Args:
-        path: The output directory; it need not exist.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.work, self.tasks, self.data = self.path / ".work", self.path / "tasks", self.path / "data"
+class RunDirectory(Layout):
+    """The output directory of a run, as the one process knows it that takes it, watches over it and finishes it."""
 
     def read_plan(self) -> Json | None:
         """The plan, or the manifest, of the run that is there; None where there is none.
@@ -39,7 +22,7 @@ class RunDirectory:
         Raises:
             PrepareError: The directory holds something else.
         """
-        for path in (self.path / "manifest.json", self.work / "plan.json"):
+        for path in (self.manifest, self.plan):
             if path.exists():
                 plan = read_json(path)
                 if "made_by" not in plan:
@@ -52,8 +35,8 @@ class RunDirectory:
             raise _foreign(self.path, ", ".join(sorted(others)[:4]))
         return None
 
-    def is_whole(self) -> bool:
-        """Whether the run is done."""
+    def is_finished(self) -> bool:
+        """Whether the run has ended, and its store is there."""
         return self.data.exists() and not self.work.exists()
 
     @contextmanager
@@ -75,32 +58,28 @@ class RunDirectory:
         with self._locked():
             if overwrite:
                 self._clear()
-            publish(self.work / "plan.json", [json_bytes(plan)])  # first: it says whose directory this is
+            publish(self.plan, [json_bytes(plan)])  # first: without it, the rest would be taken for somebody else's
             self.tasks.mkdir(exist_ok=True)
-            shutil.rmtree(self.work / "staging", ignore_errors=True)
-            for left in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):  # of a process killed in publishing
-                left.unlink()
+            shutil.rmtree(self.staging, ignore_errors=True)
+            for path in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):  # of a process killed in publishing
+                path.unlink()
             yield
 
-    def is_done(self, index: int) -> bool:
-        """Whether a task is done."""
-        return marker_path(self.tasks, index).exists()
-
-    def marker(self, index: int) -> Json:
+    def read_marker(self, task: int) -> Json:
         """The marker of a task that is done.
 
         Raises:
             PrepareError: It is damaged.
         """
-        return read_json(marker_path(self.tasks, index))
+        return read_json(self.marker(task))
 
-    def finish(self, plan: Json, indexes: list[int], facts: Json) -> Json:
+    def finish(self, plan: Json, tasks: Sequence[int], facts: Json) -> Json:
         """Make the run whole, from its markers. A run that was killed in the midst of this does it again.
 
         Args:
             plan: The run's.
-            indexes: Of all its tasks.
-            facts: For run.json.
+            tasks: The numbers of all its tasks.
+            facts: For `run.json`.
 
         Returns:
             The manifest.
@@ -108,7 +87,7 @@ class RunDirectory:
         Raises:
             PrepareError: What a task wrote is gone, or there is no token in it, and it is no part of a run.
         """
-        manifest = make_manifest(plan, map(self._kept_marker, indexes))
+        manifest = make_manifest(plan, map(self._kept_marker, tasks))
         if not manifest["counts"].get("tokens") and plan["shard"] is None:
             left_out = (manifest["dropped"] | manifest["bad"]).items()
             reasons = ", ".join(f"{count} {reason}" for reason, count in left_out)
@@ -116,52 +95,52 @@ class RunDirectory:
                 f"output '{self.path}': expected tokens, got none of {manifest['counts'].get('records', 0)} records: "
                 f"{reasons or 'the inputs are empty'}\n  Check the config and the inputs."
             )
-        parts = [path.read_bytes() for index in indexes if (path := quarantine_path(self.tasks, index)).exists()]
+        parts = [path.read_bytes() for task in tasks if (path := self.task_quarantine(task)).exists()]
         if parts:
-            publish(self.path / "quarantine.jsonl", parts)
-        publish(self.path / "run.json", [json_bytes(facts)])
-        publish(self.path / "manifest.json", [json_bytes(manifest)])
-        finished = self.work / "data"
-        if finished.exists():
+            publish(self.quarantine, parts)
+        publish(self.facts, [json_bytes(facts)])
+        publish(self.manifest, [json_bytes(manifest)])
+        if self.finished_data.exists():
             remove(self.data)  # of a run that was to be overwritten
-            finished.rename(self.data)
+            self.finished_data.rename(self.data)
         self.data.mkdir(exist_ok=True)  # a part may have no task
         shutil.rmtree(self.work)
         return manifest
 
-    def _kept_marker(self, index: int) -> Json:
+    def _kept_marker(self, task: int) -> Json:
         """The marker of a task whose files are there, where `finish` takes them from."""
-        marker = self.marker(index)
-        data = self.work / "data" if (self.work / "data").exists() else self.data
+        marker = self.read_marker(task)
+        data = self.finished_data if self.finished_data.exists() else self.data
         for name in marker["files"]:
             if not (data / name).exists():
                 raise PrepareError(
-                    f"output '{self.path}': expected '{data / name}', which task {index} wrote, got none\n"
+                    f"output '{self.path}': expected '{data / name}', which task {task} wrote, got none\n"
                     "  Use overwrite (--overwrite) to begin anew; if this is a merge, for the part of that task first."
                 )
         return marker
 
     def _clear(self) -> None:
         """Remove what an earlier run left. Its markers go first, and at once: without them nothing of it counts."""
-        remove(self.work / "tasks")
+        old_tasks = self.work / "tasks"
+        remove(old_tasks)
         if self.tasks.exists():
-            self.tasks.rename(self.work / "tasks")
-        for path in (self.work / "tasks", self.work / "data", self.data):
+            self.tasks.rename(old_tasks)
+        for path in (old_tasks, self.finished_data, self.data):
             remove(path)
-        for name in ("run.json", "quarantine.jsonl", "manifest.json"):  # the last says whose directory this is
-            self.path.joinpath(name).unlink(missing_ok=True)
+        for path in (self.facts, self.quarantine, self.manifest):  # the last says whose directory this is
+            path.unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the run's lock, and wait for workers that a killed run left to end."""
-        with (self.work / "lock").open("a") as lock:
+        with self.lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise PrepareError(
                     f"output '{self.path}': expected no other run, got one that is at it now\n  Wait for its end."
                 ) from error
-            with workers_lock(self.work).open("a") as workers:
+            with self.workers_lock.open("a") as workers:
                 fcntl.flock(workers, fcntl.LOCK_EX)
             yield
 

@@ -4,14 +4,12 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from streamdata.prepare.manifest import Json, make_manifest
+from streamdata.prepare.manifest import RESULTS, Json, make_manifest
 from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.stores.sums import SUMS, publish_sums
 from streamdata.stores.verify import files_without_sums
 from streamdata.stores.verify import verify as verify_store
-
-_DERIVED = ("counts", "dropped", "bad", "files")
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
@@ -25,11 +23,11 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         StoreError: It holds no store.
     """
     directory = RunDirectory(path)
-    if not (directory.path / "manifest.json").exists():
+    if not directory.manifest.exists():
         return verify_store(directory.path)
     manifest = directory.read_plan()
     assert manifest is not None, "it has one"
-    if not directory.is_whole():
+    if not directory.is_finished():
         return [f"'{directory.path}': expected a finished run, got one that is under way"]
     problems = list(_run_problems(directory, manifest))
     return problems + verify_store(directory.data, manifest["tokenizer"]["vocabulary"])
@@ -38,7 +36,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 def without_sums(path: str | os.PathLike[str]) -> list[str]:
     """The files of a store, or of a run's output, that have no sums of their blocks: damage in them is not noticed."""
     directory = RunDirectory(path)
-    return files_without_sums(directory.data if (directory.path / "manifest.json").exists() else directory.path)
+    return files_without_sums(directory.data if directory.manifest.exists() else directory.path)
 
 
 def write_sums(files: Iterable[str]) -> None:
@@ -52,17 +50,17 @@ def write_sums(files: Iterable[str]) -> None:
 
 
 def _run_problems(directory: RunDirectory, manifest: Json) -> Iterator[str]:
-    indexes = sorted(int(marker.stem) for marker in directory.tasks.glob("*[0-9].json"))
+    tasks = directory.finished_tasks()
     shard = manifest["shard"] or [0, 1]
     expected = list(range(shard[0], manifest["num_tasks"], shard[1]))
-    if indexes != expected:
-        yield f"'{directory.tasks}': expected the markers of {len(expected)} tasks, got {len(indexes)}"
+    if tasks != expected:
+        yield f"'{directory.tasks}': expected the markers of {len(expected)} tasks, got {len(tasks)}"
         return
-    markers = [directory.marker(index) for index in indexes]
+    markers = [directory.read_marker(task) for task in tasks]
     again = make_manifest(manifest, markers)
-    for key in _DERIVED:
+    for key in RESULTS:
         if again[key] != manifest[key]:
-            yield f"'{directory.path}/manifest.json': {key}: expected {again[key]}, as the markers have it"
+            yield f"'{directory.manifest}': {key}: expected {again[key]}, as the markers have it"
     files = {name: found for marker in markers for name, found in marker["files"].items()}
     there = {str(file.relative_to(directory.data)) for file in directory.data.rglob("*") if file.is_file()}
     added = {name for name in there if name.endswith(SUMS) and name.removesuffix(SUMS) in files}

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,7 +16,9 @@ from streamdata.prepare.documents import Document, DocumentMaker
 from streamdata.prepare.encode import Backend, GigatokenBackend, TextTokenizer, TokenizersBackend
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, PrepareError
 from streamdata.prepare.inputs import RawBatch, Task, TaskInput, num_records
+from streamdata.prepare.layout import Layout
 from streamdata.prepare.load_config import load_config
+from streamdata.prepare.manifest import json_bytes
 from streamdata.prepare.output import Staging
 from streamdata.prepare.sections import Record
 from streamdata.shards.json_rows import Flaw, row_or_flaw
@@ -37,46 +38,24 @@ class Job:
     Attributes:
         config: As JSON.
         tokenizer: Its name, or the path of its directory.
-        work: The directory of the run that is under way.
-        tasks: The directory of its markers.
+        output: The run's output directory, absolute.
         directory: Where the run was started: inputs may be named from there.
     """
 
     config: str
     tokenizer: str
-    work: str
-    tasks: str
+    output: str
     directory: str
 
 
-def marker_path(tasks: Path, index: int) -> Path:
-    """Where a task's marker lies: once it is there, the task is done."""
-    return tasks / f"{index:05d}.json"
-
-
-def saved_tokenizer(work: Path) -> Path:
-    """Where the run leaves the tokenizer to workers that encode only texts."""
-    return work / "tokenizer.json"
-
-
-def quarantine_path(tasks: Path, index: int) -> Path:
-    """Where the bad records of a task lie."""
-    return tasks / f"{index:05d}.quarantine.jsonl"
-
-
-def workers_lock(work: Path) -> Path:
-    """Shared by all who do tasks; a run that takes the directory over waits until it is free."""
-    return work / "workers.lock"
-
-
 @contextmanager
-def at_work(work: Path) -> Iterator[None]:
-    """Hold the workers' lock.
+def workers_locked(layout: Layout) -> Iterator[None]:
+    """Hold the lock that workers share; a run that takes the directory over waits until it is free.
 
     Raises:
         FileNotFoundError: The run has ended.
     """
-    with workers_lock(work).open("a") as lock:
+    with layout.workers_lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 
@@ -201,35 +180,34 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self._config = load_config(json.loads(job.config))
-        saved = saved_tokenizer(Path(job.work))
-        self._tokenizer = load_tokenizer(job.tokenizer) if self._config.has_chats() else TextTokenizer.load(saved)
+        self._layout = layout = Layout(job.output)
+        has_chats = self._config.has_chats()
+        self._tokenizer = load_tokenizer(job.tokenizer) if has_chats else TextTokenizer.load(layout.tokenizer)
         self._maker = DocumentMaker(self._config, self._tokenizer, make_backend(self._config, self._tokenizer))
-        self._work, self._tasks = Path(job.work), Path(job.tasks)
 
     def do(self, task: Task, report: Report) -> Marker:
         """Do a task and publish it: data first, its marker last.
 
         Args:
             task: Which.
-            report: Told after each batch by how much the counts grew.
+            report: Called after each batch with what was counted in it.
 
         Raises:
             PrepareError: A record is bad, and none may be.
             ShardError: The input is damaged.
         """
         run = TaskRun(self._config, self._maker, task)
-        told: Counter[str] = Counter()
-        name = f"task_{task.number:05d}"
-        with Staging(self._config, self._tokenizer, self._work / "staging", name, run.counts) as staging:
+        reported: Counter[str] = Counter()
+        with Staging(self._config, self._tokenizer, self._layout, task.number, run.counts) as staging:
             for batch in run.input.batches():
                 staging.add(run.documents(batch))
-                report(run.counts - told)
-                told = run.counts.copy()
-            files = staging.publish(self._work / "data")
+                report(run.counts - reported)
+                reported = run.counts.copy()
+            files = staging.publish()
         if quarantined := run.quarantined():
-            publish(quarantine_path(self._tasks, task.number), quarantined)
+            publish(self._layout.task_quarantine(task.number), quarantined)
         marker = run.marker(files)
-        publish(marker_path(self._tasks, task.number), [json_bytes(marker)])
+        publish(self._layout.marker(task.number), [json_bytes(marker)])
         return marker
 
 
@@ -240,15 +218,10 @@ def _worker(job: Job) -> Worker:
 
 def do_task(job: Job, task: Task, report: Report) -> Marker:
     """Do a task in a process of its own, which does others of the job later, and may outlive the run for a moment."""
-    with at_work(Path(job.work)):
+    with workers_locked(Layout(job.output)):
         return _worker(job).do(task, report)
 
 
 def make_backend(config: PrepareConfig, tokenizer: Any) -> Backend:
     """What encodes texts, as the config says."""
     return GigatokenBackend(tokenizer) if config.backend == "gigatoken" else TokenizersBackend(tokenizer)
-
-
-def json_bytes(value: Any) -> bytes:
-    """JSON to read and to compare."""
-    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"

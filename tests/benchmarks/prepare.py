@@ -18,9 +18,10 @@ from transformers import PreTrainedTokenizerFast
 
 from streamdata.prepare.encode import TextTokenizer, one_thread
 from streamdata.prepare.inputs import Task, plan_tasks
+from streamdata.prepare.layout import Layout
 from streamdata.prepare.load_config import load_config
 from streamdata.prepare.local import run_local
-from streamdata.prepare.worker import Job, Worker, saved_tokenizer
+from streamdata.prepare.worker import Job, Worker
 from streamdata.text import load_tokenizer
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import Row, Scale, by_turns
@@ -91,11 +92,12 @@ class Prepared:
     def job(self, **options: object) -> Job:
         """What the tasks of one run have in common."""
         self._number += 1
-        work = self._root / str(self._number)
-        (work / "tasks").mkdir(parents=True)
-        TextTokenizer.save(self.tokenizer, saved_tokenizer(work))
+        layout = Layout(self._root / str(self._number))
+        layout.work.mkdir(parents=True)
+        layout.tasks.mkdir()
+        TextTokenizer.save(self.tokenizer, layout.tokenizer)
         config = load_config({**CONFIG, **options}).model_dump_json()
-        return Job(config, str(self._place / "tokenizer"), str(work), str(work / "tasks"), os.getcwd())
+        return Job(config, str(self._place / "tokenizer"), str(layout.path), os.getcwd())
 
     def tasks(self, count: int) -> list[Task]:
         """So many tasks of one size; by default a task has more bytes than all of these texts."""
@@ -121,7 +123,7 @@ class Prepared:
         A first turn, which fills the tokenizers' caches, does not count.
         """
         worker, tasks = Worker(self.job()), self.tasks(1)
-        tokenizer = TextTokenizer.load(saved_tokenizer(Path(self.job().work))).backend_tokenizer
+        tokenizer = TextTokenizer.load(Layout(self.job().output).tokenizer).backend_tokenizer
         tokenizer.encode_special_tokens = True
 
         def prepare() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from streamdata.prepare import PrepareError, on_ray, worker
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.worker import Job, workers_lock
+from streamdata.prepare.layout import Layout
+from streamdata.prepare.worker import Job
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000, "packing": "bfd_split", "max_packed_len": 128}
@@ -71,18 +72,20 @@ def test_a_bad_record_ends_the_run_on_ray_too(
 def test_a_task_on_ray_holds_the_workers_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that takes the directory over waits for tasks that were not cancelled in time."""
     held: list[bool] = []
+    layout = Layout(tmp_path)
+    layout.work.mkdir()
 
     class Looking:
         def do(self, *_: object) -> None:
-            with workers_lock(tmp_path).open() as lock, pytest.raises(BlockingIOError):
+            with layout.workers_lock.open() as lock, pytest.raises(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held.append(True)
 
     monkeypatch.setattr(worker, "_worker", lambda _: Looking())
     monkeypatch.chdir(tmp_path)
-    assert on_ray._do_task(Job("{}", "", str(tmp_path), "", str(tmp_path)), Task(0, "", None, 0, 0)) is None
+    assert on_ray._do_task(Job("{}", "", str(tmp_path), str(tmp_path)), Task(0, "", None, 0, 0)) is None
     assert held
-    ended = Job("{}", "", str(tmp_path / "gone"), "", str(tmp_path))
+    ended = Job("{}", "", str(tmp_path / "gone"), str(tmp_path))
     assert isinstance(on_ray._do_task(ended, Task(0, "", None, 0, 0)), FileNotFoundError)
 
 

@@ -11,8 +11,9 @@ import pytest
 from streamdata.prepare import PrepareError, load_config, pack
 from streamdata.prepare.encode import TextTokenizer
 from streamdata.prepare.inputs import Task, plan_tasks
+from streamdata.prepare.layout import Layout
 from streamdata.prepare.output import store_keys
-from streamdata.prepare.worker import Job, Worker, saved_tokenizer
+from streamdata.prepare.worker import Job, Worker
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
@@ -120,12 +121,12 @@ def test_dtypes_hold_every_id_and_position(options: dict, vocabulary: int, dtype
 @contextmanager
 def worker(config: dict, tokenizer: str, path: str, folder: Path) -> Iterator[tuple[Worker, list[Task]]]:
     """A worker by itself, and its tasks."""
-    work, tasks = folder / "work", folder / "tasks"
-    work.mkdir()
-    tasks.mkdir()
-    TextTokenizer.save(load_tokenizer(tokenizer), saved_tokenizer(work))
+    layout = Layout(folder / "out")
+    layout.work.mkdir(parents=True)
+    layout.tasks.mkdir()
+    TextTokenizer.save(load_tokenizer(tokenizer), layout.tokenizer)
     loaded = load_config(config)
-    job = Job(loaded.model_dump_json(), tokenizer, str(work), str(tasks), str(folder))
+    job = Job(loaded.model_dump_json(), tokenizer, str(layout.path), str(folder))
     yield Worker(job), plan_tasks([path], loaded.task_bytes)
 
 
@@ -157,5 +158,5 @@ def killed(*_: object) -> None:
 def test_who_is_late_does_not_begin_a_run_that_has_ended(tokenizer: str, texts: str, tmp_path: Path) -> None:
     """Its directory would look like one that is under way."""
     with worker(PRETRAIN, tokenizer, texts, tmp_path) as (made, (task,)), pytest.raises(FileNotFoundError):
-        made.do(task, lambda _: shutil.rmtree(tmp_path / "work"))
-    assert not (tmp_path / "work").exists()
+        made.do(task, lambda _: shutil.rmtree(Layout(tmp_path / "out").work))
+    assert not Layout(tmp_path / "out").work.exists()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from streamdata.prepare import Pipeline, PrepareError, merge, run_directory
-from streamdata.prepare.worker import at_work
+from streamdata.prepare.layout import Layout
+from streamdata.prepare.worker import workers_locked
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
@@ -235,7 +236,7 @@ def test_a_run_waits_for_those_who_are_still_at_a_task(tokenizer: str, texts: st
     """Of a run that was killed: what they leave half done would be in its way."""
     interrupt(SMALL, tokenizer, texts, tmp_path / "out")
     following = threading.Thread(target=run, args=(SMALL, tokenizer, texts, tmp_path / "out"))
-    with at_work(tmp_path / "out" / ".work"):
+    with workers_locked(Layout(tmp_path / "out")):
         following.start()
         following.join(0.3)
         assert following.is_alive()
