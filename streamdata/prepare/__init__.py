@@ -4,8 +4,8 @@
 2. `inputs`: files → tasks, ranges of bytes → records
 3. `sections`, `documents`, `encode`: record → texts and chats → ids and masks
 4. `pack`, `output`: documents → rows → shards, published task by task
-5. `local`, `on_ray`: tasks → processes → markers; `run_directory`: markers → manifest and the finished store, whose files
-   `layout` names
+5. `local`, `on_ray`: tasks → processes → markers; `run_directory`: markers → manifest, and the store as a whole
+6. `layout`: the paths of all these files
 """
 
 from streamdata.prepare.config import PrepareConfig

@@ -8,7 +8,7 @@ from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import GigatokenBackend, special_finder
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.inputs import Task, TaskInput
-from streamdata.prepare.sections import Extractor, Text
+from streamdata.prepare.sections import Extractor, TextPart
 from streamdata.prepare.worker import parse
 
 _TASKS, _RECORDS = 8, 100
@@ -41,4 +41,4 @@ def _texts(config: PrepareConfig, tokenizer: Any, task: Task) -> Iterator[tuple[
             except (BadRecordError, DroppedRecordError):
                 continue  # it is met again by its task, which counts it
             parts = (part for rows in extracted.values() for row in rows for part in row)
-            yield from ((part.text, source.place(number)) for part in parts if isinstance(part, Text))
+            yield from ((part.text, source.place(number)) for part in parts if isinstance(part, TextPart))

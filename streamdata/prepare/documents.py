@@ -9,7 +9,7 @@ import numpy.typing as npt
 from streamdata.prepare.config import STREAMED, PrepareConfig, Section
 from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
-from streamdata.prepare.sections import Chat, Extract, Extractor, Part, Record, Text
+from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
 from streamdata.stores.train_types import SOURCES
 from streamdata.text.masks import ChatEncoder
 from streamdata.text.templates import ChatRenderer
@@ -28,7 +28,7 @@ class Tokens(NamedTuple):
     train: Mask
 
 
-class Document(NamedTuple):
+class TokenizedDocument(NamedTuple):
     """What one record becomes.
 
     Attributes:
@@ -65,7 +65,7 @@ class DocumentMaker:
             id(section): _chat_encoder(tokenizer, section) for section in sections if section.action == "$role"
         }
 
-    def make(self, records: Sequence[tuple[int, Record]], failed: Failed) -> Iterator[tuple[int, Document]]:
+    def make(self, records: Sequence[tuple[int, Record]], failed: Failed) -> Iterator[tuple[int, TokenizedDocument]]:
         """The documents of a batch of numbered records; those that become none are told to `failed`."""
         extracts: list[tuple[int, Extract]] = []
         for number, record in records:
@@ -73,32 +73,32 @@ class DocumentMaker:
                 extracts.append((number, self._extract(record)))
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
-        texts = [part for _, extract in extracts for part in _parts(extract) if isinstance(part, Text)]
+        texts = [part for _, extract in extracts for part in _parts(extract) if isinstance(part, TextPart)]
         encoded = iter(encode_texts(self._backend, texts))
         for number, extract in extracts:
             # All ids of a record are taken before any of it can fail, so that the next record finds its own.
-            ids = [next(encoded) if isinstance(part, Text) else None for part in _parts(extract)]
+            ids = [next(encoded) if isinstance(part, TextPart) else None for part in _parts(extract)]
             try:
                 yield number, self._document(extract, iter(ids))
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
 
-    def _document(self, extract: Extract, encoded: Iterator[Ids | None]) -> Document:
+    def _document(self, extract: Extract, encoded: Iterator[Ids | None]) -> TokenizedDocument:
         sequences: dict[str, list[Tokens]] = {}
         for name, rows in extract.sequences.items():
             found = [self._joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
             sequences[name] = [self._fitted(tokens, name) for tokens in found]
-        document = Document(extract.domain, sequences, extract.values)
+        document = TokenizedDocument(extract.domain, sequences, extract.values)
         self._check(document, extract.lists)
         return document
 
     def _tokens(self, part: Part, ids: Ids | None) -> Tokens:
-        if isinstance(part, Text):
+        if isinstance(part, TextPart):
             assert ids is not None, "a text that was not encoded"
             return Tokens(ids, np.full(len(ids), part.train))
         return self._chat(part)
 
-    def _chat(self, chat: Chat) -> Tokens:
+    def _chat(self, chat: ChatPart) -> Tokens:
         try:
             ids, train = self._chats[id(chat.section)](chat)
         except ValueError as error:
@@ -143,7 +143,7 @@ class DocumentMaker:
             raise DroppedRecordError(_SHORTENED[part])
         return part
 
-    def _check(self, document: Document, lists: frozenset[str]) -> None:
+    def _check(self, document: TokenizedDocument, lists: frozenset[str]) -> None:
         if self._config.train_type in STREAMED:
             if not document.sequences["sequence"]:  # an empty list
                 raise DroppedRecordError("no tokens")
@@ -159,7 +159,7 @@ class DocumentMaker:
             raise DroppedRecordError("no responses")
 
 
-def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[Chat], tuple[npt.NDArray[np.int64], Mask]]:
+def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], tuple[npt.NDArray[np.int64], Mask]]:
     """What turns the chats of a section into ids and a mask."""
     settings = dict(section.template_kwargs)
     if section.template is not None:
@@ -167,7 +167,7 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[Chat], tuple[np
     if section.add_generation_prompt:
         renderer = ChatRenderer(tokenizer, template_kwargs=settings)
 
-        def encode_prompt(chat: Chat) -> tuple[npt.NDArray[np.int64], Mask]:
+        def encode_prompt(chat: ChatPart) -> tuple[npt.NDArray[np.int64], Mask]:
             text = renderer.render(chat.messages, tools=chat.tools, add_generation_prompt=True)
             ids = token_ids(tokenizer, text)
             return ids, np.zeros(len(ids), np.bool_)
@@ -175,7 +175,7 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[Chat], tuple[np
         return encode_prompt
     encoder = ChatEncoder(tokenizer, actions=section.roles, template_kwargs=settings, append_stop=section.append_stop)
 
-    def encode(chat: Chat) -> tuple[npt.NDArray[np.int64], Mask]:
+    def encode(chat: ChatPart) -> tuple[npt.NDArray[np.int64], Mask]:
         found = encoder.encode(chat.messages, tools=chat.tools)
         return found.input_ids, found.train
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.prepare.errors import PrepareError, shown
-from streamdata.prepare.sections import Text
+from streamdata.prepare.sections import TextPart
 from streamdata.shards.publish import publish
 
 Ids = npt.NDArray[np.uint32]
@@ -191,7 +191,7 @@ def special_finder(tokenizer: Any) -> Callable[[str], bool]:
     return lambda text: common in text and pattern.search(text) is not None
 
 
-def encode_texts(backend: Backend, texts: Sequence[Text]) -> list[Ids]:
+def encode_texts(backend: Backend, texts: Sequence[TextPart]) -> list[Ids]:
     """The ids of each text; those of one kind are encoded together."""
     found: list[Ids] = [np.zeros(0, np.uint32)] * len(texts)
     kinds: dict[tuple[bool, bool], list[int]] = {}

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.worker import Job, Marker, Report, Worker, do_task
+from streamdata.prepare.worker import Marker, Report, RunSpec, Worker, do_task
 from streamdata.run.processes import ProcessError, processes
 
 
-def run_local(job: Job, tasks: Sequence[Task], workers: int, report: Report, done: Callable[[Marker], None]) -> None:
+def run_local(
+    spec: RunSpec, tasks: Sequence[Task], workers: int, report: Report, done: Callable[[Marker], None]
+) -> None:
     """Do tasks.
 
     Args:
-        job: What they have in common.
+        spec: What they have in common.
         tasks: Those to do.
         workers: How many processes; 1 is this one.
         report: Called often, with what was counted since the last call.
@@ -24,13 +26,13 @@ def run_local(job: Job, tasks: Sequence[Task], workers: int, report: Report, don
         Exception: What a task raised. Tasks under way are given up; finished ones stay.
     """
     if workers == 1 or len(tasks) <= 1:
-        worker = Worker(job) if tasks else None
+        worker = Worker(spec) if tasks else None
         for task in tasks:
             assert worker is not None, "there are tasks"
             done(worker.do(task, report))
         return
     try:
-        with processes(functools.partial(do_task, job), min(workers, len(tasks))) as team:
+        with processes(functools.partial(do_task, spec), min(workers, len(tasks))) as team:
             for _, marker in team.run(tasks, report=report):
                 done(marker)
     except ProcessError as error:

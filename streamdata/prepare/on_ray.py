@@ -7,17 +7,17 @@ from typing import Any
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.worker import Job, Marker, do_task
+from streamdata.prepare.worker import Marker, RunSpec, do_task
 
 _MOST_RETRIES = 10  # of a task whose machine went away
 _CANCEL_TIMEOUT_S = 30
 
 
-def run_on_ray(job: Job, tasks: Sequence[Task], done: Callable[[Marker], None]) -> None:
+def run_on_ray(spec: RunSpec, tasks: Sequence[Task], done: Callable[[Marker], None]) -> None:
     """Do tasks on the cluster that this process is connected to, else on the one that RAY_ADDRESS names.
 
     Args:
-        job: What they have in common.
+        spec: What they have in common.
         tasks: Those to do.
         done: Told of each finished task; what it raises ends the run.
 
@@ -39,7 +39,7 @@ def run_on_ray(job: Job, tasks: Sequence[Task], done: Callable[[Marker], None]) 
         waiting = iter(tasks)
         while True:
             room = _most_pending(ray) - len(pending)
-            pending |= {remote.remote(job, task) for task in itertools.islice(waiting, max(room, 0))}
+            pending |= {remote.remote(spec, task) for task in itertools.islice(waiting, max(room, 0))}
             if not pending:
                 return
             ready, rest = ray.wait(list(pending), num_returns=1)
@@ -76,10 +76,10 @@ def _result(ray: Any, reference: Any) -> Marker:
     return marker
 
 
-def _do_task(job: Job, task: Task) -> Marker | Exception:
+def _do_task(spec: RunSpec, task: Task) -> Marker | Exception:
     """A task in a process of Ray. Errors are returned: raised, Ray would wrap them, and retry."""
     try:
-        os.chdir(job.directory)
-        return do_task(job, task, lambda _: None)
+        os.chdir(spec.directory)
+        return do_task(spec, task, lambda _: None)
     except Exception as error:
         return error

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from streamdata.prepare.config import STREAMED, PrepareConfig
-from streamdata.prepare.documents import Document
+from streamdata.prepare.documents import TokenizedDocument
 from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout, task_name
@@ -57,13 +57,13 @@ class Staging:
             writer.discard()
         shutil.rmtree(self._root)
 
-    def add(self, documents: Sequence[Document]) -> None:
+    def add(self, documents: Sequence[TokenizedDocument]) -> None:
         """Write some documents, or hold them until rows are planned."""
         if self._config.train_type not in STREAMED:
             for document in documents:
                 self._append(document)
             return
-        domains: dict[str, list[Document]] = {}
+        domains: dict[str, list[TokenizedDocument]] = {}
         for document in documents:
             domains.setdefault(document.domain, []).append(document)
         for domain, found in domains.items():
@@ -102,7 +102,7 @@ class Staging:
             domain = max(self._packers, key=lambda name: self._packers[name].load)
             self._write(domain, self._packers[domain].finish())
 
-    def _append(self, document: Document) -> None:
+    def _append(self, document: TokenizedDocument) -> None:
         record: dict[str, Any] = {}
         for name, keys in SOURCES[self._config.train_type].items():
             if name in document.values:

@@ -16,9 +16,9 @@ from streamdata.prepare.load_config import load_config
 from streamdata.prepare.local import run_local
 from streamdata.prepare.manifest import Json, make_plan
 from streamdata.prepare.on_ray import run_on_ray
-from streamdata.prepare.progress import Progress
 from streamdata.prepare.run_directory import RunDirectory
-from streamdata.prepare.worker import Job, Marker
+from streamdata.prepare.run_progress import RunProgress
+from streamdata.prepare.worker import Marker, RunSpec
 from streamdata.text.tokenizer import load_tokenizer
 
 Engine = Literal["local", "ray"]
@@ -50,7 +50,7 @@ class Pipeline:
         shard: tuple[int, int] | None = None,
         engine: Engine = "local",
         overwrite: bool = False,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[RunProgress], None] | None = None,
     ) -> Json:
         """Write the store, or go on where a run that was interrupted stood.
 
@@ -83,8 +83,8 @@ class Pipeline:
             TextTokenizer.save(tokenizer, directory.tokenizer)
             check_backend(self.config, tokenizer, own)
             run = _Run(self.config, directory, own, progress)
-            job = Job(self.config.model_dump_json(), self.tokenizer, str(directory.path.absolute()), os.getcwd())
-            run.do(job, engine, workers)
+            spec = RunSpec(self.config.model_dump_json(), self.tokenizer, str(directory.path.absolute()), os.getcwd())
+            run.do(spec, engine, workers)
             return run.finish(plan, {"engine": engine, "workers": workers})
 
 
@@ -96,16 +96,16 @@ class _Run:
         config: PrepareConfig,
         directory: RunDirectory,
         tasks: Sequence[Task],
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[RunProgress], None] | None,
     ) -> None:
         self._config, self._directory, self._tasks = config, directory, tasks
-        self._progress = Progress(sum(task.end - task.begin for task in tasks))
+        self._progress = RunProgress(sum(task.end - task.begin for task in tasks))
         self._show = progress or (lambda _: None)
         self._began = time.time()
         self._bad, self._records, self._bytes = 0, 0, 0
         """Of finished tasks, whenever they were done."""
 
-    def do(self, job: Job, engine: Engine, workers: int) -> None:
+    def do(self, spec: RunSpec, engine: Engine, workers: int) -> None:
         left = []
         for task in self._tasks:
             if self._directory.marker(task.number).exists():
@@ -114,9 +114,9 @@ class _Run:
             else:
                 left.append(task)
         if engine == "ray":
-            run_on_ray(job, left, self._done_far)
+            run_on_ray(spec, left, self._done_far)
         else:
-            run_local(job, left, workers, self._report, self._count)
+            run_local(spec, left, workers, self._report, self._count)
 
     def finish(self, plan: Json, facts: Json) -> Json:
         most = self._config.most_bad(self._records)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.prepare.config import STREAMED, PrepareConfig
-from streamdata.prepare.documents import Document, DocumentMaker
+from streamdata.prepare.documents import DocumentMaker, TokenizedDocument
 from streamdata.prepare.inputs import plan_tasks
 from streamdata.prepare.manifest import Json
 from streamdata.prepare.output import padding_id
@@ -56,7 +56,7 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
         PrepareError: One of them is bad, and none may be.
     """
     maker = DocumentMaker(config, tokenizer, make_backend(config, tokenizer))
-    documents: list[Document] = []
+    documents: list[TokenizedDocument] = []
     left: Counter[str] = Counter()
     for task in plan_tasks(inputs, config.task_bytes):
         run = TaskRun(config, maker, task)
@@ -79,7 +79,7 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
         yield Shown("left out", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left.items())))
 
 
-def _packed(config: PrepareConfig, tokenizer: Any, documents: list[Document]) -> Iterator[Shown]:
+def _packed(config: PrepareConfig, tokenizer: Any, documents: list[TokenizedDocument]) -> Iterator[Shown]:
     is_packed = config.packing != "none"
     packer = Packer(config, padding_id(tokenizer) if is_packed else 0, Counter())
     sequences = [tokens for document in documents for tokens in document.sequences["sequence"]]
@@ -103,7 +103,7 @@ def _cut(ids: Any, train: Any, begin: int, end: int, ends: npt.NDArray[np.int64]
     return [Piece(ids[first:stop], None if train is None else train[first:stop]) for first, stop in spans]
 
 
-def _sources(config: PrepareConfig, document: Document, number: int) -> Iterator[Shown]:
+def _sources(config: PrepareConfig, document: TokenizedDocument, number: int) -> Iterator[Shown]:
     for name, keys in SOURCES[config.train_type].items():
         rows = document.sequences.get(name, [])
         pieces = [Piece(row.ids, row.train if keys.mask else None) for row in rows]

@@ -21,7 +21,7 @@ _MOST = 3.4028234e38  # what float32, in which numbers are stored, holds
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class Text(NamedTuple):
+class TextPart(NamedTuple):
     """A text to encode.
 
     Attributes:
@@ -37,7 +37,7 @@ class Text(NamedTuple):
     add_special_tokens: bool
 
 
-class Chat(NamedTuple):
+class ChatPart(NamedTuple):
     """A chat to render and encode, with its section, which says how."""
 
     messages: Sequence[Message]
@@ -45,7 +45,7 @@ class Chat(NamedTuple):
     section: Section
 
 
-Part = Text | Chat
+Part = TextPart | ChatPart
 
 
 class Extract(NamedTuple):
@@ -136,10 +136,10 @@ class Extractor:
             raise BadRecordError("wrong type", section.field, f"expected a text, got {shown(value)}")
         train, special = section.action == "train", section.add_special_tokens
         if section.template is None:
-            return [Text(value, train, is_data=True, add_special_tokens=special)]
+            return [TextPart(value, train, is_data=True, add_special_tokens=special)]
         before, _, after = section.template.partition("{value}")
         if self._has_special(value):  # what it has is text, what the template has is not
-            parts = [_template(before), Text(value, train, is_data=True, add_special_tokens=False)]
+            parts = [_template(before), TextPart(value, train, is_data=True, add_special_tokens=False)]
             parts.append(_template(after, train=train))
         elif train:
             parts = [_template(before), _template(value + after, train=True)]
@@ -168,7 +168,7 @@ class Extractor:
         if not least and most is None:
             return
         parts = (part for rows in sequences.values() for row in rows for part in row)
-        count = sum(len(part.text) if isinstance(part, Text) else _chars(part) for part in parts)
+        count = sum(len(part.text) if isinstance(part, TextPart) else _chars(part) for part in parts)
         if count < least:
             raise DroppedRecordError("fewer than min_chars")
         if most is not None and count > most:
@@ -185,8 +185,8 @@ class Extractor:
         return directory_name(str(value))
 
 
-def _template(text: str, *, train: bool = False) -> Text:
-    return Text(text, train, is_data=False, add_special_tokens=False)
+def _template(text: str, *, train: bool = False) -> TextPart:
+    return TextPart(text, train, is_data=False, add_special_tokens=False)
 
 
 def field_of(record: Record, path: str) -> Any:
@@ -205,7 +205,7 @@ def _names(record: Record) -> str:
     return f"the fields {', '.join(map(str, record)) or 'none'}"
 
 
-def _chars(chat: Chat) -> int:
+def _chars(chat: ChatPart) -> int:
     return sum(_content_chars(message.get("content")) for message in chat.messages)
 
 
@@ -216,7 +216,7 @@ def _content_chars(content: Any) -> int:
     return sum(len(text) for text in texts if isinstance(text, str))
 
 
-def _chat(record: Record, section: Section, value: Any) -> Chat:
+def _chat(record: Record, section: Section, value: Any) -> ChatPart:
     messages = _messages(record, section.field, value, section)
     if section.prompt is not None:
         messages = _with_prompt(record, section.prompt, messages, section)
@@ -224,7 +224,7 @@ def _chat(record: Record, section: Section, value: Any) -> Chat:
     if isinstance(system, str) and system:
         messages.insert(0, {"role": "system", "content": system})
     tools = _tools(field_of(record, section.tools), section.tools) if section.tools else None
-    return Chat(messages, tools, section)
+    return ChatPart(messages, tools, section)
 
 
 def _messages(record: Record, field: str, value: Any, section: Section) -> list[Message]:
@@ -276,13 +276,13 @@ def _mask_shared(chosen: list[Part], rejected: list[Part]) -> tuple[list[Part], 
     """Both sides of a pair, where what both begin with is not trained: whole texts, and messages of a chat."""
     sides: tuple[list[Part], list[Part]] = ([*chosen], [*rejected])
     for place, (one, other) in enumerate(zip(chosen, rejected, strict=False)):
-        if isinstance(one, Chat) and isinstance(other, Chat):
+        if isinstance(one, ChatPart) and isinstance(other, ChatPart):
             messages = mask_shared(one.messages, other.messages)
             for side, chat, own in zip(sides, (one, other), messages, strict=True):
                 side[place] = chat._replace(messages=own)
             if messages[0] != messages[1]:
                 break
-        elif isinstance(one, Text) and isinstance(other, Text) and one.text == other.text:
+        elif isinstance(one, TextPart) and isinstance(other, TextPart) and one.text == other.text:
             for side, text in zip(sides, (one, other), strict=True):
                 side[place] = text._replace(train=False)
         else:

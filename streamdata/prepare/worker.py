@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from streamdata.prepare.config import PrepareConfig
-from streamdata.prepare.documents import Document, DocumentMaker
+from streamdata.prepare.documents import DocumentMaker, TokenizedDocument
 from streamdata.prepare.encode import Backend, GigatokenBackend, TextTokenizer, TokenizersBackend
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, PrepareError
 from streamdata.prepare.inputs import RawBatch, Task, TaskInput, num_records
@@ -32,7 +32,7 @@ MOST_QUARANTINED_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class Job:
+class RunSpec:
     """What all tasks of a run have in common; small and picklable.
 
     Attributes:
@@ -84,7 +84,7 @@ class TaskRun:
         self._bad: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
-    def documents(self, batch: RawBatch) -> list[Document]:
+    def documents(self, batch: RawBatch) -> list[TokenizedDocument]:
         """The documents of a batch.
 
         Raises:
@@ -175,14 +175,14 @@ class Worker:
     """Does tasks, one after another.
 
     Args:
-        job: What to do.
+        spec: What to do.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._config = load_config(json.loads(job.config))
-        self._layout = layout = Layout(job.output)
+    def __init__(self, spec: RunSpec) -> None:
+        self._config = load_config(json.loads(spec.config))
+        self._layout = layout = Layout(spec.output)
         has_chats = self._config.has_chats()
-        self._tokenizer = load_tokenizer(job.tokenizer) if has_chats else TextTokenizer.load(layout.tokenizer)
+        self._tokenizer = load_tokenizer(spec.tokenizer) if has_chats else TextTokenizer.load(layout.tokenizer)
         self._maker = DocumentMaker(self._config, self._tokenizer, make_backend(self._config, self._tokenizer))
 
     def do(self, task: Task, report: Report) -> Marker:
@@ -212,14 +212,14 @@ class Worker:
 
 
 @functools.lru_cache(maxsize=1)
-def _worker(job: Job) -> Worker:
-    return Worker(job)
+def _worker(spec: RunSpec) -> Worker:
+    return Worker(spec)
 
 
-def do_task(job: Job, task: Task, report: Report) -> Marker:
-    """Do a task in a process of its own, which does others of the job later, and may outlive the run for a moment."""
-    with workers_locked(Layout(job.output)):
-        return _worker(job).do(task, report)
+def do_task(spec: RunSpec, task: Task, report: Report) -> Marker:
+    """Do a task in a process of its own, which does others of the spec later, and may outlive the run for a moment."""
+    with workers_locked(Layout(spec.output)):
+        return _worker(spec).do(task, report)
 
 
 def make_backend(config: PrepareConfig, tokenizer: Any) -> Backend:

@@ -21,7 +21,7 @@ from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.load_config import load_config
 from streamdata.prepare.local import run_local
-from streamdata.prepare.worker import Job, Worker
+from streamdata.prepare.worker import RunSpec, Worker
 from streamdata.text import load_tokenizer
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import Row, Scale, by_turns
@@ -33,9 +33,9 @@ BATCH = 128  # documents, about a megabyte, as a worker reads them
 PEAK = """
 import json, resource, sys
 from streamdata.prepare.inputs import plan_tasks
-from streamdata.prepare.worker import Job, Worker
+from streamdata.prepare.worker import RunSpec, Worker
 job, inputs = json.loads(sys.argv[1]), sys.argv[2]
-worker = Worker(Job(**job))
+worker = Worker(RunSpec(**job))
 for task in plan_tasks([inputs], 1 << 40):
     counts = worker.do(task, lambda _: None)["counts"]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, counts["tokens"])
@@ -89,7 +89,7 @@ class Prepared:
         self.texts = [json.loads(line)["text"] for line in (place / "texts.jsonl").read_text().splitlines()]
         self.size_bytes = (place / "texts.jsonl").stat().st_size
 
-    def job(self, **options: object) -> Job:
+    def job(self, **options: object) -> RunSpec:
         """What the tasks of one run have in common."""
         self._number += 1
         layout = Layout(self._root / str(self._number))
@@ -97,7 +97,7 @@ class Prepared:
         layout.tasks.mkdir()
         TextTokenizer.save(self.tokenizer, layout.tokenizer)
         config = load_config({**CONFIG, **options}).model_dump_json()
-        return Job(config, str(self._place / "tokenizer"), str(layout.path), os.getcwd())
+        return RunSpec(config, str(self._place / "tokenizer"), str(layout.path), os.getcwd())
 
     def tasks(self, count: int) -> list[Task]:
         """So many tasks of one size; by default a task has more bytes than all of these texts."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from streamdata.prepare import load_config
-from streamdata.prepare.documents import Document, DocumentMaker
+from streamdata.prepare.documents import DocumentMaker, TokenizedDocument
 from streamdata.prepare.encode import TokenizersBackend
 from streamdata.text.tokenizer import load_tokenizer
 from tests.text.chat_templates import encode_chat
@@ -17,7 +17,7 @@ GRPO = {
 }
 
 
-def make(tokenizer: str, config: dict, *records: dict) -> tuple[list[Document], list[str]]:
+def make(tokenizer: str, config: dict, *records: dict) -> tuple[list[TokenizedDocument], list[str]]:
     """The documents of some records, and why others are none."""
     loaded = load_tokenizer(tokenizer)
     maker = DocumentMaker(load_config(config), loaded, TokenizersBackend(loaded))

@@ -15,7 +15,7 @@ from streamdata.prepare.encode import (
     special_finder,
     vocabulary_size,
 )
-from streamdata.prepare.sections import Text
+from streamdata.prepare.sections import TextPart
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import functions
 from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer
@@ -28,7 +28,7 @@ def test_ids_are_those_of_the_tokenizer(tokenizer: str) -> None:
     """With special tokens as text or not, with those of the format or not."""
     loaded = load_tokenizer(tokenizer)
     texts = [
-        Text(text, train=True, is_data=is_data, add_special_tokens=special)
+        TextPart(text, train=True, is_data=is_data, add_special_tokens=special)
         for text in CODE[:5] + STRANGE
         for is_data in (True, False)
         for special in (True, False)

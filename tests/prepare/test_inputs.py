@@ -60,7 +60,7 @@ def test_a_compressed_file_is_one_task_of_the_same_records(tmp_path: Path, suffi
 
 
 def test_what_was_read_adds_up_to_the_files(tmp_path: Path) -> None:
-    """Progress compares it with their sizes; compressed and columnar files hold more than these say."""
+    """RunProgress compares it with their sizes; compressed and columnar files hold more than these say."""
     records = [{"n": "much the same " * 9} for _ in range(3000)]
     plain = Path(write(tmp_path / "a.jsonl", records))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))

@@ -11,7 +11,7 @@ import pytest
 from streamdata.prepare import PrepareError, on_ray, worker
 from streamdata.prepare.inputs import Task
 from streamdata.prepare.layout import Layout
-from streamdata.prepare.worker import Job
+from streamdata.prepare.worker import RunSpec
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000, "packing": "bfd_split", "max_packed_len": 128}
@@ -83,9 +83,9 @@ def test_a_task_on_ray_holds_the_workers_lock(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(worker, "_worker", lambda _: Looking())
     monkeypatch.chdir(tmp_path)
-    assert on_ray._do_task(Job("{}", "", str(tmp_path), str(tmp_path)), Task(0, "", None, 0, 0)) is None
+    assert on_ray._do_task(RunSpec("{}", "", str(tmp_path), str(tmp_path)), Task(0, "", None, 0, 0)) is None
     assert held
-    ended = Job("{}", "", str(tmp_path / "gone"), str(tmp_path))
+    ended = RunSpec("{}", "", str(tmp_path / "gone"), str(tmp_path))
     assert isinstance(on_ray._do_task(ended, Task(0, "", None, 0, 0)), FileNotFoundError)
 
 

@@ -13,7 +13,7 @@ from streamdata.prepare.encode import TextTokenizer
 from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.output import store_keys
-from streamdata.prepare.worker import Job, Worker
+from streamdata.prepare.worker import RunSpec, Worker
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
@@ -126,7 +126,7 @@ def worker(config: dict, tokenizer: str, path: str, folder: Path) -> Iterator[tu
     layout.tasks.mkdir()
     TextTokenizer.save(load_tokenizer(tokenizer), layout.tokenizer)
     loaded = load_config(config)
-    job = Job(loaded.model_dump_json(), tokenizer, str(layout.path), str(folder))
+    job = RunSpec(loaded.model_dump_json(), tokenizer, str(layout.path), str(folder))
     yield Worker(job), plan_tasks([path], loaded.task_bytes)
 
 

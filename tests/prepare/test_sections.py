@@ -5,7 +5,7 @@ import pytest
 
 from streamdata.prepare import load_config
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
-from streamdata.prepare.sections import Chat, Extract, Extractor, Text
+from streamdata.prepare.sections import ChatPart, Extract, Extractor, TextPart
 
 USER, ASSISTANT, TOOL, SYSTEM = ({"role": role, "content": role} for role in ("user", "assistant", "tool", "system"))
 
@@ -22,7 +22,7 @@ def parts(record: dict, *sections: dict, **options: object) -> list:
     return row
 
 
-def texts(found: list[Text]) -> list[tuple[str, bool]]:
+def texts(found: list[TextPart]) -> list[tuple[str, bool]]:
     """What they say, and whether it is trained."""
     return [(part.text, part.train) for part in found]
 
@@ -78,7 +78,7 @@ def test_a_chat_is_one_part_with_its_tools_and_system_message() -> None:
     """Both where the record has them."""
     section = {"field": "m", "action": "$role", "tools": "tools", "system": "sys"}
     (chat,) = parts({"m": [USER, ASSISTANT], "tools": [{"name": "f"}], "sys": "Be good."}, section)
-    assert isinstance(chat, Chat)
+    assert isinstance(chat, ChatPart)
     assert chat.messages == [{"role": "system", "content": "Be good."}, USER, ASSISTANT]
     assert chat.tools == [{"name": "f"}]
     assert parts({"m": [USER, ASSISTANT]}, section)[0][:2] == ([USER, ASSISTANT], None)

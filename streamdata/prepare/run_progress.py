@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 
-class Progress:
+class RunProgress:
     """What was done, and how fast.
 
     Args:
