@@ -1,4 +1,4 @@
-"""Files made from others, kept by content: each is made once, by one process at a time, and published whole."""
+"""Files made from others, kept by content: each is made once, by one process at a time, and published in one step."""
 
 import fcntl
 import hashlib

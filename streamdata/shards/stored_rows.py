@@ -1,4 +1,4 @@
-"""Rows in a file of the cache, any of which is read by its number at the cost of itself: `batches → file → rows`.
+"""Rows in a file of the cache, each readable by its number without the others: `batches → file → rows`.
 
 Layout, little-endian: a header (magic, number of rows, CRC32 of both); an entry per record (where it begins, how many
 bytes of it are JSON, its CRC32, seeded with its number plus that of its JSON bytes) and one more for where the last

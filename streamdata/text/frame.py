@@ -17,6 +17,7 @@ from typing import Any, Final
 from streamdata.text.messages import Message
 from streamdata.text.templates import Conversation
 
+# Characters for private use: no tokenizer's rule and no template treats them in a way of its own.
 _ASKED, _SAID, _AGAIN = "\ue0e1", "\ue0e2", "\ue0e3"
 _ASK: Final[Message] = {"role": "user", "content": _ASKED}
 _SAY: Final[Message] = {"role": "assistant", "content": _SAID}
@@ -44,47 +45,47 @@ class AddedTokens:
     """The tokens that a tokenizer finds in a text before all others, such as `<|im_end|>`.
 
     Args:
-        tokens: as text; those of spaces alone do not count.
+        tokens: As text; those of spaces alone do not count.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self._tokens = frozenset(token for token in tokens if token.strip())
         self._sizes = sorted({len(token) for token in self._tokens}, reverse=True)  # few, however many tokens
 
-    def at(self, text: str, place: int) -> str:
-        """The longest one that begins at a place; empty if none does."""
-        found = (text[place : place + size] for size in self._sizes)
+    def at(self, text: str, position: int) -> str:
+        """The longest one that begins at a position in a text; empty if none does."""
+        found = (text[position : position + size] for size in self._sizes)
         return next((token for token in found if token in self._tokens), "")
 
     def first(self, text: str) -> str:
         """The first one in a text; empty without one."""
-        return next(filter(None, (self.at(text, place) for place in range(len(text)))), "")
+        return next(filter(None, (self.at(text, position) for position in range(len(text)))), "")
 
     def end(self, text: str) -> bool:
         """Whether the text ends with one."""
         return any(text[-size:] in self._tokens for size in self._sizes)
 
-    def begin(self, text: str, place: int) -> int:
-        """The place, or where a token begins that it lies in."""
+    def begin(self, text: str, position: int) -> int:
+        """Where the token begins that a position lies in; the position itself if it lies in none."""
         longest = self._sizes[0] if self._sizes else 0
-        begins = range(max(0, place - longest + 1), place)
-        return next((begin for begin in begins if begin + len(self.at(text, begin)) > place), place)
+        begins = range(max(0, position - longest + 1), position)
+        return next((begin for begin in begins if begin + len(self.at(text, begin)) > position), position)
 
     def shared(self, one: str, other: str) -> int:
-        """How many characters both begin with, no token halved."""
+        """How many characters both begin with, without cutting a token in two."""
         length = shared_length(one, other)
         return min(self.begin(text, length) for text in (one, other))
 
-    def border(self, text: str, place: int) -> bool:
-        """Whether one ends or begins at the place."""
-        return bool(self.at(text, place)) or self.end(text[:place])
+    def border(self, text: str, position: int) -> bool:
+        """Whether one ends or begins at the position."""
+        return bool(self.at(text, position)) or self.end(text[:position])
 
     def opening(self, text: str) -> list[str]:
         """Those that the text begins with, one after the other."""
-        found, place = [], 0
-        while token := self.at(text, place):
+        found, position = [], 0
+        while token := self.at(text, position):
             found.append(token)
-            place += len(token)
+            position += len(token)
         return found
 
 
@@ -93,13 +94,13 @@ class Frame:
     """What a template writes around an answer.
 
     Attributes:
-        header: the assistant's, as in the generation prompt; empty where there is none.
-        stem: what of it stands before every answer: some prompts go on, such as with `<think>`.
-        dangling: a header, or its beginning, that stands at the end of every conversation.
-        endings: what follows on an answer, as the last one or before a user's message.
-        has_stop: whether an answer that is trained ends with an added token.
-        next_user: the token with which a user's message begins directly after an answer; empty without one.
-        next_tool: the same of a tool's result directly after a call.
+        header: The assistant's, as in the generation prompt; empty where there is none.
+        stem: What of it stands before every answer: some prompts go on, such as with `<think>`.
+        dangling: A header, or its beginning, that stands at the end of every conversation.
+        endings: What follows on an answer, as the last one or before a user's message.
+        has_stop: Whether an answer that is trained ends with an added token.
+        next_user: The token with which a user's message begins directly after an answer; empty without one.
+        next_tool: The same of a tool's result directly after a call.
     """
 
     header: str = ""
@@ -115,12 +116,13 @@ def learn_frame(conversation: Conversation, tokens: AddedTokens) -> Frame | None
     """Learns what a template writes around an answer; None if it takes no small conversation.
 
     Args:
-        conversation: any of the template's; only what the template sees beside messages is used.
-        tokens: the tokenizer's.
+        conversation: Any of the template's; only what the template sees beside messages is used.
+        tokens: The tokenizer's.
     """
     has_tools = conversation.variables.get("tools") is not None
     variables = {**conversation.variables, "tools": [_TOOL] if has_tools else None}
     small = replace(conversation, variables=variables)
+    # Texts first: a template that expects texts may take typed parts too, and print them as a list.
     return _Lesson(small, tokens, typed=False).frame() or _Lesson(small, tokens, typed=True).frame()
 
 
@@ -153,7 +155,7 @@ class _Lesson:
         )
 
     def _stem(self, header: str, offset: int, *answered: str) -> str:
-        """What of the header stands before answers with content and without, so far after what was asked."""
+        """The part of the header that stands before all answers, empty ones too, `offset` after the question."""
         empty = (self._rendered(_ASK, {**_SAY, "content": ""}), self._rendered(_ASK, _CALL))
         texts = [text[text.index(_ASKED) + offset :] for text in (*answered, *filter(None, empty))]
         return header[: min(filter(None, (self._tokens.shared(text, header) for text in texts)), default=0)]
@@ -167,7 +169,7 @@ class _Lesson:
             return ""
         size = self._tokens.shared(last, between)
         opened = [last.find(token, 0, size) for token in self._tokens.opening(answered)]
-        rest = last[min([size, *(place for place in opened if place >= 0)]) :]
+        rest = last[min([size, *(position for position in opened if position >= 0)]) :]
         return rest if asked.endswith(rest) and answered.startswith(asked) else ""
 
     def _has_stop(self, answered: str, dangling: str) -> bool:

@@ -35,8 +35,8 @@ class EncodedChat(NamedTuple):
 
     Attributes:
         input_ids: int64, shape (n,).
-        train: which of them are trained, shape (n,).
-        text: what was tokenized.
+        train: Which of them are trained, shape (n,).
+        text: What was tokenized.
     """
 
     input_ids: npt.NDArray[np.int64]
@@ -60,15 +60,15 @@ class ChatEncoder:
     `<|user|>`. Without a token at its end a model does not learn to stop, so that is logged at the start.
 
     Args:
-        tokenizer: a fast tokenizer, or a processor for chats without media.
-        actions: role → "train" or "mask"; a role that is not named is masked. By default the assistant is trained.
-        template_kwargs: as `ChatRenderer` takes them.
-        append_stop: whether, in such a template, the next role's token is put after the last answer, and is trained
+        tokenizer: A fast tokenizer, or a processor for chats without media.
+        actions: Role → "train" or "mask"; a role that is not named is masked. By default the assistant is trained.
+        template_kwargs: As `ChatRenderer` takes them.
+        append_stop: Whether, in such a template, the next role's token is put after the last answer, and is trained
             there and after each earlier answer that is trained.
-        max_chars: the longest text allowed.
+        max_chars: The longest text allowed.
 
     Raises:
-        ValueError: the tokenizer has no offsets of tokens, or a setting is none.
+        ValueError: The tokenizer has no offsets of tokens, or a setting is invalid.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class ChatEncoder:
         """Encodes a conversation.
 
         Args:
-            messages: each with `role`, most often `content`, and maybe `train`, a bool that overrides its role's
+            messages: Each with `role`, most often `content`, and maybe `train`, a bool that overrides its role's
                 action and that the template does not see.
-            tools: as `ChatRenderer.render` takes them.
+            tools: As `ChatRenderer.render` takes them.
 
         Raises:
-            ValueError: the template fails, a message is none, or the template renders one in a way in which its part
-                cannot be told from the others'.
+            ValueError: The template fails, a message is invalid, or the template renders one in such a way that
+                its part cannot be distinguished from the others.
         """
         conversation = self._renderer.conversation(_without_key(messages), tools)
         trained = [number for number, message in enumerate(messages) if self._is_trained(number, message)]
@@ -173,8 +173,8 @@ class ChatEncoder:
         frame, has_marks = self._frame(conversation), conversation.template.has_marks
         if frame.has_stop or (self._append_stop and frame.next_user and not has_marks):
             return
-        place = "the generation marks of the template" if has_marks else "the template"
-        remedy = f"Write an end-of-turn token into {place}."
+        where = "the generation marks of the template" if has_marks else "the template"
+        remedy = f"Write an end-of-turn token into {where}."
         if frame.next_user and not has_marks:
             remedy = f"Set append_stop, for {frame.next_user!r}, with which the next message begins, to be one."
         logger.warning(

@@ -81,16 +81,16 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
 
 
 def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
-    """What a conversation has that is no text: columns, and keys of messages, with media, and types of their parts."""
+    """What a conversation has beside text: columns, and keys of messages, with media, and types of their parts."""
     holders = (row, *messages)
     keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and _is_given(holder[key])]
     return keys + [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
 
 
 def is_empty(row: Mapping[str, Any], prompt_key: str) -> bool:
-    """Whether a prompt says nothing: no messages, or none with a content or a call; a row without it is no prompt."""
+    """Whether a prompt says nothing: it has no messages, or none with a content or a call."""
     if prompt_key not in row:
-        return False
+        return False  # not an empty prompt but a wrong setting, which the reader reports
     messages = row[prompt_key]
     return not messages or not any(_says_something(message) for message in messages)
 
@@ -167,6 +167,6 @@ def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Cou
 
 def _wrong_count(kind: str, parts: int, media: int, *, at_least: bool = False) -> ValueError:
     return ValueError(
-        f"prompt: expected as many {kind}s as places for them, got {media} for {'at least ' * at_least}{parts}\n"
+        f"prompt: expected as many {kind}s as parts for them, got {media} for {'at least ' * at_least}{parts}\n"
         f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
     )

@@ -37,9 +37,9 @@ class RowPacker:
     one too; a document without tokens adds nothing.
 
     Args:
-        row_length: tokens per row.
-        end_token: the token that ends a document, and fills up the last row.
-        skip: how many tokens of the first document (its end token included) were in rows before.
+        row_length: Tokens per row.
+        end_token: The token that ends a document, and fills up the last row.
+        skip: How many tokens of the first document (its end token included) were in rows before.
     """
 
     def __init__(self, row_length: int, end_token: int, skip: int = 0) -> None:
@@ -63,10 +63,10 @@ class RowPacker:
         """Appends a document.
 
         Args:
-            tokens: shape (n,), n ≥ 0, without an end token.
+            tokens: Shape (n,), n ≥ 0, without an end token.
 
         Raises:
-            ValueError: it is the first one and shorter than what was to be skipped.
+            ValueError: It is the first one and shorter than what was to be skipped.
         """
         document = np.append(tokens, self._end_token) if len(tokens) else tokens
         if not self._held and self._taken >= max(len(document), 1):

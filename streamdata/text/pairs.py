@@ -18,13 +18,13 @@ def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) ->
     """The conversation that begins with a prompt.
 
     Args:
-        prompt: messages, which go first unless the conversation begins with them already; or a text, which some data
+        prompt: Messages, which go first unless the conversation begins with them already; or a text, which some data
             sets have beside whole conversations: it has to be what their first user says.
-        messages: the conversation, or the end of it.
+        messages: The conversation, or the end of it.
 
     Raises:
-        ValueError: it is a text, and no user of the conversation begins with it; or messages, of which the conversation
-            begins with the last one, but not with all.
+        ValueError: It is a text, and no user of the conversation begins with it; or messages, and the conversation
+            begins with the last of them, but not with all.
     """
     if not isinstance(prompt, str):
         if _all_said(messages[: len(prompt)]) == _all_said(prompt):

@@ -20,11 +20,11 @@ class Plan:
     """Rows of pieces of documents. A row's pieces fill it from the left, by number of document.
 
     Attributes:
-        row_length: tokens per row.
-        rows: shape (num_rows + 1,): row r has the pieces `rows[r]` to `rows[r + 1]`; rows go by their first piece.
-        document: whose piece it is, shape (pieces,).
-        begin: the piece's first token in its document, shape (pieces,).
-        end: the token after its last, shape (pieces,).
+        row_length: Tokens per row.
+        rows: Shape (num_rows + 1,): row r has the pieces `rows[r]` to `rows[r + 1]`; rows go by their first piece.
+        document: Whose piece it is, shape (pieces,).
+        begin: The piece's first token in its document, shape (pieces,).
+        end: The token after its last, shape (pieces,).
     """
 
     row_length: int
@@ -45,12 +45,12 @@ class Plan:
 
     @property
     def padding(self) -> int:
-        """How many places are left."""
+        """How many positions are left empty."""
         return self.num_rows * self.row_length - self.num_tokens
 
     @property
     def fill(self) -> float:
-        """The share of places that hold a token; 1 if there is no row."""
+        """The share of positions that hold a token; 1 if there is no row."""
         return self.num_tokens / (self.num_rows * self.row_length) if self.num_rows else 1.0
 
     @property
@@ -63,11 +63,11 @@ def plan_simple(lengths: npt.ArrayLike, row_length: int) -> Plan:
     """Plans rows without a gap: the last one alone may have padding.
 
     Args:
-        lengths: tokens of each document, shape (documents,); an empty document is in no row.
-        row_length: tokens per row.
+        lengths: Tokens of each document, shape (documents,); an empty document is in no row.
+        row_length: Tokens per row.
 
     Raises:
-        ValueError: a length is negative or `row_length` is not positive.
+        ValueError: A length is negative or `row_length` is not positive.
     """
     checked = _checked(lengths, row_length)
     ends = np.cumsum(checked)
@@ -85,11 +85,11 @@ def plan_bfd(lengths: npt.ArrayLike, row_length: int) -> Plan:
     """Plans rows of whole documents, by best fit decreasing.
 
     Args:
-        lengths: tokens of each document, shape (documents,), at most `row_length`; an empty one is in no row.
-        row_length: tokens per row.
+        lengths: Tokens of each document, shape (documents,), at most `row_length`; an empty one is in no row.
+        row_length: Tokens per row.
 
     Raises:
-        ValueError: a document is longer than a row, a length is negative or `row_length` is not positive.
+        ValueError: A document is longer than a row, a length is negative or `row_length` is not positive.
     """
     checked = _checked(lengths, row_length)
     longest = int(checked.max(initial=0))
@@ -107,11 +107,11 @@ def plan_bfd_split(lengths: npt.ArrayLike, row_length: int) -> Plan:
     """Plans rows by best fit decreasing, after cutting documents longer than a row into whole rows and a rest.
 
     Args:
-        lengths: tokens of each document, shape (documents,); an empty one is in no row.
-        row_length: tokens per row.
+        lengths: Tokens of each document, shape (documents,); an empty one is in no row.
+        row_length: Tokens per row.
 
     Raises:
-        ValueError: a length is negative or `row_length` is not positive.
+        ValueError: A length is negative or `row_length` is not positive.
     """
     checked = _checked(lengths, row_length)
     counts = -(-checked // row_length)

@@ -1,6 +1,6 @@
 """Parts of a conversation, rendered, and the same with another content in one message.
 
-whole      <user> Hi <end> <assistant> Hello <end> <user> …
+full       <user> Hi <end> <assistant> Hello <end> <user> …
 probe      <user> Hi <end> <assistant> ***** <end> <user> …
 """
 
@@ -11,7 +11,7 @@ from streamdata.text.messages import Message
 from streamdata.text.templates import Conversation
 
 _PROBES: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0x110000))
-"""Characters for private use. A probe must begin as no content does."""
+"""Characters for private use; the first that the text lacks is the probe, which must begin as no content does."""
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -26,15 +26,15 @@ class Probes:
     """Renderings of one conversation's parts.
 
     Args:
-        conversation: with its messages.
-        text: these, rendered without a generation prompt.
-        dangling: what the template writes at the end of every conversation, and that is not of its last message.
-        tokens: the tokenizer's added tokens, which are not halved.
+        conversation: With its messages.
+        text: These, rendered without a generation prompt.
+        dangling: What the template writes at the end of every conversation, and that is not of its last message.
+        tokens: The tokenizer's added tokens, which are not halved.
 
     Attributes:
-        messages: the conversation's.
-        text: without what is dangling.
-        probe: the content that stands for another one.
+        messages: The conversation's.
+        text: Without what is dangling.
+        probe: The content that stands for another one.
     """
 
     def __init__(self, conversation: Conversation, text: str, dangling: str, tokens: AddedTokens) -> None:
@@ -42,7 +42,7 @@ class Probes:
         self.messages = conversation.messages
         self.text = text.removesuffix(dangling)
         self.probe = next(probe for probe in map(chr, _PROBES) if probe not in text)
-        self._wholes: dict[int, Around | None] = {}
+        self._full: dict[int, Around | None] = {}
 
     def rendered(self, messages: list[Message], *, add_generation_prompt: bool = False) -> str | None:
         """Messages as text, without what is dangling; None if the template refuses them, as many do without a user."""
@@ -53,7 +53,7 @@ class Probes:
         return text if add_generation_prompt else text.removesuffix(self._dangling)
 
     def length_of_prefix(self, count: int, *, add_generation_prompt: bool = False) -> int | None:
-        """How long the rendering of the first messages is, if the whole begins with it."""
+        """How long the rendering of the first messages is, if the full text begins with it."""
         prefix = self.rendered(self.messages[:count], add_generation_prompt=add_generation_prompt)
         return len(prefix) if prefix is not None and self.text.startswith(prefix) else None
 
@@ -68,19 +68,19 @@ class Probes:
             self.with_message(number, self.probed(number))[:count], add_generation_prompt=add_generation_prompt
         )
 
-    def around_whole(self, number: int) -> Around | None:
-        """What is around the content of a message in the whole."""
-        if number not in self._wholes:
-            self._wholes[number] = self.around(self.with_message(number, self.probed(number)))
-        return self._wholes[number]
+    def around_full(self, number: int) -> Around | None:
+        """What is around the content of a message in the full conversation."""
+        if number not in self._full:
+            self._full[number] = self.around(self.with_message(number, self.probed(number)))
+        return self._full[number]
 
     def content_begin(self, number: int) -> int | None:
         """Where the content of a message begins, or its thinking; None if that is not rendered as it is, once."""
-        around = self.around_whole(number)
+        around = self.around_full(number)
         return None if around is None else self._tokens.shared(self.text, around.before + self.probe)
 
     def is_left_out(self, number: int) -> bool:
-        """Whether the whole has the message without its content."""
+        """Whether the full text has the message without its content."""
         text = self.rendered(self.with_message(number, self.probed(number)))
         return text is not None and self.probe not in text
 

@@ -1,7 +1,7 @@
 """Chat templates in the sandbox of transformers, with limits: text, steps of loops, size of joined and repeated values.
 
 A template comes with a tokenizer's files and is not trusted. The sandbox keeps it from the interpreter; it does not
-keep it from looping for ever or from printing without end, so every loop and macro counts its steps here, and the text
+keep it from looping or printing without end, so every loop and macro counts its steps here, and the text
 is taken piece by piece.
 
 TODO(templates): what one filter or method makes at once, such as by padding to a width, or by turning a list that holds
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_CHARS: Final = 1 << 26
-"""Characters that one rendering may give, unless told otherwise."""
+"""Characters that one rendering may produce, by default."""
 MAX_STEPS: Final = 10**6
 """Steps of loops and macros that one rendering may take."""
 MAX_BASE: Final = 1 << 64
@@ -49,8 +49,8 @@ class SandboxedTemplate:
     """A compiled template. Make it by `compile_template`.
 
     Args:
-        generate: variables → pieces of text.
-        has_marks: whether it has `{% generation %}` blocks.
+        generate: Variables → pieces of text.
+        has_marks: Whether it has `{% generation %}` blocks.
     """
 
     def __init__(self, generate: Callable[[Mapping[str, Any]], Iterator[str]], *, has_marks: bool) -> None:
@@ -61,7 +61,7 @@ class SandboxedTemplate:
         """Renders.
 
         Raises:
-            Exception: whatever the template raises; OverflowError past a limit.
+            Exception: Whatever the template raises; OverflowError past a limit.
         """
         return self._render(variables, _Budget(max_chars, None))
 
@@ -92,12 +92,13 @@ def compile_template(source: str) -> SandboxedTemplate:
     """Compiles a template, once per process.
 
     Raises:
-        jinja2.TemplateSyntaxError: it is none.
+        jinja2.TemplateSyntaxError: It is not a valid template.
     """
     from jinja2 import nodes
 
     environment = _limited_environment()
     tree = environment.parse(source)
+    # Macros too: one may call itself, and that loops without a loop.
     for node in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
         step = nodes.ExprStmt(nodes.EnvironmentAttribute("step"), lineno=node.lineno)
         node.body.insert(0, step)
@@ -130,9 +131,10 @@ def _limited_environment() -> Any:
             _check_binop(operator, left, right)
             return super().call_binop(context, operator, left, right)
 
+    # transformers makes its environment in there only, with filters and extensions that differ between its versions.
     environment: Any = _compile_jinja_template("").environment.overlay()
     environment.__class__ = LimitedEnvironment
-    # Without these the text is the same at all times; for the day see `ChatRenderer`.
+    # Without these the text is always the same; for the day see `ChatRenderer`.
     unsteady = {"strftime_now", "lipsum"}
     environment.globals = {name: value for name, value in environment.globals.items() if name not in unsteady}
     environment.filters = {name: value for name, value in environment.filters.items() if name != "random"}
@@ -144,7 +146,7 @@ def _limited_environment() -> Any:
 
 
 def _check_binop(operator: str, left: Any, right: Any) -> None:
-    if operator == "**":
+    if operator == "**":  # a number has no length that could be checked afterwards, but may fill the memory
         if abs(left) > MAX_BASE or abs(right) > MAX_EXPONENT:
             raise OverflowError(f"it raises {left:.9g} to the power of {right:.9g}")
         return

@@ -1,18 +1,19 @@
 """Which characters of a rendered conversation are what one message says.
 
 The text up to an assistant's message is the rendering of the messages before it with the generation prompt, and its end
-is that of the rendering up to and with it, as long as these are *prefixes* of the whole:
+is that of the rendering up to and with it, as long as these are *prefixes* of the rendered
+conversation:
 
-whole      <user> Hi <end> <assistant> Hello <end> <user> …
+full       <user> Hi <end> <assistant> Hello <end> <user> …
 before     <user> Hi <end> <assistant>
 with it    <user> Hi <end> <assistant> Hello <end>
 
-Many templates render a message otherwise when others follow (they remove the "thinking" of earlier turns), or give a
+Many templates render a message differently when others follow (they remove the "thinking" of earlier turns), or have a
 generation prompt that no rendered message begins with, or refuse a conversation that ends there. Then the message is
-found by a *probe*: the same conversation with another content in its place differs from the whole in that place only.
-What follows on the content there must be what follows on it elsewhere: as the last message, or before an answer.
+found by a *probe*: the same conversation with other content in this message differs from the full text there only. What
+follows the content there must be what follows it elsewhere: as the last message, or before an answer.
 
-whole      <user> Hi <end> <assistant> Hello <end> <user> …
+full       <user> Hi <end> <assistant> Hello <end> <user> …
 probe      <user> Hi <end> <assistant> ***** <end> <user> …
 
 What the assistant says begins where the text leaves the generation prompt, whatever it says: of the prompt
@@ -41,10 +42,10 @@ class MessageSpans:
     """Finds messages in a rendered conversation.
 
     Args:
-        conversation: with its messages.
-        text: these, rendered without a generation prompt.
-        tokens: the tokenizer's added tokens; where one ends a message, the space after it is the template's.
-        frame: what the template writes around answers.
+        conversation: With its messages.
+        text: These, rendered without a generation prompt.
+        tokens: The tokenizer's added tokens; where one ends a message, the space after it is the template's.
+        frame: What the template writes around answers.
     """
 
     def __init__(self, conversation: Conversation, text: str, tokens: AddedTokens, frame: Frame) -> None:
@@ -59,8 +60,9 @@ class MessageSpans:
         There is one, except where a template puts the results of tools between a call and the content beside it.
 
         Raises:
-            ValueError: the template renders it in a way in which its part cannot be told from the others'.
+            ValueError: The template renders it in such a way that its part cannot be distinguished from the others.
         """
+        # Probing renders the conversation again for each message, so that long ones would take quadratic time.
         known = self._known.get(number)
         return self._spans(number) if known is None else [known]
 
@@ -73,12 +75,13 @@ class MessageSpans:
         number, first = next(iter(turns.items()))
         try:
             spans = self._spans(number)
-        except ValueError:  # perhaps nobody asks for that one
+        except ValueError:  # perhaps nobody asks for this message
             return {}
         begin, end = spans[0]
         header = self._text[max(0, self._text.rfind(self._frame.stem, 0, begin)) : begin]
         lead, end_of_turn = self._text[begin : first.content[0]], self._text[first.content[1] : end]
         found = {number: self._extended(turn, header, lead, end_of_turn) for number, turn in turns.items()}
+        # The first turn is known both ways. If they differ, what holds around it need not hold around the others.
         if [found[number]] != spans:
             return {}
         return {
@@ -124,28 +127,29 @@ class MessageSpans:
             raise self._lost(number, _NOT_ONCE)
         if not self._frame.stem:
             return start if content is None and start is not None else self._without_header(content or 0)
-        place = self._header(number, start, content)
-        return self._after_header(self._text, place, self._limit(number, content))
+        position = self._header(number, start, content)
+        return self._after_header(self._text, position, self._limit(number, content))
 
     def _header(self, number: int, start: int | None, content: int | None) -> int:
         """Where the header of an assistant's message begins; without one, where the message does.
 
         Args:
-            number: the message.
-            start: where the message before it ends, if that is known.
-            content: where its content begins, if that is rendered.
+            number: The message.
+            start: Where the message before it ends, if that is known.
+            content: Where its content begins, if that is rendered.
         """
         limit, stem = self._limit(number, content), self._frame.stem
         goes_on = number > 0 and self._messages[number - 1]["role"] in _SAME_TURN
         if start is None:
-            place = self._text.rfind(stem, self._content_end(number - 1), min(limit, (content or 0) + len(stem)))
+            position = self._text.rfind(stem, self._content_end(number - 1), min(limit, (content or 0) + len(stem)))
         else:
             nearby = self._text[start : start + _NEARBY]
-            place = start + len(nearby) - len(nearby.lstrip())
-            if not self._text.startswith(stem, place) or place + len(stem) > limit:
-                place = start if goes_on else self._text.find(stem, start, content)
-        if place >= 0:
-            return place
+            position = start + len(nearby) - len(nearby.lstrip())
+            if not self._text.startswith(stem, position) or position + len(stem) > limit:
+                position = start if goes_on else self._text.find(stem, start, content)
+        if position >= 0:
+            return position
+        # After a call or a tool's result some templates go on in the same turn, without another header.
         if content is not None and goes_on and "tool_calls" not in self._messages[number]:
             return content
         if content is not None and start is not None and start + self._shared(self._text, start) == content:
@@ -162,27 +166,27 @@ class MessageSpans:
         """Where the content of a message ends; the beginning of the text for none.
 
         Raises:
-            ValueError: it is not rendered as it is, once.
+            ValueError: It is not rendered as it is, once.
         """
         if number < 0:
             return 0
-        around = self._probes.around_whole(number)
+        around = self._probes.around_full(number)
         if around is None:
             raise self._lost(number, _NOT_ONCE)
         return len(self._text) - len(around.after)
 
-    def _after_header(self, text: str, place: int, limit: int | None = None) -> int:
-        """Where the text leaves the generation prompt, if that begins at the place; else the place."""
+    def _after_header(self, text: str, position: int, limit: int | None = None) -> int:
+        """Where the text leaves the generation prompt, if that begins at the position; else the position."""
         stem = self._frame.stem
-        if not stem or not text.startswith(stem, place) or (limit is not None and place + len(stem) > limit):
-            return place
-        end = place + max(len(stem), self._shared(text, place))
+        if not stem or not text.startswith(stem, position) or (limit is not None and position + len(stem) > limit):
+            return position
+        end = position + max(len(stem), self._shared(text, position))
         return end if limit is None else min(end, limit)
 
-    def _shared(self, text: str, place: int) -> int:
-        """How much of the generation prompt stands at the place, up to where it or an added token begins or ends."""
+    def _shared(self, text: str, position: int) -> int:
+        """How much of the generation prompt stands at the position, up to where it or an added token begins or ends."""
         header = self._frame.header
-        size = self._tokens.shared(text[place : place + len(header) + _NEARBY], header)
+        size = self._tokens.shared(text[position : position + len(header) + _NEARBY], header)
         while 0 < size < len(header) and not self._tokens.border(header, size):
             size -= 1  # what is said may happen to begin as the prompt goes on
         return size
@@ -202,6 +206,7 @@ class MessageSpans:
             return end
         if not self._messages[number].get("content") and (end := self._end_by_addition(number, begin)) is not None:
             return end
+        # Last resorts: a probe has other content, so that templates which look at contents may render it differently.
         try:
             return self._end_by_probe(number)
         except ValueError:
@@ -211,20 +216,20 @@ class MessageSpans:
 
     def _end_before(self, number: int) -> int | None:
         """Where the messages before this one end, the space after them included; None if that is not known."""
-        for place in reversed(range(number)):
+        for earlier in reversed(range(number)):
             try:
-                end = self._end_by_probe(place)
+                end = self._end_by_probe(earlier)
             except ValueError:
                 end = 0
-            between = [self._probes.content_begin(later) for later in range(place + 1, number)]
+            between = [self._probes.content_begin(later) for later in range(earlier + 1, number)]
             if end and all(begin is not None and begin < end for begin in between):
                 return end
-            if self._messages[place]["role"] != "tool":  # whose results may stand inside the message with the call
+            if self._messages[earlier]["role"] != "tool":  # whose results may stand inside the message with the call
                 break
         return None
 
     def _end_by_probe(self, number: int) -> int:
-        around = self._probes.around_whole(number)
+        around = self._probes.around_full(number)
         if around is None:
             raise self._lost(number, _NOT_ONCE)
         after = around.after
@@ -235,10 +240,10 @@ class MessageSpans:
         end = len(self._text) - len(after)
         if self._text.endswith(after) and self._goes_on(number, end):
             return end
-        raise self._lost(number, "it ends in another way when others follow")
+        raise self._lost(number, "it ends differently when others follow")
 
     def _endings(self, number: int) -> Iterator[str]:
-        """What follows on the content of a message where it is the last one, or comes before an answer."""
+        """What follows the content of a message where it is the last one, or comes before an answer."""
         header, is_refused = self._frame.header, True
         results = takewhile(lambda message: message["role"] == "tool", self._messages[number + 1 :])
         for count in dict.fromkeys((1, 1 + len(list(results)))):  # with what tools answered
@@ -256,7 +261,7 @@ class MessageSpans:
     def _goes_on(self, number: int, end: int) -> bool:
         """Whether the assistant's next message would begin there, at once or with its header."""
         later = range(number + 1, len(self._messages))
-        following = next((place for place in later if self._messages[place]["role"] == "assistant"), None)
+        following = next((each for each in later if self._messages[each]["role"] == "assistant"), None)
         if following is None:
             return False
         probes = self._probes
@@ -280,7 +285,7 @@ class MessageSpans:
         return None
 
     def _added(self, number: int, message: Message, begin: int) -> str | None:
-        """What a message says after those before it, if it is the last one; it begins in the whole at `begin`."""
+        """What a message says after those before it, if it is the last one; it begins in the full text at `begin`."""
         probes = self._probes
         for before in probes.before(number):
             text = probes.rendered([*before, message])
@@ -304,22 +309,22 @@ class MessageSpans:
         if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
             return None
         probes = self._probes
-        place = probes.content_begin(number + 1)
-        if place is None or not begin <= place < end:
+        position = probes.content_begin(number + 1)
+        if position is None or not begin <= position < end:
             return None
         bare = probes.probed(number)
         variants = [{**message, "content": bare["content"]}, bare]  # its thinking may be left out
         for probed in variants if message.get("content") else ():
             before, found, after = (self._added(number, probed, begin) or "").partition(probes.probe)
-            whole = probes.around(probes.with_message(number, probed))
-            if not found or whole is None or not self._text.startswith(whole.before):
+            full = probes.around(probes.with_message(number, probed))
+            if not found or full is None or not self._text.startswith(full.before):
                 continue
-            stop, resumed = begin + len(before), len(whole.before)
+            stop, resumed = begin + len(before), len(full.before)
             if self._text.startswith(after, stop):  # the call's end
                 stop += len(after)
-            if self._text.startswith(before, begin) and stop <= place < resumed:
+            if self._text.startswith(before, begin) and stop <= position < resumed:
                 return stop, resumed
-        raise self._lost(number, "what a tool says stands in its midst")
+        raise self._lost(number, "what a tool says stands in the middle of it")
 
     def _content_begin(self, number: int) -> int:
         """Where the content of a message begins, or its thinking."""

@@ -26,13 +26,13 @@ class ChatRenderer:
     a template has `strftime_now` only if `template_kwargs` says which day it is, such as "2025-06-01".
 
     Args:
-        tokenizer: one of transformers, or a processor; a processor's own template goes before its tokenizer's.
-        template_kwargs: variables for the template, such as `enable_thinking`; `chat_template` for another template,
+        tokenizer: One of transformers, or a processor; a processor's own template goes before its tokenizer's.
+        template_kwargs: Variables for the template, such as `enable_thinking`; `chat_template` for another template,
             by name or as its source.
-        max_chars: the longest text that it may give.
+        max_chars: The longest text that it may give.
 
     Raises:
-        ValueError: a setting is none.
+        ValueError: A setting is invalid.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class ChatRenderer:
         self._compiled: dict[bool, SandboxedTemplate] = {}
         self._max_chars = max_chars
         self._template_name = kwargs.pop("chat_template", None)
+        # A template that asks for the day fails without one: the same data would become other tokens tomorrow.
         day = kwargs.pop(_DATE, None)
         self._variables = _plain({**tokenizer_of(tokenizer).special_tokens_map, "documents": None, **kwargs}, None)
         if day is not None:
@@ -61,12 +62,12 @@ class ChatRenderer:
         """Renders a conversation.
 
         Args:
-            messages: each with `role` and most often `content`, a text or typed parts; they are not changed.
+            messages: Each with `role` and most often `content`, a text or typed parts; they are not changed.
             tools: JSON schemas or functions, as transformers takes them.
-            add_generation_prompt: whether the header follows with which the assistant's next message begins.
+            add_generation_prompt: Whether the header follows with which the assistant's next message begins.
 
         Raises:
-            ValueError: there is no template, the messages are none, or the template fails or passes a limit.
+            ValueError: There is no template, the messages are invalid, or the template fails or passes a limit.
         """
         conversation = self.conversation(messages, tools)
         return conversation.render(conversation.messages, add_generation_prompt=add_generation_prompt)
@@ -96,11 +97,11 @@ class Conversation:
     """A conversation with the template and variables that render it.
 
     Attributes:
-        messages: plain copies, without keys that are None.
-        template: compiled.
-        variables: all that the template sees but messages and `add_generation_prompt`.
-        name: the tokenizer's, for errors.
-        max_chars: the longest text allowed.
+        messages: Plain copies, without keys that are None.
+        template: Compiled.
+        variables: All that the template sees but messages and `add_generation_prompt`.
+        name: The tokenizer's, for errors.
+        max_chars: The longest text allowed.
     """
 
     messages: list[Message]
@@ -110,10 +111,10 @@ class Conversation:
     max_chars: int
 
     def render(self, messages: list[Message], *, add_generation_prompt: bool = False) -> str:
-        """Renders these messages in the place of its own, even none.
+        """Renders these messages instead of its own; the list may be empty.
 
         Raises:
-            ValueError: the template fails or passes a limit.
+            ValueError: The template fails or passes a limit.
         """
         try:
             return self.template.render(self._all(messages, add_generation_prompt), self.max_chars)
@@ -124,7 +125,7 @@ class Conversation:
         """Renders its messages; returns the text and the spans [begin, end) of its generation blocks.
 
         Raises:
-            ValueError: the template fails or passes a limit, or its blocks are nested.
+            ValueError: The template fails or passes a limit, or its blocks are nested.
         """
         try:
             marked, count = self.template.render_marked(self._all(self.messages, False), self.max_chars)
@@ -158,12 +159,12 @@ def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any
     """Returns the source of the template that a tokenizer or processor renders with.
 
     Args:
-        tokenizer: either.
-        name: of one of several templates; or a source, which is returned as it is.
+        tokenizer: Either.
+        name: Of one of several templates; or a source, which is returned as it is.
         tools: None or not; a tokenizer may have a template of its own for tools.
 
     Raises:
-        ValueError: there is none.
+        ValueError: There is none.
     """
     own = getattr(tokenizer, "chat_template", None)
     if tokenizer_of(tokenizer) is tokenizer or own is None:
@@ -215,7 +216,7 @@ def _with_reasoning(messages: list[Message]) -> list[Message]:
 def _plain(value: Any, where: str | None) -> Any:
     """Data without methods that a template could call; what else a medium is made of becomes its type's name.
 
-    `where` names the value for the error if it is none; in a medium, and in variables, there is no error.
+    `where` names the value for the error if it is not plain data; in a medium, and in variables, there is no error.
     """
     if value is None or type(value) in {str, int, float, bool}:
         return value

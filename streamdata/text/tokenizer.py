@@ -18,11 +18,11 @@ def load_tokenizer(name: str) -> Any:
     """Loads a tokenizer on first use in this process; it never travels to a worker, its name does.
 
     Args:
-        name: what `transformers.AutoTokenizer` takes: a local directory or a name on its hub. No remote code is run.
+        name: What `transformers.AutoTokenizer` takes: a local directory or a name on its hub. No remote code is run.
 
     Raises:
-        OSError: there is no such tokenizer; transformers' own message says where it looked.
-        ValueError: it is nothing without code of its own.
+        OSError: There is no such tokenizer; transformers' own message says where it looked.
+        ValueError: It is nothing without code of its own.
     """
     from transformers import AutoTokenizer
 
@@ -35,8 +35,8 @@ def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
     Without a word about it, transformers would ask on the terminal whether to run the code.
 
     Raises:
-        OSError: there is none of that name.
-        ValueError: it is nothing without code of its own.
+        OSError: There is none of that name.
+        ValueError: It is nothing without code of its own.
     """
     try:
         return auto.from_pretrained(name, trust_remote_code=False)
@@ -63,8 +63,8 @@ def token_ids(tokenizer: Any, text: str) -> npt.NDArray[np.int64]:
     """Turns a text that a template rendered into token ids, shape (n,): its special tokens are special, none is added.
 
     Args:
-        tokenizer: the object.
-        text: any.
+        tokenizer: The object.
+        text: Any.
     """
     backend = _bare_backend(tokenizer)
     if backend is None:
@@ -103,10 +103,10 @@ def tokenize(
     What looks like a special token in the text is text: data cannot end a document.
 
     Args:
-        name: the tokenizer's.
-        text: any.
-        max_tokens: cut to this many; special tokens that the tokenizer puts at the end are kept.
-        with_special_tokens: whether the tokenizer adds those of its own format, such as a start and an end.
+        name: The tokenizer's.
+        text: Any.
+        max_tokens: Cut to this many; special tokens that the tokenizer puts at the end are kept.
+        with_special_tokens: Whether the tokenizer adds those of its own format, such as a start and an end.
     """
     ids = load_tokenizer(name).encode(
         text,
@@ -123,7 +123,7 @@ def end_token(name: str) -> int:
     """Returns the id that ends a document: the tokenizer's end of sequence.
 
     Raises:
-        ValueError: the tokenizer has none.
+        ValueError: The tokenizer has none.
     """
     token: int | None = load_tokenizer(name).eos_token_id
     if token is None:
@@ -148,7 +148,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
     That is its vocabulary, rules, special tokens and chat template; of a processor, its settings for media too.
 
     Args:
-        tokenizer: a tokenizer or processor, the object.
+        tokenizer: A tokenizer or processor, the object.
     """
     inner = tokenizer_of(tokenizer)
     backend = getattr(inner, "backend_tokenizer", None)

@@ -26,8 +26,8 @@ class OverlongError(ValueError):
     """A sequence is longer than allowed, and is not to be cut.
 
     Attributes:
-        length: tokens that it has.
-        limit: tokens that it may have.
+        length: Tokens that it has.
+        limit: Tokens that it may have.
     """
 
     def __init__(self, who: str, length: int, limit: int, remedy: str) -> None:
@@ -43,8 +43,8 @@ class Cut(NamedTuple):
     """What stays of a sequence.
 
     Attributes:
-        kept: positions that stay, ascending; int64, shape (m,).
-        lost: numbers of the atomic spans that do not.
+        kept: Positions that stay, ascending; int64, shape (m,).
+        lost: Numbers of the atomic spans that do not.
     """
 
     kept: npt.NDArray[np.int64]
@@ -66,17 +66,17 @@ def _check_length(max_length: Any, who: str) -> None:
 
 
 def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[int, int]] = ()) -> Cut:
-    """Chooses what stays of one sequence. A span that the cut touches goes as a whole; nothing comes in its place.
+    """Chooses what stays of one sequence. A span that the cut touches is dropped entirely, and nothing fills the gap.
 
     Args:
-        length: tokens of the sequence.
-        max_length: tokens that may stay, at least 1.
-        truncation: one of `TRUNCATIONS`.
-        atomic: spans (begin, end) that are whole or not at all, such as the tokens of an image; half open.
+        length: Tokens of the sequence.
+        max_length: Tokens that may stay, at least 1.
+        truncation: One of `TRUNCATIONS`.
+        atomic: Spans (begin, end) that are kept entirely or not at all, such as the tokens of an image; half open.
 
     Raises:
-        OverlongError: the sequence is too long and `truncation` is "error".
-        ValueError: a setting or a span is none.
+        OverlongError: The sequence is too long and `truncation` is "error".
+        ValueError: A setting or a span is invalid.
     """
     _check_choice(truncation, TRUNCATIONS, "cut: truncation")
     _check_length(max_length, "cut")
@@ -113,14 +113,14 @@ def fit_length(
     """Chooses what stays of a sample with a loss mask, or says why it is dropped.
 
     Args:
-        train: which tokens are trained, shape (n,).
-        max_length: tokens that may stay; None for any number.
-        policy: for a sample that has more: one of `POLICIES`. `truncate_left` keeps the last tokens, the first of
+        train: Which tokens are trained, shape (n,).
+        max_length: Tokens that may stay; None for any number.
+        policy: For a sample that has more: one of `POLICIES`. `truncate_left` keeps the last tokens, the first of
             which does not count as trained (`train_from`), `truncate_right` the first.
 
     Raises:
-        OverlongError: the sample is too long and the policy is "error".
-        ValueError: a setting is none.
+        OverlongError: The sample is too long and the policy is "error".
+        ValueError: A setting is invalid.
     """
     _check_choice(policy, POLICIES, "fit_length: policy")
     part = slice(0, len(train))
@@ -133,14 +133,14 @@ def fit_length(
 
 
 def train_from(train: npt.NDArray[np.bool_], begin: int) -> npt.NDArray[np.bool_]:
-    """The loss mask of a document of which a piece begins at `begin`: the piece's first token is not trained.
+    """The loss mask of a document when a piece of it begins at `begin`: the piece's first token is not trained.
 
     Nothing of the document is left before it to predict it from. It stays as it is where the document begins, and in a
-    document that is trained as a whole: plain text.
+    document all of which is trained: plain text.
 
     Args:
-        train: which tokens of the whole document are trained, shape (n,); it is not changed.
-        begin: a place in it.
+        train: Which tokens of the document are trained, shape (n,); it is not changed.
+        begin: A position in it.
     """
     if begin == 0 or train.all():
         return train
@@ -160,19 +160,19 @@ def postprocess_data(
     """Brings a batch to one length, by padding or by truncation.
 
     Args:
-        input_ids: shape (batch, seq).
-        attention_mask: shape (batch, seq), 0 at padding.
-        max_length: tokens of each row afterwards, at least 1.
-        pad_token_id: fills rows that are shorter.
-        left_pad: whether it does so before them, or after.
-        truncation: one of `TRUNCATIONS`, for rows that are longer.
+        input_ids: Shape (batch, seq).
+        attention_mask: Shape (batch, seq), 0 at padding.
+        max_length: Tokens of each row afterwards, at least 1.
+        pad_token_id: Fills rows that are shorter.
+        left_pad: Whether it does so before them, or after.
+        truncation: One of `TRUNCATIONS`, for rows that are longer.
 
     Returns:
         Both tensors with shape (batch, max_length), in their dtypes.
 
     Raises:
-        OverlongError: rows are longer and `truncation` is "error".
-        ValueError: a setting is none, or the shapes differ or are not two-dimensional.
+        OverlongError: Rows are longer and `truncation` is "error".
+        ValueError: A setting is invalid, or the shapes differ or are not two-dimensional.
     """
     _check_choice(truncation, TRUNCATIONS, "postprocess_data: truncation")
     _check_length(max_length, "postprocess_data")
@@ -205,7 +205,7 @@ def _truncated(
 def pad_sequence_to_length(
     tensors: "Tensor", max_seq_len: int, pad_token_id: float, left_pad: bool = False
 ) -> "Tensor":
-    """Pads the last dimension to `max_seq_len`, after the values or before them; what is as long stays as it is."""
+    """Pads the last dimension to `max_seq_len`, after the values or before them; longer ones are returned unchanged."""
     from torch.nn.functional import pad
 
     missing = max_seq_len - tensors.shape[-1]

@@ -2,7 +2,7 @@
 
 The contents of all turns are replaced by probes. What stands between the probes then stands between the contents too:
 
-whole      <user> Hi <end> <assistant> Hello <end> <user> Why? <end> <assistant> Because <end> …
+full       <user> Hi <end> <assistant> Hello <end> <user> Why? <end> <assistant> Because <end> …
 probed     <user> Hi <end> <assistant> ***** <end> <user> Why? <end> <assistant> ***** <end> …
 
 This says where contents lie, for most messages of most templates; where it does not, `spans` looks at one message.
@@ -10,7 +10,7 @@ This says where contents lie, for most messages of most templates; where it does
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamdata.text.templates import Conversation
 
@@ -22,39 +22,39 @@ _PROBE: Final = "\ue0f1{}\ue0f2"
 _PROBES = re.compile("\ue0f1(\\d+)\ue0f2")
 
 
-class Turn:
+class Turn(NamedTuple):
     """Where the content of one message lies.
 
     Attributes:
         content: [begin, end) in the text.
-        before: the text between the content of the turn before, or the start, and this one.
+        before: The text between the content of the turn before, or the start, and this one.
     """
 
-    def __init__(self, content: Span, before: str) -> None:
-        self.content, self.before = content, before
+    content: Span
+    before: str
 
 
 def find_turns(conversation: Conversation, text: str) -> dict[int, Turn]:
     """Finds the contents of the assistant's messages but the last one.
 
     Args:
-        conversation: with its messages.
-        text: these, rendered.
+        conversation: With its messages.
+        text: These, rendered.
 
     Returns:
-        By number of the message; nothing if contents cannot be told from what is around them.
+        By number of the message; nothing if contents cannot be distinguished from what is around them.
     """
     numbers = _probed_messages(conversation)
     if len(numbers) < MIN_TURNS:
         return {}
     messages = list(conversation.messages)
-    for place, number in enumerate(numbers):
-        messages[number] = {**messages[number], "content": _PROBE.format(place)}
+    for turn, number in enumerate(numbers):
+        messages[number] = {**messages[number], "content": _PROBE.format(turn)}
     try:
         pieces = _PROBES.split(conversation.render(messages))
     except ValueError:  # the template wants other contents there
         return {}
-    if pieces[1::2] != [str(place) for place in range(len(numbers))]:
+    if pieces[1::2] != list(map(str, range(len(numbers)))):
         return {}
     between = pieces[::2]
     contents = _contents(text, between)
@@ -85,7 +85,9 @@ def _contents(text: str, between: Sequence[str]) -> list[Span] | None:
     for glue in between[-2:0:-1]:
         latest.append(text.rfind(glue, first, position))
         position = latest[-1]
+    # A piece may stand in a content too: it is certain which is which only if the first and the last way to fit all
+    # pieces agree.
     if earliest != latest[::-1] or min(earliest, default=0) < 0:
         return None
-    begins = [first, *(place + len(glue) for place, glue in zip(earliest, between[1:-1], strict=True))]
+    begins = [first, *(position + len(glue) for position, glue in zip(earliest, between[1:-1], strict=True))]
     return list(zip(begins, [*earliest, last], strict=True))

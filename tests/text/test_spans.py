@@ -66,7 +66,7 @@ def test_a_message_that_is_not_trained_need_not_be_found(tokenizer):
     )
     chat = [ASK, {**SAY, "train": False}, *[{**ASK, "train": False}, {**SAY, "train": False}] * 4, ASK, SAY]
     assert trained_pieces(tokenizer, encode_chat(tokenizer, chat)) == ["a cat<|eos|>"]
-    with pytest.raises(ValueError, match=r"message 1 \(assistant\) .* it ends in another way when others follow"):
+    with pytest.raises(ValueError, match=r"message 1 \(assistant\) .* it ends differently when others follow"):
         encode_chat(tokenizer, [ASK, SAY, *chat[2:]])
 
 

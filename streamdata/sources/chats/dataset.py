@@ -33,7 +33,7 @@ class ChatConfig(RowSettings):
     actions: Mapping[Any, Any] = {"assistant": "train"}
     """Role → train or mask; a role that is not named is masked."""
     append_stop: bool = True
-    """Whether the next role's token ends answers where the template ends them with none, see `ChatEncoder`."""
+    """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
 
 
 class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
@@ -56,7 +56,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         percent: float | None = None,
     ) -> None:
         super().__init__(name, percent)
-        self._who = type(self).__name__
+        self._who = type(self).__name__  # errors name the class that the recipe names
         self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
         self._tokenizer = tokenizer
@@ -68,8 +68,8 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         """Makes item `item`, in [-len, len).
 
         Raises:
-            IndexError: there is no such item.
-            ValueError: the row cannot be encoded; its place is in a note.
+            IndexError: There is no such item.
+            ValueError: The row cannot be encoded; its location is in a note.
         """
         if not -len(self) <= item < len(self):
             raise IndexError(f"{self._who}: item {item} of {len(self)}")
@@ -90,6 +90,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
+        # An encoder has the tokenizer, which is large, and compiled templates, which do not pickle.
         return {key: value for key, value in self.__dict__.items() if key not in ("_encoder", "_pad_token_id")}
 
     @cached_property
@@ -105,6 +106,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     @cached_property
     def _pad_token_id(self) -> int:
+        # Asked when a row is padded: without padding a tokenizer needs none.
         token: int | None = as_tokenizer(self._tokenizer).pad_token_id
         if token is None:
             raise ValueError(
@@ -116,10 +118,11 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     def _messages(self, row: Row, key: str) -> list[Message]:
         """A column's messages, `loss_mask` turned into what `ChatEncoder` knows."""
         messages = messages_of(row, key, self._who)
+        # Refused even where the messages have no placeholder: the answers were written about what is missing.
         if media := media_beside_text(row, messages):
             raise ValueError(
                 f"{self._who}: expected text alone, got a row with media: {media}\n"
-                "  Their tokens would be missing: drop such rows, by max_bad or before, or the media with their places."
+                "  Their tokens would be missing: drop such rows, by max_bad or before, or media and placeholders."
             )
         return [self._message(number, message) for number, message in enumerate(messages)]
 
@@ -127,7 +130,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         if LOSS_MASK not in message:
             return message
         mask = message.pop(LOSS_MASK)
-        if mask not in (0, 1):
+        if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
             raise ValueError(
                 f"{self._who}: expected {LOSS_MASK} of message {number} to be 0 or 1, got {mask!r}\n"
                 "  Leave it out to follow the action of the message's role."
@@ -138,11 +141,12 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         """Encodes a conversation, cuts it and pads it.
 
         Raises:
-            ValueError: it cannot be encoded, is too long, or nothing of it is trained.
+            ValueError: It cannot be encoded, is too long, or nothing of it is trained.
         """
         config = self.config
         encoded = self._encoder.encode(messages, tools=read_tools(row.get(config.tools_key)))
         kept = cut(len(encoded.input_ids), config.max_length, config.truncation).kept
+        # Nothing is left to predict the first token from if what came before it was cut.
         train = train_from(encoded.train, int(kept[0]) if len(kept) else 0)[kept]
         if not train.any():
             cause = "of what truncation left of it" if encoded.num_trained else "of it"

@@ -35,17 +35,17 @@ class PreferenceDataset(ChatDataset):
     counts.
 
     Args:
-        data_files: parquet: a file, glob, brace expression or directory, or a list of these.
-        tokenizer: a fast one of transformers, or a name or directory for its `AutoTokenizer`.
-        config: a mapping or DictConfig with the keys of `PreferenceConfig`.
-        name: its name in a mixture, without a ".".
-        percent: its weight there.
+        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        config: A mapping or DictConfig with the keys of `PreferenceConfig`.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
-        ValueError: the config has an unknown key or a value that is not allowed.
-        SourceError: a file is no parquet.
-        FileNotFoundError: a pattern matches nothing.
-        ImportError: pyarrow is missing.
+        ValueError: The config has an unknown key or a value that is not allowed.
+        SourceError: A file is not parquet.
+        FileNotFoundError: A pattern matches nothing.
+        ImportError: Pyarrow is missing.
     """
 
     config: PreferenceConfig
@@ -61,8 +61,10 @@ class PreferenceDataset(ChatDataset):
         }
 
     def _prompt(self, row: Row) -> str | Sequence[Message]:
-        """What both conversations begin with: messages, none too, or a text."""
+        """What both conversations begin with: messages, perhaps none, or a text."""
         key = self.config.prompt_key
+        # A column that is missing is an error if somebody named it; of the default, rows with complete conversations
+        # have no need.
         if key is None or (key == _PROMPT and key not in row):
             return []
         value = row.get(key)

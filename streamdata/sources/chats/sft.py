@@ -27,17 +27,17 @@ class SFTChatDataset(ChatDataset):
     A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
 
     Args:
-        data_files: parquet: a file, glob, brace expression or directory, or a list of these.
-        tokenizer: a fast one of transformers, or a name or directory for its `AutoTokenizer`.
-        config: a mapping or DictConfig with the keys of `SFTChatConfig`.
-        name: its name in a mixture, without a ".".
-        percent: its weight there.
+        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        config: A mapping or DictConfig with the keys of `SFTChatConfig`.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
 
     Raises:
-        ValueError: the config has an unknown key or a value that is not allowed.
-        SourceError: a file is no parquet.
-        FileNotFoundError: a pattern matches nothing.
-        ImportError: pyarrow is missing.
+        ValueError: The config has an unknown key or a value that is not allowed.
+        SourceError: A file is not parquet.
+        FileNotFoundError: A pattern matches nothing.
+        ImportError: Pyarrow is missing.
     """
 
     config: SFTChatConfig

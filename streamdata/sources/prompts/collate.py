@@ -40,11 +40,13 @@ def _value(sample: Mapping[str, Any], key: str, fill: Mapping[str, Any], number:
 
 def _column(values: list[Any]) -> Any:
     if all(isinstance(value, torch.Tensor) for value in values):
+        # Tensors of other shapes (pixel values of another image size) go on as they are; the trainer joins them itself.
         kinds = {(value.shape, value.dtype) for value in values}
         if len(kinds) == 1:
             return torch.stack(values)
     column = np.empty(len(values), dtype=object)
-    for number, value in enumerate(values):  # not at once: numpy would make a matrix of lists of one length
+    # One by one: given all at once, numpy would make a matrix of lists of one length.
+    for number, value in enumerate(values):
         column[number] = value
     return column
 

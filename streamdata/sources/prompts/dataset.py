@@ -68,8 +68,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         percent: Its weight there.
 
     Raises:
-        ValueError: The config has an unknown key or a value that is not allowed, or a row is no prompt.
-        SourceError: No row stays, or a file is no parquet.
+        ValueError: The config has an unknown key or a value that is not allowed, or a row is not a prompt.
+        SourceError: No row stays, or a file is not parquet.
         FileNotFoundError: A pattern matches nothing.
         ImportError: pyarrow is missing.
     """
@@ -97,6 +97,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         return ParquetRows(self.original_data_files, self.config.cache_dir, self.config.use_shm)
 
     def _choose(self, rows: ParquetRows) -> None:
+        # Otherwise a column would be overwritten without a word, or a trainer would take it for what it asked for.
         if taken := sorted(set(rows.columns) & set(_OURS)):
             raise ValueError(
                 f"{WHO}: expected columns with other names than those of its results, got {taken}\n"
@@ -104,9 +105,10 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             )
         self._reader = PromptReader(rows, *self._given, self.config)
         if self.config.mode == "tensors":
-            _ = self._reader.encoder  # what is wrong with tokenizer and processor shows here, not in a worker
+            # What is wrong with tokenizer and processor is raised here rather than in a worker.
+            _ = self._reader.encoder
         self._kept: Kept = choose_rows(self._reader)
-        self.__dict__.pop("_numbers", None)
+        self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
 
     @property
     def records_per_block(self) -> int:
@@ -145,7 +147,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
         Raises:
             IndexError: There is no such item.
-            ValueError: The row is no prompt, or does not fit; its place is in a note.
+            ValueError: The row is not a prompt, or does not fit; its location is in a note.
         """
         return self._make(self._row_number(item))
 
@@ -153,6 +155,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         """Make many; of the copies of one prompt, side by side, only the first is encoded."""
         made: list[dict[str, Any]] = []
         before = None
+        # A DataLoader asks for a batch at once. With `repeat` and no shuffle of its own, copies come side by side.
         for item in items:
             number = self._row_number(item)
             made.append(_copied(made[-1]) if number == before else self._make(number))
@@ -160,6 +163,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         return made
 
     def __getstate__(self) -> dict[str, Any]:
+        # Open files and a processor's rule are made again by whoever unpickles.
         return {key: value for key, value in self.__dict__.items() if key not in ("_numbers", "_rope")}
 
     @cached_property
@@ -174,7 +178,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         size = len(self)
         if not -size <= item < size:
             raise IndexError(f"{WHO}: item {item} of {size}")
-        index = item % size // self.config.repeat
+        index = item % size // self.config.repeat  # `% size` turns negative items into positive ones
         return index if self._numbers is None else self._numbers[index]
 
     def _make(self, number: int) -> dict[str, Any]:
@@ -201,6 +205,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             raise ValueError(f"extra_info: expected a dict, got {extra!r}\n  Store a struct, not its text.")
         if "tools" in row:
             row["tools"] = read_tools(row["tools"])
+        # Files of veRL have the index in extra_info; one without any falls back to the row's number.
         index = row.get("index") if extra.get("index") is None else extra["index"]
         row["index"] = number if index is None else index
         for name in _KWARGS:
@@ -246,7 +251,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         if self._rope is None:
             return _padded(np.arange(len(fitted.input_ids)), limit, 0)
         grids = read_grids(fitted.kinds, fitted.features)
-        return _padded(self._rope.positions(fitted.input_ids, grids), limit, 1)
+        return _padded(self._rope.positions(fitted.input_ids, grids), limit, 1)  # 1 as Qwen2-VL's get_rope_index
 
 
 def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.Tensor:

@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
         text: Rendered, with one placeholder per medium.
         raw_ids: Of the text, shape (m,).
         input_ids: The same with media expanded, shape (n,).
-        origin: For each of the input ids its place in the raw ids, shape (n,).
+        origin: For each of the input ids its position in the raw ids, shape (n,).
         spans: Where in the input ids each medium lies, half open.
         kinds: image or video, of each.
         features: The processor's tensors, of all media together.
@@ -79,21 +79,22 @@ class Encoder:
         Args:
             text: As the template rendered it.
             kinds: image or video, of each medium.
-            media: In the order of their places in the text, opened.
+            media: In the order of their placeholders in the text, opened.
 
         Raises:
             ValueError: The text does not have a placeholder for each, or the processor refused one.
         """
+        # By the tokenizer, even with media: the processor's ids cannot be mapped back to the text's.
         raw_ids = token_ids(self._tokenizer, text)
-        places = self._places(raw_ids, kinds)
+        positions = self._positions(raw_ids, kinds)
         if not kinds:
             return Encoded(text, raw_ids, raw_ids, np.arange(len(raw_ids)), [], [], {})
         tokens, features = self.expand(kinds, media)
         counts = np.ones(len(raw_ids), dtype=np.int64)
-        counts[places] = [len(part) for part in tokens]
+        counts[positions] = [len(part) for part in tokens]
         origin = np.repeat(np.arange(len(raw_ids)), counts)
         input_ids = raw_ids[origin]
-        ends = np.cumsum(counts)[places].tolist()
+        ends = np.cumsum(counts)[positions].tolist()
         spans = [(end - len(part), end) for end, part in zip(ends, tokens, strict=True)]
         for (begin, end), part in zip(spans, tokens, strict=True):
             input_ids[begin:end] = part
@@ -103,6 +104,7 @@ class Encoder:
         """Let the processor turn media into tokens and features; without media there are none."""
         if not kinds:
             return Expanded([], {})
+        # Pads separate the media: no processor replaces them, and one among a medium's own tokens is found below.
         pad, pad_id = self._tokenizer.pad_token, self._tokenizer.pad_token_id
         text = "".join(self._placeholders[kind][0] + pad for kind in kinds)
         given = {f"{kind}s": [m for k, m in zip(kinds, media, strict=True) if k == kind] for kind in set(kinds)}
@@ -119,20 +121,21 @@ class Encoder:
             )
         return Expanded(tokens, {name: value for name, value in made.items() if name not in _PER_TOKEN})
 
-    def _places(self, raw_ids: Int64s, kinds: Sequence[str]) -> Int64s:
+    def _positions(self, raw_ids: Int64s, kinds: Sequence[str]) -> Int64s:
         """Where the placeholders are; a text that spells one itself is refused."""
+        # Compared with all placeholders in the text: one that a message spells itself would take another's medium.
         expected = [self._id_of(kind) for kind in kinds]
-        is_place = np.zeros(len(raw_ids), dtype=np.bool_)
+        is_placeholder = np.zeros(len(raw_ids), dtype=np.bool_)
         for _, token_id in self._placeholders.values():
-            is_place |= raw_ids == token_id
-        places = np.flatnonzero(is_place)
-        if raw_ids[places].tolist() != expected:
+            is_placeholder |= raw_ids == token_id
+        positions = np.flatnonzero(is_placeholder)
+        if raw_ids[positions].tolist() != expected:
             names = [token for token, _ in self._placeholders.values()]
             raise ValueError(
-                f"prompt: expected {len(kinds)} of the tokens {names} in the rendered text, got {len(places)}\n"
+                f"prompt: expected {len(kinds)} of the tokens {names} in the rendered text, got {len(positions)}\n"
                 "  The template must write one for each image and video, and messages may not spell them."
             )
-        return places
+        return positions
 
     def _id_of(self, kind: str) -> int:
         if kind not in self._placeholders:
@@ -153,7 +156,7 @@ class Encoder:
 
 
 def training_features(features: Mapping[str, Any]) -> dict[str, Any]:
-    """The features that a model's forward pass takes; seconds matter for positions alone."""
+    """The features that a model's forward pass takes: it refuses those that only positions are computed from."""
     return {name: value for name, value in features.items() if name not in _FOR_POSITIONS_ALONE}
 
 

@@ -1,4 +1,4 @@
-"""Bringing an encoded prompt to its limit: `tokens, media → those that stay`, media whole or not at all."""
+"""Bringing an encoded prompt to its limit: `tokens, media → those that stay`; no medium is cut in two."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -50,8 +50,10 @@ def fit(
             f"meets {encoded.kinds[lost[0]]} {lost[0]} of the row\n"
             "  Raise max_prompt_length, or choose drop_sample or drop_media as truncation_media."
         )
+    # Unique: each token of an expanded medium points to the same placeholder.
     raw_ids = encoded.raw_ids[np.unique(encoded.origin[kept])]
     stay = [number for number in range(len(encoded.kinds)) if number not in lost]
     kinds, left = [encoded.kinds[number] for number in stay], [media[number] for number in stay]
+    # Made again rather than cut: how features of several media lie in one tensor is the processor's own affair.
     features = encoder.expand(kinds, left).features if lost else encoded.features
     return Fitted(raw_ids, encoded.input_ids[kept], kinds, left, features)

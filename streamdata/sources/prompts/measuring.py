@@ -111,7 +111,7 @@ def _progress(total: int) -> Iterator[Any]:
 
 
 def lengths_of(reader: Measures, chunk: Chunk, _: object = None) -> list[int]:
-    """Those of the rows before one that fails."""
+    """The lengths of the rows before the first that fails."""
     found: list[int] = []
     try:
         for index in chunk[1]:

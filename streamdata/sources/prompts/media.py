@@ -57,7 +57,8 @@ def _open_image(value: Any, folder: str) -> Image.Image:
 
 
 def _from_dict(value: dict[str, Any]) -> Any:
-    """The first that is given: datasets of Hugging Face store bytes and path, and one may be None."""
+    # Datasets of Hugging Face store bytes and path, of which one may be None; where both are given, the bytes need no
+    # second file.
     given = [value[key] for key in _IMAGE_KEYS if value.get(key) is not None]
     others = [key for key, part in value.items() if key not in _IMAGE_KEYS and part is not None]
     if not given or others:

@@ -43,7 +43,7 @@ class PromptReader:
         config: The settings.
 
     Raises:
-        ValueError: The tokenizer has no pad token, or the tools are none.
+        ValueError: The tokenizer has no pad token, or the tools are invalid.
         OSError: There is no such tokenizer, processor or file of tools.
     """
 
@@ -67,6 +67,7 @@ class PromptReader:
         """The processor itself, if there is one."""
         if not isinstance(self._processor, str | os.PathLike):
             return self._processor
+        # Imported here: who reads text alone does not wait for it.
         from transformers import AutoProcessor
 
         return load_without_code(AutoProcessor, self._processor)
@@ -82,6 +83,7 @@ class PromptReader:
         kwargs = {key: value for key, value in self._template_kwargs.items() if key != "add_generation_prompt"}
         return ChatRenderer(self.processor or self.tokenizer, template_kwargs=kwargs)
 
+    # A processor as it was given, not loaded: whether there is one is all that matters for messages.
     def chat(self, row: Row) -> MediaChat:
         """The messages of a row, and its media unopened."""
         return read_chat(row, self.config.prompt_key, self._media_keys, typed=self._processor is not None)
@@ -97,7 +99,7 @@ class PromptReader:
         """The one function that encodes a row.
 
         Raises:
-            ValueError: The row is no prompt, or the template or processor cannot take it.
+            ValueError: The row is not a prompt, or the template or processor cannot take it.
         """
         chat = self.chat(row)
         media = self.media(chat, index)
@@ -116,7 +118,7 @@ class PromptReader:
         """How many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.
 
         Raises:
-            Exception: As `encode`, with the row's place in a note.
+            Exception: As `encode`, with the row's location in a note.
         """
         try:
             return self._measured(index)
@@ -129,7 +131,7 @@ class PromptReader:
         if config.filter_prompts and is_empty(row, config.prompt_key):
             return EMPTY
         if not self.measures_tokens:
-            return 0
+            return 0  # any length that is not negative: the row stays
         prompt = self.encode(row, index)
         length = len(prompt.encoded.input_ids)
         return MEDIA_CUT if self._drops_samples and self._is_cut(prompt) else length
@@ -149,6 +151,7 @@ class PromptReader:
     def _is_cut(self, prompt: Prompt) -> bool:
         config = self.config
         try:
+            # "error", since drop_sample drops exactly those rows for which that raises.
             fit(prompt.encoded, prompt.media, self.encoder, config.max_prompt_length, config.truncation, "error")
         except MediaCutError:
             return True
@@ -157,6 +160,7 @@ class PromptReader:
     def policy(self) -> str:
         """A hash of all that lengths depend on, beside the file: tokenizer, processor, template and settings."""
         config = self.config
+        # Not the limit itself, where it cuts nothing: the same lengths serve every limit.
         parts = {"filter_prompts": config.filter_prompts, "prompt_key": config.prompt_key}
         if self.measures_tokens:
             parts |= {
@@ -180,6 +184,7 @@ def _function_digest(function: Any) -> str | None:
     """A hash that changes with a function's code, and with what an object holds that is called."""
     if function is None:
         return None
+    # It is sent to processes that measure, and to workers. There the failure would be harder to read.
     try:
         pickle.dumps(function)
     except Exception as error:
@@ -196,6 +201,7 @@ class _Content(pickle.Pickler):
     """Writes functions as what they do, where pickle names them, and sets in an order; nobody reads it back."""
 
     def persistent_id(self, value: Any) -> Any:
+        # Texts hash differently in each process, and with them the order of a set.
         return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
 
     def reducer_override(self, value: Any) -> Any:
@@ -212,6 +218,7 @@ class _Content(pickle.Pickler):
 
 def _code(code: CodeType) -> str:
     """What code does, as a text that is the same in each process."""
+    # Not `repr(code)`, which has an address, nor marshal, which has line numbers: a comment above changes no length.
     return repr((code.co_code, code.co_names, code.co_varnames, [_const(value) for value in code.co_consts]))
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 TOKENS_PER_SECOND: Final = 2
-"""Of the published Qwen2.5-VL checkpoints (`vision_config.tokens_per_second`), where a processor tells seconds."""
+"""Of the published Qwen2.5-VL checkpoints (`vision_config.tokens_per_second`), where a processor reports seconds."""
 
 
 class VisualGrid(NamedTuple):
@@ -59,9 +59,9 @@ class RopeRule(NamedTuple):
         kinds = _kinds(input_ids, self.token_ids)
         waiting = {kind: self._per_run(kind, kinds, grids) for kind in self.token_ids}
         parts: list[Int64s] = []
-        at, number = 0, 0
+        at, number = 0, 0  # in the tokens, and of the next position: media advance the two differently
         for start in np.flatnonzero(kinds).tolist():
-            if start < at:
+            if start < at:  # a later token of the medium before
                 continue
             parts.append(_text(start - at, number))
             number += start - at
@@ -94,6 +94,7 @@ class RopeRule(NamedTuple):
         frames = sum(grid.grid[0] for grid in found)
         of_kind = kinds == 1 + list(self.token_ids).index(kind)
         runs = int(of_kind[:1].sum() + (of_kind[1:] & ~of_kind[:-1]).sum())
+        # No feature says whether a processor separates frames; the number of runs of video tokens does.
         if kind != "video" or runs != frames:
             return found
         return [VisualGrid(kind, (1, *grid.grid[1:])) for grid in found for _ in range(grid.grid[0])]
@@ -121,6 +122,7 @@ def _misfit(kind: str, at: int) -> ValueError:
 def rope_rule(processor: Any) -> RopeRule | None:
     """The rule of a processor, or None where positions count tokens: it is not like that of Qwen2-VL."""
     image_processor: Any = getattr(processor, "image_processor", None)
+    # By the name of a base: all processors that count so derive from it, also those of later models.
     if not any("Qwen2VLImageProcessor" in base.__name__ for base in type(image_processor).__mro__):
         return None
     token_ids = {kind: getattr(processor, f"{kind}_token_id", None) for kind in ("image", "video")}
