@@ -6,13 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from streamdata.mixing.blend_column import Positions
 from streamdata.mixing.blend_rule import blend
 from streamdata.mixing.blend_weights import BlendWeights
 
-Positions = npt.NDArray[np.int64]
-_LEAST_DISTANCE = 4096
-_IDS_PER_COUNT = 128
 _FEW = 16
+"""Up to this many samples of one stretch are counted one by one; for more, all of the stretch is sorted once."""
 
 
 class BlendIndex:
@@ -31,13 +30,14 @@ class BlendIndex:
         weights: Of the datasets, at least one.
         size: The number of samples.
         megatron: Whether the rule is Megatron-Core's.
+        distance: The samples from one stored count to the next; None for 4,096, or 128 times the number of datasets.
     """
 
-    def __init__(self, weights: BlendWeights, size: int, *, megatron: bool) -> None:
+    def __init__(self, weights: BlendWeights, size: int, *, megatron: bool, distance: int | None = None) -> None:
         self.num_datasets = len(weights.shares)
         self.size = size
         self.period = max(min(int(weights.unit), size), 1) if weights.exact else max(size, 1)
-        self.distance = max(_LEAST_DISTANCE, _IDS_PER_COUNT * self.num_datasets)
+        self.distance = distance or max(4096, 128 * self.num_datasets)
         ids = np.empty(self.period, np.min_scalar_type(self.num_datasets - 1))
         counts = np.empty((-(-self.period // self.distance), self.num_datasets), np.int64)
         blend(weights, ids, counts, self.distance, megatron=megatron)

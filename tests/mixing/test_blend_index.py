@@ -12,25 +12,18 @@ from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import blend_weights
 from tests.mixing.blend_loops import exact_loop, exact_weights, float_loop, nasty_floats
 
-LEAST_DISTANCE, IDS_PER_COUNT = blend_index._LEAST_DISTANCE, blend_index._IDS_PER_COUNT
-
 
 def index_of(weights, size, *, megatron=False):
-    return BlendIndex(blend_weights(weights, len(weights), exact=not megatron), size, megatron=megatron)
+    """Of which many counts are stored even for few samples."""
+    distance = max(32, len(weights))
+    return BlendIndex(
+        blend_weights(weights, len(weights), exact=not megatron), size, megatron=megatron, distance=distance
+    )
 
 
 def all_of(index):
     positions = np.arange(index.size)
     return index.datasets(positions).tolist(), index.ranks(positions).tolist()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_distances():
-    """Many counts are stored even for few samples."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blend_index, "_LEAST_DISTANCE", 32)
-        patch.setattr(blend_index, "_IDS_PER_COUNT", 1)
-        yield
 
 
 @given(st.lists(nasty_floats, min_size=1, max_size=6), st.integers(0, 300), st.booleans())
@@ -101,9 +94,8 @@ def test_stored_bytes_per_sample(monkeypatch, num_datasets):
     """One for the id, and a sixteenth at most for the counts."""
     weights = np.arange(1, num_datasets + 1) / 7
     monkeypatch.setattr(blend_index, "blend", lambda weights, ids, counts, distance, **_: (ids.fill(0), counts.fill(0)))
-    monkeypatch.setattr(blend_index, "_LEAST_DISTANCE", LEAST_DISTANCE)
-    monkeypatch.setattr(blend_index, "_IDS_PER_COUNT", IDS_PER_COUNT)
-    assert index_of(weights, 2**20).size_bytes <= 2**20 * (1 + 1 / 16) + 16 * num_datasets
+    index = BlendIndex(blend_weights(weights, num_datasets, exact=True), 2**20, megatron=False)
+    assert index.size_bytes <= 2**20 * (1 + 1 / 16) + 16 * num_datasets
 
 
 def test_workers_get_handles_not_copies():
