@@ -39,8 +39,9 @@ class H5Store(Store):
 
     storage_type = "h5"
 
-    def __init__(self) -> None:
+    def __init__(self, max_open_files: int = MAX_OPEN_FILES) -> None:
         super().__init__()
+        self._max_open_files = max_open_files
         self._open_files: Recent[str, Any] | None = None
         self._opened_in = 0
         self._shared: torch.Tensor | None = None
@@ -84,7 +85,7 @@ class H5Store(Store):
 
     def _file(self, path: str) -> Any:
         if self._opened_in != os.getpid():  # a handle must not cross a fork
-            self._open_files, self._opened_in = Recent(MAX_OPEN_FILES), os.getpid()
+            self._open_files, self._opened_in = Recent(self._max_open_files), os.getpid()
         assert self._open_files is not None, "no open files in this process"
         return self._open_files.get(path, _open)
 
@@ -104,13 +105,13 @@ def _open(path: str) -> Any:
 
 
 def _shard(path: str) -> Shard:
-    with _open(path) as file, _damage_told(path):
+    with _open(path) as file, _damage_named(path):
         return _H5Reader(file, path).shard()
 
 
 @contextmanager
-def _damage_told(path: str) -> Iterator[None]:
-    """h5py raises what it likes where it cannot make sense of a file."""
+def _damage_named(path: str) -> Iterator[None]:
+    """Names the file: h5py raises any of these where it cannot make sense of one."""
     try:
         yield
     except (KeyError, OSError, RuntimeError, TypeError, UnicodeError) as error:
@@ -124,14 +125,14 @@ class _Dataset:
 
     def __init__(self, file: Any, name: str, path: str) -> None:
         self._path = path
-        with _damage_told(path):
+        with _damage_named(path):
             self._dataset = file[name]
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, key: Any) -> Any:
-        with _damage_told(self._path):
+        with _damage_named(self._path):
             return self._dataset[key]
 
 

@@ -87,11 +87,6 @@ def parsed(text: bytes | str, who: str) -> dict[str, Any]:
     return value
 
 
-def is_ours(meta: Mapping[str, Any]) -> bool:
-    """Whether it has a format, and is not from before there was one."""
-    return isinstance(meta.get("format"), str)
-
-
 def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
     """The shard that a meta describes.
 

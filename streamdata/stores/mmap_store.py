@@ -11,7 +11,7 @@ from streamdata.errors import StoreError
 from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
-from streamdata.stores.meta import decode, is_ours, parsed
+from streamdata.stores.meta import decode, parsed
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
 from streamdata.stores.sums import has_sums
@@ -53,7 +53,7 @@ def _shard(path: Path) -> Shard:
         file = f"{directory}/{name}"
         return whole_file(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
 
-    if is_ours(meta):
+    if isinstance(meta.get("format"), str):  # older ones have keys alone, and a key called so is an object
         return decode(meta, locate, who)
     return Shard(who, _Older(meta, who).segments(locate))
 

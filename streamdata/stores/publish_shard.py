@@ -8,14 +8,13 @@ are there before the shard can be read. The same records give the same bytes.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from streamdata.shards.publish import publish_written
-from streamdata.stores.dtypes import Values
 from streamdata.stores.megatron_index import encode_index
 from streamdata.stores.meta import Purpose, encode
 from streamdata.stores.spool import OFFSET_DTYPE, Spool, SpooledBounds, file_name
@@ -43,7 +42,7 @@ def publish_h5(spool: Spool, directory: Path, number: int, purpose: Purpose) -> 
 
     temporary = spool.directory / "data.h5"
     meta = json.dumps(encode(spool, purpose, _dataset_name))
-    _ask_for_room(temporary, sum(file.stat().st_size for file in spool.directory.iterdir()) + len(meta) + _H5_OVERHEAD)
+    _reserve(temporary, sum(file.stat().st_size for file in spool.directory.iterdir()) + len(meta) + _H5_OVERHEAD)
     with h5py.File(temporary, "w", libver=("v110", "v110"), locking=False) as file:
         file.attrs["streamdata"] = meta
         for key, written in spool.keys.items():
@@ -55,14 +54,14 @@ def publish_h5(spool: Spool, directory: Path, number: int, purpose: Purpose) -> 
     return path
 
 
-def _ask_for_room(path: Path, size_bytes: int) -> None:
-    """Raise OSError where a file of this size does not fit. HDF5 that finds a disk full ends the process."""
+def _reserve(path: Path, size_bytes: int) -> None:
+    """Raise OSError where a file of this size does not fit: HDF5 ends the process when the disk is full."""
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
 
 
 def publish_megatron(spool: Spool, directory: Path, number: int, _: Purpose) -> Path:
-    """Publish `data_NNNN.bin`, then `data_NNNN.idx`, which has no room for a purpose."""
+    """Publish `data_NNNN.bin`, then `data_NNNN.idx`, which cannot record a purpose."""
     ((key, written),) = spool.keys.items()
     path = directory / f"data_{number:04d}.bin"
     bounds = written.records
@@ -76,8 +75,8 @@ def publish_megatron(spool: Spool, directory: Path, number: int, _: Purpose) -> 
         file.writelines(encode_index(ends, written.dtype))
     tokens, tokens_sums = _with_sums(spool.path(key, "data"))
     index, index_sums = _with_sums(index)
-    places = [path, Path(f"{path}{SUMS}"), path.with_suffix(f".idx{SUMS}"), path.with_suffix(".idx")]
-    _publish_in_turn(zip([tokens, tokens_sums, index_sums, index], places, strict=True))
+    paths = [path, Path(f"{path}{SUMS}"), path.with_suffix(f".idx{SUMS}"), path.with_suffix(".idx")]
+    _publish_in_turn(zip([tokens, tokens_sums, index_sums, index], paths, strict=True))
     return path
 
 
@@ -95,15 +94,15 @@ def _with_sums(file: Path) -> tuple[Path, Path]:
     return file, sums
 
 
-def _publish_in_turn(places: Iterable[tuple[Path, Path]]) -> None:
-    """Publish files, the last of which makes the others readable; all of them or none."""
-    done: list[Path] = []
+def _publish_in_turn(files: Iterable[tuple[Path, Path]]) -> None:
+    """Publish files, each from its temporary path; the last makes the others readable. All of them or none."""
+    published: list[Path] = []
     try:
-        for temporary, path in places:
+        for temporary, path in files:
             publish_written(temporary, path)
-            done.append(path)
+            published.append(path)
     except BaseException:
-        for path in done:
+        for path in published:
             path.unlink()
         raise
 
@@ -120,13 +119,6 @@ def _stored_bounds(spool: Spool) -> list[SpooledBounds]:
 
 def _copy(file: Any, spool: Spool, part: tuple[str, str], dtype: np.dtype[Any], count: int) -> None:
     dataset = file.create_dataset(_dataset_name(*part), shape=(count,), dtype=dtype, track_times=False)
-    begin = 0
-    for values in _chunks(spool.path(*part), dtype):
+    for begin in range(0, count, _CHUNK):
+        values = np.fromfile(spool.path(*part), dtype, _CHUNK, offset=begin * dtype.itemsize)
         dataset[begin : begin + len(values)] = values
-        begin += len(values)
-
-
-def _chunks(path: Path, dtype: np.dtype[Any]) -> Iterator[Values]:
-    with path.open("rb") as file:
-        while len(values := np.fromfile(file, dtype, _CHUNK)):
-            yield values

@@ -5,7 +5,7 @@
     uint64   bytes in the file
     uint32   of each block, of which the last may be shorter: the low half of its XXH3 of 64 bits
 
-Numbers are little-endian. XXH3 is no secret: sums tell damage, and do not keep out who means harm.
+Numbers are little-endian. XXH3 needs no secret: sums show damage, and do not protect against an attacker.
 """
 
 import os
@@ -27,10 +27,10 @@ _MAGIC = b"sdsums\n\x01"
 _HEADER = struct.Struct("<8sQQ")
 _SUM = np.dtype("<u4")
 _LOW_HALF = (1 << 32) - 1
-_CHUNK_SUMS = 1024
-_CHUNK = _CHUNK_SUMS * BLOCK  # bytes of a file
-_MAX_CHUNKS = 128
-"""So the sums of 512 MiB, a shard as it is by default, are kept in 512 KiB."""
+CHUNK_SUMS: Final = 1024
+_CHUNK = CHUNK_SUMS * BLOCK  # bytes of a file
+MAX_CHUNKS: Final = 128
+"""So the sums of 512 MiB, a shard by default, are kept in 512 KiB."""
 
 
 def has_sums(file: str) -> bool:
@@ -80,18 +80,21 @@ def damaged_blocks(file: str) -> Iterator[str]:
 
 
 class Sums(dict[int, memoryview]):
-    """The sums of an open file, by chunks of 1,024, which are read when they are first asked for; some are kept.
+    """The sums of an open file, by chunks, which are read when they are first asked for; some are kept.
 
     Args:
         file: Its path.
         size_bytes: Of the file as it is now.
+        chunk_sums: Sums in a chunk.
+        max_chunks: How many chunks are kept.
 
     Raises:
         StoreError: The sums are gone, damaged, or those of a file of another size.
     """
 
-    def __init__(self, file: str, size_bytes: int) -> None:
+    def __init__(self, file: str, size_bytes: int, chunk_sums: int = CHUNK_SUMS, max_chunks: int = MAX_CHUNKS) -> None:
         super().__init__()
+        self._chunk_sums, self._max_chunks = chunk_sums, max_chunks
         self._file, self._path = file, file + SUMS
         try:
             self._sums = LocalShard(self._path)
@@ -100,10 +103,10 @@ class Sums(dict[int, memoryview]):
         head = self._sums.read(_HEADER.size, 0)
         if head[: len(_MAGIC)] != _MAGIC or len(head) < _HEADER.size:
             raise self._damage(f"sums that begin with {_MAGIC!r}", repr(head[: len(_MAGIC)]))
-        _, block, told = _HEADER.unpack(head)
-        if (block, told) != (BLOCK, size_bytes):
+        _, block, expected_bytes = _HEADER.unpack(head)
+        if (block, expected_bytes) != (BLOCK, size_bytes):
             raise StoreError(
-                f"file '{file}': expected {told} bytes, as when its sums of blocks of {block} were made, "
+                f"file '{file}': expected {expected_bytes} bytes, as when its sums of blocks of {block} were made, "
                 f"got {size_bytes} and blocks of {BLOCK}\n"
                 "  It was cut short: copy both again. Or it was written anew: remove its sums."
             )
@@ -118,20 +121,20 @@ class Sums(dict[int, memoryview]):
         Raises:
             StoreError: They differ.
         """
-        number = low // BLOCK
+        number, chunk_sums = low // BLOCK, self._chunk_sums
         for block in blocks:
-            if xxh3_64_intdigest(block) & _LOW_HALF != self[number // _CHUNK_SUMS][number % _CHUNK_SUMS]:
+            if xxh3_64_intdigest(block) & _LOW_HALF != self[number // chunk_sums][number % chunk_sums]:
                 raise self._changed(number)
             number += 1
 
     def __missing__(self, number: int) -> memoryview:
         """Read chunk `number`."""
-        first = number * _CHUNK_SUMS
-        size_bytes = min(_CHUNK_SUMS, self._num_sums - first) * _SUM.itemsize
+        first = number * self._chunk_sums
+        size_bytes = min(self._chunk_sums, self._num_sums - first) * _SUM.itemsize
         data = self._sums.read(size_bytes, _HEADER.size + first * _SUM.itemsize)
         if len(data) < size_bytes:
             raise self._damage(f"{size_bytes} bytes of sum {first} on", str(len(data)))
-        while len(self) >= _MAX_CHUNKS:
+        while len(self) >= self._max_chunks:
             del self[next(iter(self))]
         chunk = self[number] = np.frombuffer(data, _SUM).astype(np.uint32).data  # in this machine's order of bytes
         return chunk

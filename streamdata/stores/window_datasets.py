@@ -3,17 +3,16 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from streamdata.errors import StoreError
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
-from streamdata.stores.documents import DocumentMarks
-from streamdata.stores.dtypes import Values
+from streamdata.stores.dtypes import Int64s, Values
 from streamdata.stores.store import Store
-from streamdata.stores.windows import FlatWindows, RowWindows, WindowBegins, Windows
+from streamdata.stores.windows import FlatWindows, RowWindows, WindowBegins
 
 logger = logging.getLogger("streamdata")
 
@@ -115,10 +114,10 @@ class WindowDataset(BaseDataset):
         out[~at_row_end] = self.store.gather(key, begins[~at_row_end].tolist(), self.window_size + 1)
         return out
 
-    def _counted_windows(self) -> Windows:
+    def _counted_windows(self) -> FlatWindows | RowWindows:
         tokens = len(self.store.column(TOKENS))
         in_rows = self._has_rows()
-        windows: Windows = (
+        windows = (
             RowWindows(self.store, TOKENS, self.window_size, self.stride)
             if in_rows
             else FlatWindows(tokens, self.window_size, self.stride)
@@ -200,4 +199,43 @@ class SFTDataset(WindowDataset):
         for key, kinds in ((_MASK, "bi"), (_POSITIONS, "i")):
             dtype = self.store.column(key).dtype
             if dtype.kind not in kinds:
-                raise StoreError(f"{self._who}: expected {key!r} to be no {dtype}, in '{self.store.path}'")
+                raise StoreError(f"{self._who}: {key!r} cannot be {dtype}, as it is in '{self.store.path}'")
+
+
+class DocumentMarks:
+    """Where documents begin in windows, as attention kernels for sequences of several lengths take it.
+
+    Args:
+        store: Whose.
+        key: Of its tokens.
+        size: Of a window, in tokens.
+        eod_token: The id with which each document ends; None to take what the store records.
+
+    Raises:
+        StoreError: The store does not record its documents, and there is no `eod_token`.
+    """
+
+    def __init__(self, store: Store, key: str, size: int, eod_token: int | None) -> None:
+        self._store, self._key, self._size, self._eod_token = store, key, size, eod_token
+        if eod_token is None and any(segment.documents is None for segment in store.column(key).segments):
+            raise StoreError(
+                f"store '{store.path}': expected a record of where documents begin in {key!r}, got none\n"
+                "  Give eod_token, the id with which each document ends."
+            )
+
+    def of_window(self, begin: int, tokens: Int64s) -> dict[str, Any]:
+        """`cu_seqlens` int32 (documents + 1,), `max_seqlen`, `position_ids` int64 (window,) of the window there."""
+        starts = self._starts(begin, tokens)
+        marks = np.concatenate(([0], starts, [self._size]))
+        lengths = np.diff(marks)
+        positions = np.arange(self._size) - np.repeat(marks[:-1], lengths)
+        return {
+            "cu_seqlens": torch.from_numpy(marks.astype(np.int32)),
+            "max_seqlen": int(lengths.max()),
+            "position_ids": torch.from_numpy(positions),
+        }
+
+    def _starts(self, begin: int, tokens: Int64s) -> Int64s:
+        if self._eod_token is not None:
+            return np.flatnonzero(tokens[:-1] == self._eod_token) + 1
+        return self._store.document_starts(self._key, begin, begin + self._size) - begin

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from streamdata.stores.bounds import Even, Offsets
 from streamdata.stores.dtypes import Int64s
 from streamdata.stores.store import Store
 
-_ROWS_PER_CHUNK = 512
+_ROWS_PER_CHUNK = 512  # 4 KiB of offsets: one block of a file with sums
 
 
 class WindowBegins(NamedTuple):
@@ -26,24 +26,12 @@ class WindowBegins(NamedTuple):
     at_row_end: Sequence[bool] = ()
 
 
-class Windows(Protocol):
-    """All windows of a store.
+class FlatWindows:
+    """Windows over tokens without borders; each needs one token more, for its last target.
 
     Attributes:
-        unused: How many tokens at the end of the store, or of rows, are in no window.
+        unused: How many tokens at the end of the store are in no window.
     """
-
-    unused: int
-
-    def __len__(self) -> int: ...
-
-    def locate(self, numbers: Sequence[int]) -> WindowBegins:
-        """Where these windows begin."""
-        ...
-
-
-class FlatWindows:
-    """Windows over tokens without borders; each needs one token more, for its last target."""
 
     def __init__(self, num_tokens: int, size: int, stride: int) -> None:
         self._count = 1 + (num_tokens - 1 - size) // stride if num_tokens > size else 0
@@ -54,15 +42,19 @@ class FlatWindows:
         return self._count
 
     def locate(self, numbers: Sequence[int]) -> WindowBegins:
+        """Where these windows begin."""
         stride = self._stride
         return WindowBegins([number * stride for number in numbers])
 
 
 class RowWindows:
-    """Windows that lie in one packed row each. One that ends with its row lacks the last target; a short row has none.
+    """Windows that lie in one packed row each; one that ends with its row lacks the last target.
 
     Where rows are equally long, as packing makes them, everything is computed. Otherwise their lengths are read once,
     and one number per 512 rows is kept.
+
+    Attributes:
+        unused: How many tokens at the ends of rows are in no window.
     """
 
     def __init__(self, store: Store, key: str, size: int, stride: int) -> None:
@@ -79,6 +71,7 @@ class RowWindows:
         return self._ends[-1]
 
     def locate(self, numbers: Sequence[int]) -> WindowBegins:
+        """Where these windows begin."""
         begins, at_row_end = [], []
         for number in numbers:
             index = bisect_right(self._ends, number)

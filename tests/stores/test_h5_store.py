@@ -173,12 +173,11 @@ def test_a_handle_does_not_cross_a_fork(tmp_path):
     assert os.read(read, 1) == b"1"
 
 
-def test_open_files_are_bounded(tmp_path, monkeypatch):
+def test_open_files_are_bounded(tmp_path):
     """However many are read."""
-    monkeypatch.setattr("streamdata.stores.h5_store.MAX_OPEN_FILES", 2)
     for number in range(5):
         write_old_h5(tmp_path / f"data_{number:04d}.h5", {"sequence": [np.arange(4)]}, chunks=(2,))
-    store = H5Store().load(tmp_path)
+    store = H5Store(max_open_files=2).load(tmp_path)
     assert store.fetch(0, 20, "sequence").tolist() == [0, 1, 2, 3] * 5
     assert len(store._open_files) == 2
 

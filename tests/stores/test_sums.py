@@ -8,11 +8,11 @@ import pytest
 import xxhash
 
 from streamdata.errors import StoreError
-from streamdata.stores import publish_shard, sums
+from streamdata.stores import publish_shard
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store
-from streamdata.stores.sums import BLOCK, publish_sums
+from streamdata.stores.sums import BLOCK, Sums, publish_sums
 from streamdata.stores.verify import verify
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import write, write_old_h5, write_old_megatron
@@ -94,20 +94,22 @@ def test_verify_false_reads_what_is_there(tmp_path):
     assert DatasetFactory.load("seq", tmp_path, 6, verify=False)[0]["input_ids"].tolist() == [1, 7, 14, 700, 707, 714]
 
 
-def test_sums_are_read_by_chunks_of_which_some_are_kept(tmp_path, monkeypatch):
+def test_sums_are_read_by_chunks_of_which_some_are_kept(tmp_path):
     """Over their borders, in any order."""
-    monkeypatch.setattr(sums, "_CHUNK_SUMS", 2)
-    monkeypatch.setattr(sums, "_MAX_CHUNKS", 2)
-    with StoreWriter("bin", tmp_path, {"sequence": "int64"}) as writer:
-        writer.extend({"sequence": np.arange(9 * BLOCK // 8 + 3)}, [9 * BLOCK // 8 + 3])
-    store = open_store(tmp_path)
-    for begin, end in [(0, len(store)), (500, 520), (2000, 4000), (510, 515), (len(store) - 1, len(store))]:
-        assert store.fetch(begin, end, "sequence").tolist() == list(range(begin, end))
-    for block in range(10):
-        flipped(tmp_path / "shard_0000" / "sequence.bin", 8 * BLOCK * block)
-        with pytest.raises(StoreError, match=f"4096 bytes at {BLOCK * block} to be"):
-            store.fetch(0, len(store), "sequence")
-        flipped(tmp_path / "shard_0000" / "sequence.bin", 8 * BLOCK * block)
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes(9 * BLOCK + 24))
+    publish_sums(str(path))
+    found = Sums(str(path), path.stat().st_size, chunk_sums=2, max_chunks=2)
+    data = path.read_bytes()
+    blocks = [memoryview(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
+    for first, last in [(0, 10), (3, 4), (1, 8), (9, 10), (0, 1), (5, 9)]:
+        found.check(blocks[first:last], first * BLOCK)
+        assert len(found) <= 2
+    for number, block in enumerate(blocks):
+        blocks[number] = memoryview(bytes([block[0] ^ 1]) + block[1:])
+        with pytest.raises(StoreError, match=f"4096 bytes at {BLOCK * number} to be"):
+            found.check(blocks, 0)
+        blocks[number] = block
 
 
 DAMAGE = [
@@ -134,7 +136,7 @@ def test_sums_that_cannot_be_are_an_error(tmp_path, damage, message):
 def test_sums_that_are_cut_short_while_they_are_read_are_an_error(tmp_path):
     """And not a wrong block."""
     file = write("bin", tmp_path, records=4) / "shard_0000" / "sequence.bin.sums"
-    opened = sums.Sums(str(file.with_suffix("")), 36)
+    opened = Sums(str(file.with_suffix("")), 36)
     os.truncate(file, 25)
     with pytest.raises(StoreError, match=r"sums': expected 4 bytes of sum 0 on, got 1"):
         opened.check([memoryview(bytes(36))], 0)
