@@ -48,15 +48,15 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
     that you save, or keep for long. Arrays are not pinned.
 
     Args:
-        batch: the samples, dicts each.
-        possible_keys: keys that every sample of the result has; those that a sample lacks are None.
+        batch: The samples, each a dict.
+        possible_keys: Keys that every sample of the result has; those that a sample lacks are None.
 
     Returns:
         The list itself in the main process. In a worker, an opaque parcel that unpickles as that list.
 
     Raises:
         ValueError: `batch` is not a list of dicts.
-        Exception: in a worker, whatever pickling a value raised, with sample and key in a note.
+        Exception: In a worker, whatever pickling a value raised, with sample and key in a note.
     """
     samples = _with_keys(batch, () if possible_keys is None else tuple(possible_keys))
     number_batch(samples)
@@ -94,13 +94,13 @@ class Parcel:
 def pack(samples: list[dict[str, Any]]) -> Parcel:
     """Copies a batch into one buffer, at once: a segment of shared memory, or if it is small, one for the pipe.
 
-    The queue's feeder thread would pickle later, and an error there only prints and lets the trainer wait for ever.
+    The queue's feeder thread would pickle later, and an error there is only printed, and the trainer waits forever.
     """
     packer = _Packer()
     try:
         packer.dump(samples)
     except Exception as error:
-        _note_culprit(error, samples)
+        _note_unpicklable(error, samples)
         raise
     stream, tensors, arrays = packer.stream, packer.tensors, packer.arrays
     stream.pad()
@@ -119,8 +119,8 @@ def unpack(buffer: memoryview | bytearray, stream_bytes: int, tensor_bytes: int)
 
     Args:
         buffer: uint8, shape (bytes,).
-        stream_bytes: where the tensors begin.
-        tensor_bytes: of all tensors, before the arrays.
+        stream_bytes: Where the tensors begin.
+        tensor_bytes: Of all tensors, which lie before the arrays.
     """
     memory = memoryview(buffer)
     end = stream_bytes + tensor_bytes
@@ -135,13 +135,13 @@ def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memo
     """Rebuilds a batch from its three parts.
 
     torch's allocator of pinned memory knows a block by its storage. A copy to the GPU from any other storage over the
-    same memory would not keep the block, which could be filled anew while the copy is under way. So pinned memory comes
-    as the tensor that torch made.
+    same memory would not keep the block, which could be overwritten during the copy. So pinned memory is passed as the
+    tensor that torch made.
 
     Args:
         stream: uint8, shape (bytes,).
-        tensors: uint8, shape (bytes,). Of ordinary memory each tensor of the batch becomes a view with a storage of its
-            own; of a tensor, one that shares its storage.
+        tensors: uint8, shape (bytes,). If it is ordinary memory, each tensor of the batch becomes a view with a storage
+            of its own; if it is a tensor, a view that shares its storage.
         arrays: uint8, shape (bytes,).
     """
     if isinstance(tensors, torch.Tensor):
@@ -149,13 +149,13 @@ def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memo
         memories = _Memories(tensors.untyped_storage(), arrays)
     else:
         memories = _Memories(tensors, arrays)
-    # What `buffers` holds, pickle gives to `_same` as it is.
+    # What `buffers` holds, pickle passes to `_identity` unchanged, though it is not a buffer.
     samples: list[dict[str, Any]] = pickle.loads(stream, buffers=[memories])  # noqa: S301  our own worker's, see above
     return samples
 
 
 class _BufferPart:
-    """A part of the buffer: what is written is kept as it is, to be copied once, into shared memory."""
+    """A part of the buffer. What is written is kept by reference, and copied only once: into shared memory."""
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
@@ -183,8 +183,8 @@ class _BufferPart:
 class _Packer(pickle.Pickler):
     """Pickles all but the contents of tensors and arrays, which it collects in parts of their own.
 
-    In the stream stands, per tensor or array, the offset in its part, beside the stream's only out-of-band buffer, in
-    whose place `rebuild` gives both.
+    For each tensor or array, the stream holds the offset in its part, and refers to its only out-of-band buffer, for
+    which `rebuild` substitutes both parts.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class _Packer(pickle.Pickler):
         if kind is np.ndarray:
             return self._reduce_array(value)
         if value is self._memories:
-            return _same, (self._out_of_band,)
+            return _identity, (self._out_of_band,)
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
@@ -237,13 +237,13 @@ class _Memories(NamedTuple):
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); its own memory where that is such."""
+    """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); a view if they lie so."""
     row_major = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Not `reshape(-1)`: one with a single element, or none, counts as contiguous with any stride, and keeps it.
+    # Not `reshape(-1)`: a tensor of one element, or none, counts as contiguous with any stride, and keeps that stride.
     return row_major.as_strided((row_major.numel(),), (1,)).view(torch.uint8)
 
 
-def _same(memories: _Memories) -> _Memories:
+def _identity(memories: _Memories) -> _Memories:
     return memories
 
 
@@ -252,12 +252,12 @@ def _tensor(
 ) -> torch.Tensor:
     memory = memories.tensors
     if isinstance(memory, torch.UntypedStorage):
-        # Not a slice of one tensor: all its slices count their changes as one, so that after a change of one of them
-        # autograd would refuse what it has saved of another.
+        # Not slices of one tensor: they would share one version counter, so that after an in-place change of one of
+        # them autograd would refuse what it has saved of another.
         tensor = torch.empty(0, dtype=dtype, device="cpu")
         strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
         tensor.set_(memory, offset // dtype.itemsize, shape, strides)
-    elif 0 in shape:  # which `frombuffer` refuses to make
+    elif 0 in shape:  # `frombuffer` refuses to make an empty tensor
         tensor = torch.empty(shape, dtype=dtype, device="cpu")
     else:
         flat = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset)
@@ -269,13 +269,13 @@ def _array(memories: _Memories, offset: int, dtype: np.dtype[Any], shape: tuple[
     return np.ndarray(shape, dtype, buffer=memories.arrays, offset=offset) if 0 not in shape else np.empty(shape, dtype)
 
 
-def _note_culprit(error: Exception, samples: list[dict[str, Any]]) -> None:
-    """Adds which value cannot be pickled, found by trying them one by one."""
+def _note_unpicklable(error: Exception, samples: list[dict[str, Any]]) -> None:
+    """Adds a note that names the value that cannot be pickled, found by trying one after another."""
     for index, sample in enumerate(samples):
         for key, value in sample.items():
             try:
                 _Packer().dump(value)
-            except Exception:  # it is the one that `error` came from; any kind of it counts
+            except Exception:  # whatever it is, `error` came from this value
                 error.add_note(
                     f"mixed_collate: sample {index}, key {key!r}: a {type(value).__name__} that cannot be pickled "
                     "to the trainer\n  Drop or convert it in the dataset's process function."

@@ -1,4 +1,4 @@
-"""The order of a map-style dataset over data-parallel replicas, which can be gone on with anywhere."""
+"""The order of a map-style dataset over data-parallel replicas, which can be resumed anywhere."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -13,23 +13,23 @@ from streamdata.errors import StateError
 from streamdata.run import DataParallel, Permutation, find_data_parallel, stable_seed
 
 _VERSION = 1
-_CHUNK = 4096
+_INDICES_PER_CHUNK = 4096
 
 
 class ResumableDistributedSampler(Sampler[int]):
     """This replica's indices of one epoch, from where the job stood; once an iteration has ended, of the next epoch.
 
     All replicas go through one sequence together: the permutation of the epoch, then (unless `drop_last`) its beginning
-    once more, until each has as many. Replica r takes numbers r, r + num_replicas, … of what is left of it. Since every
-    replica has then delivered as many, the trainer's count says where the whole job stands, and that is the state:
-    it can be loaded with another `num_replicas`, and what was delivered before and after is the epoch.
+    once more, until each has equally many. Replica r takes numbers r, r + num_replicas, … of what is left of it. Since
+    all replicas have then delivered equally many, the trainer's count says where the whole job stands, and that is the
+    state: it can be loaded with another `num_replicas`, and what was delivered before and after is the epoch.
 
-    Records that belong together (`records_per_block` of the dataset, such as the copies of a prompt) stay side by side
-    in that sequence, so one replica has them in turn, and several have them at the same time, spread over them. A
+    Records that belong together (`records_per_block` of the dataset, such as the copies of a prompt) stay adjacent in
+    that sequence: a single replica reads them one after another, several replicas read them at the same time. A
     MergedDataset keeps them in one lane instead.
 
         loader = DataLoader(dataset, batch_size, sampler=sampler)
-        sampler.load_state_dict(checkpoint)                      # or start anew
+        sampler.load_state_dict(checkpoint)                      # or start afresh
         for epoch in range(sampler.epoch, num_epochs):
             sampler.set_epoch(epoch)
             delivered = sampler.delivered
@@ -39,7 +39,7 @@ class ResumableDistributedSampler(Sampler[int]):
                 checkpoint = sampler.state_dict(delivered)
 
     Args:
-        dataset: Has `__len__`; 10**9 is none too many. It may have `records_per_block`, which divides its length.
+        dataset: Has `__len__`; 10**9 is fine. It may have `records_per_block`, which divides its length.
         start_epoch: The epoch to start in.
         start_iter: How many samples this replica has delivered in `start_epoch` already. Other epochs start at 0.
         seed: Epoch e is shuffled by `seed + e`.
@@ -50,7 +50,7 @@ class ResumableDistributedSampler(Sampler[int]):
         rank: Likewise, or from RANK.
 
     Raises:
-        ValueError: An argument is of no use: the message says which.
+        ValueError: An argument is invalid: the message says which.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class ResumableDistributedSampler(Sampler[int]):
         if self._block < 1 or self._size % self._block:
             raise ValueError(
                 f"ResumableDistributedSampler: expected a length that records_per_block {self._block} divides, "
-                f"got {self._size}\n  Give each block as many records."
+                f"got {self._size}\n  Give each block the same number of records."
             )
         self._group = _group(num_replicas, rank)
-        self.seed, self.shuffle, self.drop_last = _whole("seed", seed), shuffle, drop_last
-        self.epoch = self._start_epoch = _whole("start_epoch", start_epoch)
-        self._start = _whole("start_iter", start_iter) * self.num_replicas
+        self.seed, self.shuffle, self.drop_last = _non_negative_int("seed", seed), shuffle, drop_last
+        self.epoch = self._start_epoch = _non_negative_int("start_epoch", start_epoch)
+        self._start = _non_negative_int("start_iter", start_iter) * self.num_replicas
         self._has_ended = False
         if self._start >= self._size + self.num_replicas:
             raise ValueError(
@@ -100,7 +100,7 @@ class ResumableDistributedSampler(Sampler[int]):
     def delivered(self) -> int:
         """How many samples of this epoch this replica counts as delivered when it begins: what to count from.
 
-        After a change of `num_replicas` it is what the job has delivered, divided by the replicas of now, rounded down.
+        After a change of `num_replicas` it is what the job has delivered, divided by the present number, rounded down.
         """
         return self._begin() // self.num_replicas
 
@@ -108,14 +108,14 @@ class ResumableDistributedSampler(Sampler[int]):
         """Iterate over `epoch` next: from its start, or from where this sampler was told to start in it.
 
         Without it epochs count up by themselves: an iteration that came to its end is followed by the next epoch. Until
-        that begins, `epoch`, `delivered` and `state_dict` speak of the one that ended, because a DataLoader comes to
-        the end of the sampler before the trainer has what it prefetched.
+        that begins, `epoch`, `delivered` and `state_dict` describe the one that ended, because a DataLoader reaches
+        the end of the sampler before the trainer has received what was prefetched.
 
         Raises:
-            ValueError: `epoch` is negative or no int.
+            ValueError: `epoch` is negative or not an int.
         """
-        number = _whole("epoch", epoch)
-        self._leave_ended()
+        number = _non_negative_int("epoch", epoch)
+        self._forget_start_of_ended()
         self.epoch = number
 
     def __len__(self) -> int:
@@ -124,12 +124,12 @@ class ResumableDistributedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         if self._has_ended:
-            self._leave_ended()
+            self._forget_start_of_ended()
             self.epoch += 1
         return self._indices()
 
-    def _leave_ended(self) -> None:
-        """Where the sampler was told to start in an epoch is done with once that epoch has ended."""
+    def _forget_start_of_ended(self) -> None:
+        """Where to start in an epoch holds until that epoch has ended; another iteration over it starts at 0."""
         if self._has_ended and self.epoch == self._start_epoch:
             self._start = 0
         self._has_ended = False
@@ -137,10 +137,10 @@ class ResumableDistributedSampler(Sampler[int]):
     def _indices(self) -> Iterator[int]:
         epoch, begin = self.epoch, self._begin()
         order, rounds = self._order(), self._rounds(begin)
-        for first in range(0, rounds, _CHUNK):
-            numbers = np.arange(first, min(first + _CHUNK, rounds), dtype=np.int64)
-            places = begin + self.rank + numbers * self.num_replicas
-            yield from order(places % self._size).tolist()
+        for first in range(0, rounds, _INDICES_PER_CHUNK):
+            numbers = np.arange(first, min(first + _INDICES_PER_CHUNK, rounds), dtype=np.int64)
+            positions = begin + self.rank + numbers * self.num_replicas
+            yield from order(positions % self._size).tolist()
         self._has_ended = self._has_ended or self.epoch == epoch
 
     def state_dict(self, delivered: int) -> dict[str, Any]:
@@ -148,45 +148,30 @@ class ResumableDistributedSampler(Sampler[int]):
 
         Args:
             delivered: How many samples of this epoch this replica has delivered by the trainer's own count, since a
-                DataLoader's workers are ahead of it. It counts on from `delivered` of this sampler.
+                DataLoader's workers are ahead of it. That count continues from `delivered` of this sampler.
 
         Raises:
-            ValueError: It is less than that, or more than the epoch has.
+            ValueError: The count is lower than that, or higher than the epoch allows.
         """
         begin = self._begin()
-        least, most = self.delivered, self.delivered + self._rounds(begin)
-        if not least <= _whole("delivered", delivered) <= most:
+        lowest, highest = self.delivered, self.delivered + self._rounds(begin)
+        if not lowest <= _non_negative_int("delivered", delivered) <= highest:
             raise ValueError(
-                f"ResumableDistributedSampler: expected {least} to {most} samples delivered in epoch {self.epoch}, "
-                f"got {delivered}\n  Count this replica's samples of the epoch, on from the sampler's `delivered`."
+                f"ResumableDistributedSampler: expected {lowest} to {highest} samples delivered in epoch {self.epoch}, "
+                f"got {delivered}\n  Count this replica's samples of the epoch, starting at the sampler's `delivered`."
             )
         # A finished epoch may have ended with the repeats of more replicas than there are now.
-        by_all = min(begin + (int(delivered) - least) * self.num_replicas, self._size + self.num_replicas - 1)
-        return {
-            "version": _VERSION,
-            "epoch": self.epoch,
-            "delivered_by_all": by_all,
-            "num_replicas": self.num_replicas,
-            "num_samples": self._size,
-            "records_per_block": self._block,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-        }
+        by_all = min(begin + (int(delivered) - lowest) * self.num_replicas, self._size + self.num_replicas - 1)
+        position = {"epoch": self.epoch, "delivered_by_all": by_all, "num_replicas": self.num_replicas}
+        return self._identity() | position
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the job stood, with as many replicas as there are now.
+        """Continue where the job stood, with the present number of replicas.
 
         Raises:
-            StateError: It is of another dataset, seed or shuffle, or no such state.
+            StateError: `state` is of another dataset, seed or shuffle, or not a sampler's state.
         """
-        own = {
-            "version": _VERSION,
-            "num_samples": self._size,
-            "records_per_block": self._block,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-        }
-        for key, value in own.items():
+        for key, value in self._identity().items():
             if key not in state or type(state[key]) is not type(value) or state[key] != value:
                 raise StateError(
                     f"sampler state: expected {key} {value!r}, got {state.get(key)!r}\n"
@@ -194,17 +179,27 @@ class ResumableDistributedSampler(Sampler[int]):
                 )
         try:
             epoch, delivered, replicas = (
-                _whole(key, state.get(key)) for key in ("epoch", "delivered_by_all", "num_replicas")
+                _non_negative_int(key, state.get(key)) for key in ("epoch", "delivered_by_all", "num_replicas")
             )
         except ValueError as error:
             raise StateError(f"sampler state: {error}") from None
-        if delivered >= self._size + replicas:  # an epoch ends with less than a sample per replica beyond its own
+        if delivered >= self._size + replicas:  # the repeats at the end of an epoch are fewer than its replicas
             raise StateError(
                 f"sampler state: expected less than {self._size + replicas} as delivered_by_all, got {delivered}"
             )
         self.epoch = self._start_epoch = epoch
         self._start = delivered
         self._has_ended = False
+
+    def _identity(self) -> dict[str, Any]:
+        """What determines the order of an epoch: a state holds only where all of this is equal."""
+        return {
+            "version": _VERSION,
+            "num_samples": self._size,
+            "records_per_block": self._block,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
 
     def _begin(self) -> int:
         """How many samples the job has delivered when it begins to iterate."""
@@ -215,11 +210,11 @@ class ResumableDistributedSampler(Sampler[int]):
         return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
 
     def _order(self) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-        """The order of the epoch: a function from places to indices."""
+        """The order of the epoch: a function from positions to indices."""
         if not self.shuffle:
-            return lambda places: places
+            return lambda positions: positions
         size, blocks = self._block, self._order_of_blocks()
-        return blocks if size == 1 else lambda places: blocks(places // size) * size + places % size
+        return blocks if size == 1 else lambda positions: blocks(positions // size) * size + positions % size
 
     def _order_of_blocks(self) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
         count = self._size // self._block
@@ -233,12 +228,12 @@ class ResumableDistributedSampler(Sampler[int]):
 def _group(num_replicas: int | None, rank: int | None) -> DataParallel:
     found = find_data_parallel() if num_replicas is None or rank is None else None
     return DataParallel(
-        dp_size=found.dp_size if found and num_replicas is None else _whole("num_replicas", num_replicas),
-        dp_rank=found.dp_rank if found and rank is None else _whole("rank", rank),
+        dp_size=found.dp_size if found and num_replicas is None else _non_negative_int("num_replicas", num_replicas),
+        dp_rank=found.dp_rank if found and rank is None else _non_negative_int("rank", rank),
     )
 
 
-def _whole(name: str, value: Any) -> int:
+def _non_negative_int(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
         raise ValueError(f"ResumableDistributedSampler: expected an int >= 0 as {name}, got {value!r}")
     return operator.index(value)

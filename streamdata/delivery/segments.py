@@ -3,7 +3,7 @@
 `pieces of a batch → lend (worker) → a loan, through the queue → borrow (trainer) → the batch's bytes`
 
 New shared memory for every batch costs more than its data: the kernel finds and clears pages, a file descriptor is
-handed over, and both processes meet every page anew. So each worker keeps a few segments. One is a file in memory:
+handed over, and both processes map every page again. So each worker keeps a few segments. One is a file in memory:
 
     [ in use | retired | … 64 bytes ][ a batch ]
 
@@ -12,11 +12,11 @@ handed over, and both processes meet every page anew. So each worker keeps a few
 | 0, in use | 1, before it fills a segment, which it does only when it finds 0 | 0, when nothing views the batch |
 | 1, retired | 1, when it will never fill the segment again | |
 
-A segment's first loan brings the file; the trainer maps it, and keeps the map for the loans that follow, which name the
-segment only. No message is needed for the way back, and none can be lost: a segment whose byte 0 stays 1, because the
+A segment's first loan carries the file; the trainer maps it, and keeps the map for later loans, which name the segment
+only. No message is needed to return a segment, so none can be lost: a segment whose byte 0 stays 1, because the
 trainer keeps the batch, or never received it, is retired when the worker has too many.
 
-The trainer lets go of a map (what still views a batch holds it on its own) when it is retired, or when the `Process`
+The trainer releases a map (what still views a batch keeps it alive) when its segment is retired, or when the `Process`
 of its worker is garbage, as after the end of its loader.
 
 Order of reads and writes: the queue's system calls order filling before reading. Back from the trainer, reading comes
@@ -42,12 +42,12 @@ Memory: TypeAlias = npt.NDArray[np.uint8]
 HEADER_BYTES: Final = 64
 """A cache line, so that a batch begins aligned."""
 
-MOST_SEGMENTS: Final = 16
-"""Per worker. More batches than that are on their way or kept by the trainer only where it collects batches."""
+MAX_SEGMENTS: Final = 16
+"""Per worker. Only a trainer that collects batches has more of them on their way or in use."""
 
 _IN_USE, _RETIRED = 0, 1
-_MOST_TO_LEARN_FROM: Final = 31 << 20
-"""Bytes, see `_keep_freed_memory`."""
+_MAX_FREED_BYTES: Final = 31 << 20
+"""Just below the largest block that malloc learns from, see `_keep_freed_memory`."""
 _PIECES_PER_CALL: Final = 1000
 """Below the 1,024 buffers that Linux takes in one writev (IOV_MAX)."""
 
@@ -115,9 +115,9 @@ class _Lender:
         fitting = [segment for segment in free if segment.capacity >= num_bytes]
         if fitting:
             return min(fitting, key=lambda segment: segment.capacity)
-        if free or len(self.segments) == MOST_SEGMENTS:
+        if free or len(self.segments) == MAX_SEGMENTS:
             self._retire(free[0] if free else self.segments[0])
-        # Pages that no batch has reached do not exist yet, so that spare capacity costs nothing.
+        # Spare capacity costs nothing: the kernel allocates a page when it is first written.
         segment = SharedSegment(next(self._numbers), 1 << (num_bytes - 1).bit_length())
         _keep_freed_memory(2 * num_bytes)
         self.segments.append(segment)
@@ -135,11 +135,11 @@ def lend(pieces: list[memoryview], num_bytes: int) -> Loan:
     """Copies the pieces of a batch, one after another, into a segment of this process.
 
     Args:
-        pieces: contiguous memory of any item size.
-        num_bytes: of all pieces together.
+        pieces: Contiguous memory of any item size.
+        num_bytes: Of all pieces together.
     """
     global _lender  # noqa: PLW0603  the segments belong to the process
-    if _lender is None or _lender.pid != os.getpid():  # what was forked leaves the segments to its parent
+    if _lender is None or _lender.pid != os.getpid():  # after a fork, the segments are the parent's
         _lender = _Lender()
     segment = _lender.take(num_bytes)
     segment.fill(pieces)
@@ -147,7 +147,7 @@ def lend(pieces: list[memoryview], num_bytes: int) -> Loan:
 
 
 _maps: dict[bytes, dict[int, Memory]] = {}
-"""By lender and number: the segments that workers of this process lent to it."""
+"""By lender and number: the segments that this process has borrowed from its workers."""
 
 _forks = 0
 
@@ -156,22 +156,22 @@ def borrow(lender: bytes, pid: int, number: int, num_bytes: int, file: Any) -> m
     """A view of a batch, in the trainer; the segment goes back when nothing views the batch any more.
 
     Args:
-        lender: the unique name of the worker's set of segments.
-        pid: of the worker.
-        number: of the segment within the set.
-        num_bytes: of the batch.
-        file: the segment's file as `multiprocessing.reduction.DupFd` sends it, None if the segment was lent before.
+        lender: The unique name of the worker's set of segments.
+        pid: Of the worker.
+        number: Of the segment within the set.
+        num_bytes: Of the batch.
+        file: The segment's file as `multiprocessing.reduction.DupFd` sends it, None if the segment was lent before.
 
     Returns:
         Its bytes, writable.
 
     Raises:
-        RuntimeError: the worker died after it sent the first loan of a segment.
+        RuntimeError: The worker died after it sent the first loan of a segment.
     """
     _watch_forks()
     maps = _maps.get(lender)
     if maps is None:
-        maps = _meet(lender, pid)
+        maps = _new_maps(lender, pid)
     if file is not None:
         for retired in [known for known, memory in maps.items() if memory[_RETIRED]]:
             del maps[retired]
@@ -179,15 +179,16 @@ def borrow(lender: bytes, pid: int, number: int, num_bytes: int, file: Any) -> m
         _keep_freed_memory(2 * num_bytes)
     assert number in maps, f"worker {pid} lent segment {number} again, which never arrived"
     memory = maps[number]
-    # Views of an array keep its base alive in its stead where that is an array too; here it is a tensor.
+    # NumPy's views hold the first array in their chain of bases: if `batch` were a slice of `memory`, its own views
+    # would hold `memory` instead, and `batch` would be finalized while they are in use. The tensor ends that chain.
     batch = torch.from_numpy(memory)[HEADER_BYTES : HEADER_BYTES + num_bytes].numpy()
-    if lender in _maps:  # else nobody will know when to let go of the map, so the segment is not to be lent again
+    if lender in _maps:  # else no `Process` says when to release the map, so the segment must not be lent again
         weakref.finalize(batch, _give_back, memory, _forks).atexit = False
     return batch.data
 
 
-def _meet(lender: bytes, pid: int) -> dict[int, Memory]:
-    """A place for a worker's segments, kept as long as its `Process`; a stranger's is not kept."""
+def _new_maps(lender: bytes, pid: int) -> dict[int, Memory]:
+    """A dict for a worker's segments, kept as long as its `Process`; not kept if this process did not start it."""
     maps: dict[int, Memory] = {}
     for process in multiprocessing.active_children():
         if process.pid == pid:
@@ -204,7 +205,7 @@ def _give_back(memory: Memory, forks: int) -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    os.register_at_fork(before=_count_fork, after_in_parent=_count_fork, after_in_child=_leave_maps_to_parent)
+    os.register_at_fork(before=_count_fork, after_in_parent=_count_fork, after_in_child=_forget_maps_of_parent)
 
 
 def _count_fork() -> None:
@@ -212,7 +213,7 @@ def _count_fork() -> None:
     _forks += 1
 
 
-def _leave_maps_to_parent() -> None:
+def _forget_maps_of_parent() -> None:
     _count_fork()
     _maps.clear()
 
@@ -223,7 +224,7 @@ def _received(file: Any, pid: int) -> Memory:
     except (OSError, EOFError) as error:
         raise RuntimeError(
             f"mixed_collate: expected the DataLoader worker {pid} to hand over its batch, got no answer\n"
-            "  It was killed, perhaps for want of memory: see the system's log."
+            "  It was killed, perhaps for lack of memory: see the system's log."
         ) from error
     try:
         return _mapped(descriptor)
@@ -241,11 +242,11 @@ def _mapped(file: int) -> Memory:
 def _keep_freed_memory(size_bytes: int) -> None:
     """Lets this process keep that much freed memory, for the values of the next batch.
 
-    The GNU C library gives free memory at the end of its heap back to the kernel, so that every batch would get its
-    pages anew. How much it keeps, it learns from the largest block that was ever mapped and freed, up to 32 MiB (see
-    `M_MMAP_THRESHOLD` in mallopt(3)): twice its size. Other allocators are left as they are.
+    The GNU C library returns free memory at the end of its heap to the kernel, so that every batch would need new
+    pages. It keeps twice the size of the largest block that was ever mapped and freed, where that was up to 32 MiB (see
+    `M_MMAP_THRESHOLD` in mallopt(3)); so mapping and freeing a block is enough. Other allocators are not affected.
     """
-    np.empty(min(size_bytes, _MOST_TO_LEARN_FROM), np.uint8)
+    np.empty(min(size_bytes, _MAX_FREED_BYTES), np.uint8)
 
 
 def _write(file: int, pieces: list[memoryview]) -> None:

@@ -36,7 +36,7 @@ def test_a_tensor_lies_in_the_pinned_tensors_own_storage(dtype: torch.dtype, sha
 
 
 def test_pinned_tensors_are_writable_each_for_itself() -> None:
-    """A change of one is none of its neighbours."""
+    """Changing one does not change its neighbours."""
     pinned, _, (first, second) = rebuilt(torch.zeros(16), torch.zeros(16))
     first += 1
     assert pinned[:64].view(torch.float32).tolist() == [1] * 16

@@ -159,7 +159,7 @@ def test_batches_stay_as_they_were_for_as_long_as_they_are_kept(plan: list[tuple
             kept = [(until, number, x) for until, number, x in kept if until >= now]
             kept.append((now + how_long, now, send(torch.full((size,), now % 256, dtype=torch.uint8))))
             assert all((x == number % 256).all() for _, number, x in kept)
-            assert len(lender.segments) <= segments.MOST_SEGMENTS
+            assert len(lender.segments) <= segments.MAX_SEGMENTS
             assert set(segments._maps[lender.name]) == {segment.number for segment in lender.segments}
     assert not segments._maps
 
@@ -198,13 +198,13 @@ def test_the_smallest_that_is_large_enough_is_lent(lender: segments._Lender) -> 
     assert (send(torch.zeros(SIZE)).data_ptr(), small.data_ptr()) == addresses
 
 
-def test_batches_that_never_arrive_cost_no_more_than_the_most_segments(lender: segments._Lender) -> None:
+def test_batches_that_never_arrive_cost_at_most_the_bound_of_segments(lender: segments._Lender) -> None:
     """A parcel that is dropped on its way keeps a segment in use, until that is retired."""
     before = own_segments()[1]
     for number in range(100):
         collate.pack([{"x": torch.full((SIZE,), number)}])
-    assert len(lender.segments) == segments.MOST_SEGMENTS
-    assert own_segments()[1] - before == segments.MOST_SEGMENTS
+    assert len(lender.segments) == segments.MAX_SEGMENTS
+    assert own_segments()[1] - before == segments.MAX_SEGMENTS
     assert send(torch.arange(9)).tolist() == list(range(9))
 
 
@@ -215,7 +215,7 @@ def test_a_strangers_segments_are_not_kept(monkeypatch: pytest.MonkeyPatch, lend
     for number in range(40):
         assert (send(torch.full((SIZE,), number)) == number).all()
     assert segments._maps == maps
-    assert mapped() - before == len(lender.segments) == segments.MOST_SEGMENTS
+    assert mapped() - before == len(lender.segments) == segments.MAX_SEGMENTS
 
 
 def test_a_fork_shares_views_so_neither_side_gives_them_back(lender: segments._Lender) -> None:
@@ -275,7 +275,7 @@ print(faults() - before)
 
 
 def test_bytes_of_one_batch_are_copied_into_the_memory_of_the_last() -> None:
-    """Not into pages that the kernel took back and must find anew: 29 KB values would cost 460 of them."""
+    """Not into pages that the kernel took back and must allocate again: 29 KB values would cost 460 of them."""
     patch = "import multiprocessing; multiprocessing.active_children = lambda: [multiprocessing.current_process()]\n"
     command = [sys.executable, "-c", patch + HEAP]
     taken = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -295,7 +295,7 @@ def test_a_trainer_may_keep_all_batches() -> None:
     before = mapped(), own_segments()[1]
     kept = list(load(80))
     assert all(is_whole(batch, number) for number, batch in enumerate(kept))
-    assert max(max(batch[0]["open"]) for batch in kept) <= segments.MOST_SEGMENTS + 4
+    assert max(max(batch[0]["open"]) for batch in kept) <= segments.MAX_SEGMENTS + 4
     assert own_segments()[1] == before[1]
     kept.clear()
     assert mapped() == before[0]
