@@ -56,11 +56,11 @@ def _check_percent(dataset: Any, who: str) -> None:
 
 
 def _check_max_bad(dataset: Any, who: str) -> None:
-    most: Any = getattr(dataset, "max_bad", 0)
-    if isinstance(most, bool) or not isinstance(most, Integral) or most < 0:
+    max_bad: Any = getattr(dataset, "max_bad", 0)
+    if isinstance(max_bad, bool) or not isinstance(max_bad, Integral) or max_bad < 0:
         raise ValueError(
-            f"{who}: expected a whole number of failures as max_bad, got {most!r}\n"
-            "  So many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
+            f"{who}: expected a whole number of failures as max_bad, got {max_bad!r}\n"
+            "  It is how many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
         )
 
 
@@ -94,7 +94,7 @@ def _check_rounds(mixture: Node) -> None:
         raise ValueError(
             f"MergedDataset: {mixture.path!r} is finite with a customized_yield_fn, "
             f"but {endless[0]!r} in it is cyclic\n"
-            "  What was pulled of that when a round ends could not be had again: make both cyclic, or neither."
+            "  What was pulled of that when a round ends could not be pulled again: make both cyclic, or neither."
         )
 
 

@@ -1,4 +1,4 @@
-"""What a trainer and its DataLoader workers tell each other while they live, in shared memory."""
+"""What a trainer and its DataLoader workers say to each other while they live, in shared memory."""
 
 import os
 import uuid
@@ -75,7 +75,7 @@ class Control:
             rank=f"{self._name}/{lane.dp_rank}",
             worker=lane.worker,
             iteration=int(notes[_ITERATIONS]),
-            # Who names the pass after an iteration left that one on purpose.
+            # Whoever calls set_epoch after an iteration left it on purpose, and needs no warning.
             was_left=bool(notes[_BEGUN] == epoch_pass + 1 and notes[_OF_PASSES_SET] == self._memory[_PASSES_SET]),
             batches_before=0 if notes[_BEGUN] or self.epoch_pass is not None else int(notes[_BATCHES]),
             epoch_pass=epoch_pass,

@@ -7,7 +7,7 @@ from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, Position, check_position
 from streamdata.sources import BlockOrder, Source
-from streamdata.sources.functions import Bursts, Feed, PerRecordFn, StreamFn, call_per_record
+from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
 from streamdata.sources.source import ReadTask, Record
 
 
@@ -64,8 +64,8 @@ class Leaf:
                 f"source {self.path!r}: states in epoch {at.epoch}, expected {order.only_epoch}\n"
                 "  Restore the states as they were saved."
             )
-        most = self._source.num_windows(order, at.epoch)
-        check_position(self.path, f"in window {at.window} of epoch {at.epoch}", at.window, most)
+        last = self._source.num_windows(order, at.epoch)
+        check_position(self.path, f"in window {at.window} of epoch {at.epoch}", at.window, last)
 
     def _processed(self, task: ReadTask, records: Iterator[tuple[Record, Position]], at: Cursor) -> Pairs:
         self._outputs = self._outputs_before = 0
@@ -87,7 +87,7 @@ class Leaf:
 
     def _bursts(self, function: StreamFn, records: Iterator[tuple[Record, Position]], at: Cursor) -> Pairs:
         feed = self._feed = Feed(records, at.position, _latest, at.given, self._tally, "process_fn")
-        for sample in Bursts(function, feed, at.function, self._tally, "process_fn"):
+        for sample in run_bursts(function, feed, at.function):
             yield sample, (*feed.start, feed.given, feed.state, self._tally.dropped, self._tally.bad)
 
     def _end_epoch(self, epoch: int) -> None:

@@ -236,16 +236,16 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         return epoch_pass, progress if epoch_pass >= unended else progress.without_cursors()
 
     def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
-        """Keep the recipe's dynamic objects with their places, to name the one that cannot be pickled to workers."""
+        """Keep the recipe's dynamic objects with their locations, to name the one that cannot be pickled to workers."""
         self._dynamic_objects = list(uses)
 
     def __getstate__(self) -> dict[str, Any]:
-        for place, value in self._dynamic_objects:
+        for location, value in self._dynamic_objects:
             try:
                 ForkingPickler(BytesIO()).dump(value)
             except Exception as error:
                 error.add_note(
-                    f"{place}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
+                    f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
                 )
                 raise
         return {**self.__dict__, "_group_of_sender": self._data_parallel or find_data_parallel()}

@@ -14,14 +14,14 @@ from streamdata.mixing.leaf import Leaf
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, PlainEntry, node_of
-from streamdata.sources.functions import Bursts, Feed, StreamFn
+from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
 
 logger = logging.getLogger("streamdata")
 
 MergedFeed = Feed[dict[str, PlainEntry]]
 
-_MOST_JOINED = 1000
+_MAX_JOINED = 1000
 """Samples that a yield function may join to one, over however many epochs of small sources."""
 
 
@@ -175,10 +175,12 @@ class Mixture:
         given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
         if given and not self._draws_alike():
             given, state = 0, None
-        tally, what = self._tally, "customized_yield_fn"
+        tally = self._tally
         # What the function of the round before pulled at its end, and gave nothing for, was drawn all the same.
-        feed: MergedFeed = Feed(self._pulled(round_, lambda: feed), self._passed_over, _joined, given, tally, what)
-        for sample in Bursts(function, feed, state, tally, what):
+        feed: MergedFeed = Feed(
+            self._pulled(round_, lambda: feed), self._passed_over, _joined, given, tally, "customized_yield_fn"
+        )
+        for sample in run_bursts(function, feed, state):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
@@ -202,7 +204,7 @@ class Mixture:
         return is_alike
 
     def _pulled(self, round_: int, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
-        """The merged stream for the yield function, which must not pass over all of it for ever."""
+        """The merged stream for the yield function, which must not pass over all of it without end."""
         epochs = WholeEpochs(path for child in self._children for path in child.epoch_paths())
         outputs = pulled = 0
         for sample in self.draw(round_):
@@ -210,9 +212,9 @@ class Mixture:
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1
-            if pulled == _MOST_JOINED:  # not sooner: most functions give something long before
+            if pulled == _MAX_JOINED:  # not sooner: most functions give something long before
                 epochs.begin()
-            elif pulled > _MOST_JOINED and epochs.are_over(entries):
+            elif pulled > _MAX_JOINED and epochs.are_over(entries):
                 if not feed.holds_records():
                     self._refuse_silence("a whole epoch of each source in this lane", feed)
                 pulled = 0

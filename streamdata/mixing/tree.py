@@ -19,7 +19,7 @@ _MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 
 
 class MixtureSettings(NamedSource):
-    """What a recipe says of a mixture: a `MergedDataset` is one, and so is told from the sources that hold records."""
+    """What a recipe says of a mixture: a `MergedDataset` is one, and a source of records is not."""
 
     datasets: list[Any]
     cyclic: bool
@@ -93,7 +93,7 @@ class Node:
         return {node.path: node.dataset.customized_yield_fn is not None for node in self.walk() if node.is_mixture}
 
     def anomalies(self) -> dict[str, dict[str, int]]:
-        """What sources have in their shards that is no record, or less than one: how many, by path and kind."""
+        """What sources have in their shards that is not a record, or less than one: how many, by path and kind."""
         found = {node.path: node.source.anomalies() for node in self.walk() if node.source is not None}
         return {path: anomalies for path, anomalies in found.items() if anomalies}
 
@@ -104,7 +104,7 @@ class Node:
         return self.dataset.cyclic or any(child.has_share(lane) for child in self.children)
 
     def least_samples(self, lane: Lane) -> float:
-        """How many samples the lane gets of it at the least: a block has a record, and a function gives something."""
+        """How many samples the lane gets of it at least: a block has a record, and a function gives something."""
         if self.source is not None:
             blocks = self._num_blocks(lane)
             return min(blocks, 1) if any(getattr(self.dataset, name, None) for name in _MAY_LEAVE_OUT) else blocks
@@ -151,6 +151,6 @@ def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object
 
 
 def in_recipe(dataset: Any) -> str:
-    """Where a recipe names the dataset, as part of a message; empty if none does."""
+    """Where the dataset stands in a recipe, as part of a message; empty where there is none."""
     location = getattr(dataset, "_recipe_location", None)
     return f" at {location}" if location else ""

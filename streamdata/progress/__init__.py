@@ -22,7 +22,7 @@ from streamdata.progress.cursor import (
     node_of,
     number_batch,
 )
-from streamdata.progress.lane_entries import LaneEntries, Standing
+from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.lane_link import Beginning, LaneLink, warn_once
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress, Tree, header
@@ -42,7 +42,6 @@ __all__ = [
     "Position",
     "Progress",
     "Shape",
-    "Standing",
     "States",
     "Tree",
     "check_complete",

@@ -22,7 +22,7 @@ def count(value: Any) -> int:
     """A count, as it is.
 
     Raises:
-        ValueError: It is no int, negative, or beyond what anything was ever counted to.
+        ValueError: It is not an int, negative, or too large to be a count.
     """
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"expected a count below 2**53, got {shown(value)}")
@@ -33,7 +33,7 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     """A generation's header.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     if value["format"] != FORMAT:
         raise ValueError(f"expected format {FORMAT}, got {shown(value['format'])}")
@@ -53,7 +53,7 @@ def checked_cursor(value: Any) -> Mapping[str, Any]:
     """A node's entry.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     for name in _REQUIRED:
         count(value[name])
@@ -70,7 +70,7 @@ def checked_lane(value: Any) -> Mapping[str, Any]:
     """A lane's entry.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     if not value.keys() <= {"batches", "ended"} or type(value.get("ended", False)) is not bool:
         raise ValueError("expected 'batches' and 'ended' at most, the latter true")
@@ -78,15 +78,15 @@ def checked_lane(value: Any) -> Mapping[str, Any]:
     return dict(value)
 
 
-def check_position(name: str, what: str, got: int, most: int) -> None:
-    """Refuse states that stand where there is nothing: `got` is beyond `most`.
+def check_position(name: str, what: str, got: int, last: int) -> None:
+    """Refuse states that stand where there is nothing: `got` is beyond `last`.
 
     Raises:
         StateError: They do.
     """
-    if got > most:
+    if got > last:
         raise StateError(
-            f"source {name!r}: states {what}, expected at most {most}\n  Restore the states as they were saved."
+            f"source {name!r}: states {what}, expected at most {last}\n  Restore the states as they were saved."
         )
 
 

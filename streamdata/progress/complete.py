@@ -19,13 +19,13 @@ _SAVE_APART = "Begin each iteration over a pass with states of its own, or call 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a dataset knows of its stream that states do not tell."""
+    """What a dataset knows of its stream that states do not say."""
 
     joins: Mapping[str, bool]
     """Of each mixture, by its path: whether it has a yield function, and so gives other samples than it draws."""
     is_endless: bool
     least: Callable[[Lane], float]
-    """How many samples the stream gives the lane at the least."""
+    """How many samples the stream gives the lane at least."""
 
 
 def check_complete(progress: Progress, shape: Shape) -> None:
@@ -46,7 +46,7 @@ def check_complete(progress: Progress, shape: Shape) -> None:
 
 
 def _check_sums(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
-    """Each mixture says how many samples it drew: so many its sources must have given."""
+    """Each mixture says how many samples it drew: the draws of its sources must add up to that."""
     mixtures = entries.mixtures()
     for path, joins in shape.joins.items():
         standing = entries.standing(path)

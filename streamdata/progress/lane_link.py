@@ -33,7 +33,7 @@ class LaneLink:
         num_batches: How many batches of this pass the lane had delivered when the iteration began; None if that is not
             known.
         beginning: How it began, if it is to be compared.
-        note_batches: Is told how many batches the lane has made in this iteration.
+        note_batches: Called with how many batches the lane has made in this iteration.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """A checkpoint as one run sees it: whether it fits, and where each node of the tree stands in each lane."""
 
+import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
@@ -48,7 +49,8 @@ def header(tree: Tree, lane: Lane, anomalies: Mapping[str, Mapping[str, int]]) -
     Args:
         tree: What determines the order.
         lane: Whose number of ranks and workers count.
-        anomalies: Of each node that has any: how much is no record, or less than one, by kind. No resume compares it.
+        anomalies: Of each node that has any: how much is not a record, or less than one, by kind. No resume compares
+            it.
     """
     topology = {"dp_size": lane.dp_size, "num_workers": lane.num_workers}
     noted = {ANOMALIES: anomalies} if anomalies else {}
@@ -128,12 +130,7 @@ class Progress:
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
         """The generation since which the mixture at the path has had these sources with these weights."""
-        since = present
-        for generation in sorted(self._headers, reverse=True):
-            if self._tree(generation, tree).blend(path) != tree.blend(path):
-                break
-            since = generation
-        return since
+        return self._since(present, lambda generation: self._tree(generation, tree).blend(path) == tree.blend(path))
 
     def draws_alike(self, path: str, tree: Tree, generation: int) -> bool:
         """Whether what is below the mixture at the path is the same as it was in the generation, weights too."""
@@ -172,12 +169,12 @@ class Progress:
         """
         if not self._headers:
             return
-        newest = self._headers[max(self._headers)]
-        for name, got in (("dp_size", lane.dp_size), ("num_workers", lane.num_workers)):
-            if newest[name] != got:
+        for name, written in self.topology()._asdict().items():
+            got = getattr(lane, name)
+            if written != got:
                 raise StateError(
-                    f"states: written with {name}={newest[name]}, this run has {name}={got}\n"
-                    f"  Resume with {name}={newest[name]} (num_workers 0 and 1 are the same)."
+                    f"states: written with {name}={written}, this run has {name}={got}\n"
+                    f"  Resume with {name}={written} (num_workers 0 and 1 are the same)."
                 )
 
     def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
@@ -195,23 +192,23 @@ class Progress:
 
     def member_since(self, path: str, present: int) -> int:
         """The generation with which the node joined, the last time that it did; `present` if it joins now."""
-        since = present
-        for generation in sorted(self._headers, reverse=True):
-            if path not in self._headers[generation]["nodes"]:
-                break
-            since = generation
-        return since
+        return self._since(present, lambda generation: path in self._headers[generation]["nodes"])
+
+    def _since(self, present: int, holds: Callable[[int], bool]) -> int:
+        """The first of the generations, up to the newest, in all of which something holds; else `present`."""
+        newest_first = itertools.takewhile(holds, sorted(self._headers, reverse=True))
+        return min(newest_first, default=present)
 
     def _tree(self, generation: int, present: Tree) -> Tree:
-        """The tree of a generation; states of earlier versions do not tell of weights."""
+        """The tree of a generation; states of earlier versions do not have weights."""
         written = self._headers[generation]
         return Tree(written["nodes"], written.get("weights", present.weights))
 
     def _take(self, key: object, value: Any) -> None:
         try:
-            kind, *place = str(key).split("/", 5)
-            generation, *rest = (count(int(number)) for number in place[:_LANE_NUMBERS])
-            match kind, rest, place[_LANE_NUMBERS:]:
+            kind, *parts = str(key).split("/", 5)
+            generation, *rest = (count(int(number)) for number in parts[:_LANE_NUMBERS])
+            match kind, rest, parts[_LANE_NUMBERS:]:
                 case "generation", [], []:
                     self._headers[generation] = checked_header(value)
                 case "worker", [epoch_pass, rank], []:

@@ -30,7 +30,7 @@ def to_state(batch: object) -> States:
         generation G and pass P; `drawn/G/P/RANK/WORKER/PATH` how many samples a mixture has drawn there, which its
         sources' draws must add up to; `lane/G/P/RANK/WORKER` how many batches the lane has delivered, and whether it
         has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the
-        order, and beside it what the shards hold that is no record, or less than one.
+        order, and beside it what the shards hold that is not a record, or less than one.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.

@@ -54,7 +54,7 @@ def find_data_parallel() -> DataParallel:
     Must be called in the trainer's process: a spawned worker has no process group.
 
     Raises:
-        ValueError: WORLD_SIZE is above 1 and RANK is missing, or one of them is no integer.
+        ValueError: WORLD_SIZE is above 1 and RANK is missing, or one of them is not an integer.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

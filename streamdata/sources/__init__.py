@@ -3,7 +3,7 @@
 1. dataset → `Source` → records in numbered blocks
 2. seed, epoch, lane → `BlockOrder` → which blocks, in which order
 3. blocks, position → `Source.read` → records, each with the position after it
-4. records → process functions (`call_per_record`, `Bursts`) → samples
+4. records → process functions (`call_per_record`, `run_bursts`) → samples
 
 A process function is one of three kinds:
 

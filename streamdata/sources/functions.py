@@ -1,7 +1,7 @@
-"""Process functions: from records to samples, with a cursor after each sample from which the rest can be had again.
+"""Process functions: from records to samples, with a cursor after each sample from which a resume gets the rest.
 
 1. records → `call_per_record` (`single_process_fn`) → samples, or the records of
-2. records → `Bursts` (`process_fn`, also `customized_yield_fn` over a merged stream) → samples, by a `fresh` function
+2. records → `run_bursts` (`process_fn`, `customized_yield_fn` over a merged stream) → samples, by a `fresh` function
 """
 
 import copy
@@ -19,8 +19,8 @@ from streamdata.sources.tally import Tally
 PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
 StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
 
-Mark = TypeVar("Mark")
-"""Where the records' stream stands: a position, or for a merged stream the entries of what was pulled."""
+StreamPosition = TypeVar("StreamPosition")
+"""Where the records' stream stands: a `Position`, or for a merged stream the entries of what was pulled."""
 
 
 def call_per_record(
@@ -72,7 +72,7 @@ def complete(sample: object, record: Record, what: str) -> Sample:
     """Copy an output and give it the fields of `record`, beginning with '__', that it lacks.
 
     Raises:
-        TypeError: The output is no dict.
+        TypeError: The output is not a dict.
     """
     if not isinstance(sample, dict):
         raise TypeError(
@@ -83,15 +83,15 @@ def complete(sample: object, record: Record, what: str) -> Sample:
     return {**fields, **sample}
 
 
-class Feed(Generic[Mark]):
+class Feed(Generic[StreamPosition]):
     """The iterator that a stream function pulls records from. It sees where bursts begin.
 
     A burst is all the records pulled between two outputs, and the outputs until the function pulls again.
 
     Args:
-        records: Each record with the mark after it.
-        start: The mark of the burst that begins here.
-        fold: Joins a mark with the next one, to the mark after both; it may change the first.
+        records: Each record with the position after it.
+        start: The position at which the first burst begins.
+        fold: Joins a position with the next one, to the position after both; it may change the first.
         replayed: How many outputs of this burst were delivered before: it is fed again, and gives them again.
         tally: Counts failures; what a replay drops was counted before.
         what: What the function is called in messages.
@@ -99,9 +99,9 @@ class Feed(Generic[Mark]):
 
     def __init__(
         self,
-        records: Iterator[tuple[Record, Mark]],
-        start: Mark,
-        fold: Callable[[Mark, Mark], Mark],
+        records: Iterator[tuple[Record, StreamPosition]],
+        start: StreamPosition,
+        fold: Callable[[StreamPosition, StreamPosition], StreamPosition],
         replayed: int,
         tally: Tally,
         what: str,
@@ -114,16 +114,16 @@ class Feed(Generic[Mark]):
         self.last: Record = {}
         self.exhausted = False
         self.error: Exception | None = None
-        """What is no failure of the function: what the records raised, or a burst that is not what it was."""
+        """What is not a failure of the function: what the records raised, or a burst that is not what it was."""
         self.stateful: Any = None
         """The function, if its state is to be asked for when a burst begins."""
         self._records, self._fold = records, fold
-        self._held: deque[Mark] = deque()
+        self._held: deque[StreamPosition] = deque()
         self._pulled = 0  # since the burst began
-        self._replayed, self._tally, self._what = replayed, tally, what
+        self._replayed, self.tally, self.what = replayed, tally, what
         tally.replaying = replayed > 0
 
-    def __iter__(self) -> "Feed[Mark]":
+    def __iter__(self) -> "Feed[StreamPosition]":
         return self
 
     def __next__(self) -> Record:
@@ -132,7 +132,7 @@ class Feed(Generic[Mark]):
         try:
             if self.given:
                 self._begin_burst()
-            self.last, mark = next(self._records)
+            self.last, after = next(self._records)
         except StopIteration:
             self.exhausted = True
             raise
@@ -141,25 +141,25 @@ class Feed(Generic[Mark]):
             raise
         self._pulled += 1
         if self.stateful is None and self._held:
-            self._held[-1] = self._fold(self._held[-1], mark)  # it can ask for none of them again
+            self._held[-1] = self._fold(self._held[-1], after)  # it can ask for none of them again
         else:
-            self._held.append(mark)
+            self._held.append(after)
         return self.last
 
     def holds_records(self) -> bool:
         """Whether the function says that it holds records; on resume it may not have been given them yet."""
-        return self.stateful is not None and (self._tally.replaying or self.stateful.state_dict().get("rewind", 0) > 0)
+        return self.stateful is not None and (self.tally.replaying or self.stateful.state_dict().get("rewind", 0) > 0)
 
     def passed_over(self) -> str:
         """Say how much of the present burst gave nothing, for an error message."""
-        return f"{self._what} passed over {self._pulled} records, the last: {describe_record(self.last)}"
+        return f"{self.what} passed over {self._pulled} records, the last: {describe_record(self.last)}"
 
     def count_output(self) -> bool:
         """Count an output; return whether it is a new one, not one of a replay."""
         self.given += 1
         self.outputs += 1
-        if self._tally.replaying:
-            self._tally.replaying = self.given < self._replayed
+        if self.tally.replaying:
+            self.tally.replaying = self.given < self._replayed
             return False
         return True
 
@@ -171,14 +171,14 @@ class Feed(Generic[Mark]):
         return lost
 
     def check_replay(self) -> None:
-        """Refuse a burst that is over though the function has not given again what it had given.
+        """Refuse a burst that is over before the function has repeated all outputs that were delivered before.
 
         Raises:
             StateError: The function is not deterministic, or another one than when the states were written.
         """
-        if self._tally.replaying:
+        if self.tally.replaying:
             raise StateError(
-                f"source {self._tally.name!r}: {self._what} gave {self.given} outputs, not {self._replayed} as before\n"
+                f"source {self.tally.name!r}: {self.what} gave {self.given} outputs, not {self._replayed} as before\n"
                 "  A function must do the same on resume: draw from record_rng alone, and keep its parameters;\n"
                 "  or resume with reload_from_url_level=True."
             )
@@ -207,8 +207,8 @@ def _checked_rewind(state: Any, held: int) -> int:
     return rewind
 
 
-class Bursts(Generic[Mark]):
-    """Iterates over what a stream function makes of a stream of records.
+def run_bursts(function: StreamFn, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
+    """Yield what a stream function makes of a stream of records.
 
     After each output `feed.start`, `feed.given` and `feed.state` are the cursor: feeding a new copy of the function
     from there, with that state, and dropping the given outputs, goes on with the next one.
@@ -217,62 +217,46 @@ class Bursts(Generic[Mark]):
         function: The stream function; stateful if it has `state_dict` and `load_state_dict`.
         feed: Its records.
         state: State of the function at the start of the first burst.
-        tally: Counts failures.
-        what: What the function is called in messages.
 
     Raises:
         StateError: A replayed burst gives less than it had given.
     """
-
-    def __init__(
-        self, function: StreamFn, feed: Feed[Mark], state: FunctionState | None, tally: Tally, what: str
-    ) -> None:
-        self.feed = feed
-        self._function, self._state = function, state
-        self._tally, self._what = tally, what
-
-    def __iter__(self) -> Iterator[Sample]:
-        while True:
-            outputs = self._called()
-            try:
-                for sample in outputs:
-                    if self.feed.count_output():
-                        yield complete(sample, self.feed.last, self._what)
-            except Exception as error:  # a user's function may raise anything; the tally decides
-                if self.feed.error is not None:
-                    raise
-                self._tally.replaying = False
-                lost = self.feed.forget()
-                self._tally.fail(error, f"{describe_record(self.feed.last)}, with {lost} records in hand", self._what)
-                continue
-            self._check_end()
-            return
-
-    def _called(self) -> Iterator[Sample]:
+    while True:
+        outputs = _call(function, feed, state)
+        state = None  # for the first start alone: one after a failure begins with nothing held
         try:
-            return self._outputs()
-        except Exception as error:
-            error.add_note(f"source {self._tally.name!r}: {self._what} could not be called")
-            raise
+            for sample in outputs:
+                if feed.count_output():
+                    yield complete(sample, feed.last, feed.what)
+        except Exception as error:  # a user's function may raise anything; the tally decides
+            if feed.error is not None:
+                raise
+            feed.tally.replaying = False
+            lost = feed.forget()
+            feed.tally.fail(error, f"{describe_record(feed.last)}, with {lost} records in hand", feed.what)
+        else:
+            break
+    # Here, after the loop: a function may have swallowed what the records raised.
+    if feed.error is not None:
+        raise feed.error
+    feed.check_replay()
+    if not feed.exhausted:
+        raise ValueError(
+            f"source {feed.tally.name!r}: {feed.what} ended before its records did, "
+            f"after {describe_record(feed.last)}\n"
+            "  A stream function must go on until the iterator that it was given ends."
+        )
 
-    def _outputs(self) -> Iterator[Sample]:
-        function: Any = fresh(self._function, f"source {self._tally.name!r}: {self._what}")
-        if is_stateful(function):
-            self.feed.stateful = function
-            if self._state is not None:
-                function.load_state_dict(copy.deepcopy(self._state))  # it may keep and change what it is given
-                self.feed.state = self._state
-        self._state = None
-        outputs: Iterator[Sample] = iter(function(self.feed))
-        return outputs
 
-    def _check_end(self) -> None:
-        if self.feed.error is not None:
-            raise self.feed.error
-        self.feed.check_replay()
-        if not self.feed.exhausted:
-            raise ValueError(
-                f"source {self._tally.name!r}: {self._what} ended before its records did, after "
-                f"{describe_record(self.feed.last)}\n"
-                "  A stream function must go on until the iterator that it was given ends."
-            )
+def _call(function: StreamFn, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
+    try:
+        own: Any = fresh(function, f"source {feed.tally.name!r}: {feed.what}")
+        if is_stateful(own):
+            feed.stateful = own
+            if state is not None:
+                own.load_state_dict(copy.deepcopy(state))  # it may keep and change what it is given
+                feed.state = state
+        return iter(own(feed))
+    except Exception as error:
+        error.add_note(f"source {feed.tally.name!r}: {feed.what} could not be called")
+        raise

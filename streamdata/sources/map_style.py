@@ -21,7 +21,7 @@ _LISTED = 64
 _LOOK_AHEAD = 32
 
 Indices = npt.NDArray[np.int64]
-Place = tuple[int, Position]
+IndexedPosition = tuple[int, Position]
 """A record's index, and the position after it."""
 
 
@@ -29,13 +29,13 @@ class MapStyleSource:
     """Reads a dataset by `__getitem__`, or ahead in the lane's own order by `__getitems__`.
 
     Args:
-        dataset: Has `__len__` and `__getitem__`. An item that is no dict is delivered under `data`; a dict is copied.
-            So many records as its `records_per_block` says, by default 1, stay side by side in one lane, in their
-            order. Its `source_identity`, a short str that it need not have, says what determines its records beside
-            their number: a resume compares it. It must not tell where the data lie, so that they can be moved.
+        dataset: Has `__len__` and `__getitem__`. An item that is not a dict is delivered under `data`; a dict is
+            copied. As many records as its `records_per_block` says, by default 1, stay side by side and in order in one
+            lane. Its `source_identity`, a short str that it need not have, says what determines its records beside
+            their number: a resume compares it. It must not say where the data lie, so that they can be moved.
 
     Raises:
-        ValueError: Its length is no multiple of its `records_per_block`.
+        ValueError: Its length is not a multiple of its `records_per_block`.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -76,15 +76,15 @@ class MapStyleSource:
         check_position(task.name, f"at record {taken} of a block", taken, self._block_size - 1)
         for epoch, number, blocks in _chunks(task, position):
             seed = task.order.seed(epoch)
-            places = islice(self._places(epoch, number, blocks), taken, None)
+            positions = islice(self._positions(epoch, number, blocks), taken, None)
             taken = 0
             if ahead is None:
-                yield from self._singly(task, seed, places)
+                yield from self._singly(task, seed, positions)
             else:
-                yield from self._ahead(ahead, task, seed, places)
+                yield from self._ahead(ahead, task, seed, positions)
 
-    def _places(self, epoch: int, number: int, blocks: Indices) -> Iterator[Place]:
-        """The records of the lane's blocks from number `number` on, none made before it is due: sources are many."""
+    def _positions(self, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
+        """The records of the lane's blocks from number `number` on, none made before it is due."""
         size, numbers = self._block_size, _listed(blocks)
         if size == 1:
             afters = zip(repeat(epoch), range(number + 1, number + 1 + len(blocks)), repeat(0), repeat(0))
@@ -95,10 +95,12 @@ class MapStyleSource:
             for offset in range(size)
         )
 
-    def _singly(self, task: ReadTask, seed: int, places: Iterable[Place]) -> Iterator[tuple[Record, Position]]:
+    def _singly(
+        self, task: ReadTask, seed: int, positions: Iterable[IndexedPosition]
+    ) -> Iterator[tuple[Record, Position]]:
         name, dp_rank, worker = task.fields.values()
         get = self._dataset.__getitem__
-        for index, after in places:
+        for index, after in positions:
             try:
                 item = get(index)
             except Exception as error:  # a user's dataset may raise anything; the tally decides
@@ -115,9 +117,9 @@ class MapStyleSource:
         get: Callable[[list[int]], Sequence[Any]],
         task: ReadTask,
         seed: int,
-        places: Iterator[Place],
+        positions: Iterator[IndexedPosition],
     ) -> Iterator[tuple[Record, Position]]:
-        while some := list(islice(places, task.grow(_LOOK_AHEAD))):
+        while some := list(islice(positions, task.grow(_LOOK_AHEAD))):
             indices = [index for index, _ in some]
             try:
                 items = get(indices)

@@ -47,8 +47,8 @@ class BlockOrder:
     def blocks(self, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The lane's blocks number `start` up to `stop` of the epoch, int64, at most to the end of its share."""
         self._enter(epoch)
-        places = self._first(epoch) + self._lanes * np.arange(start, max(start, min(stop, self.share(epoch))))
-        return places if self._permutation is None else self._permutation(places)
+        numbers = self._first(epoch) + self._lanes * np.arange(start, max(start, min(stop, self.share(epoch))))
+        return numbers if self._permutation is None else self._permutation(numbers)
 
     def number(self, epoch: int, index: int) -> int:
         """The number g, in the endless sequence, of the lane's block number `index` of the epoch."""

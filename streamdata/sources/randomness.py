@@ -14,9 +14,9 @@ def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
     """Return a random generator of this record alone, in this epoch.
 
     It is seeded by the source's order in the present epoch (which the recipe's seed, the source's path of names and
-    the epoch determine) and the record's place in the source. A process function that draws from it alone gives the
-    same on resume, in any lane. The global generators of random, numpy and torch do not: they know nothing of what
-    was delivered.
+    the epoch determine) and the record's index, or url and key, in the source. A process function that draws from it
+    alone returns the same on resume, in any lane. With the global generators of random, numpy and torch it does not:
+    they know nothing of what was delivered.
 
     Args:
         record: What a process function was given.
@@ -29,8 +29,8 @@ def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
             f"record_rng: expected a record as it was given to a process function, got the fields {sorted(record)}\n"
             "  Call it before fields whose names begin with '__' are removed."
         )
-    place = record.get(INDEX, record.get(CURSOR))
-    if not isinstance(place, int):
+    identity = record.get(INDEX, record.get(CURSOR))
+    if not isinstance(identity, int):
         # A sample of a merged stream: its cursor says where the lane stands, not which record it is.
-        place = (PurePosixPath(record.get(URL, "")).name, record.get(KEY))
-    return np.random.Generator(np.random.PCG64(stable_seed(record[SEED], place)))
+        identity = (PurePosixPath(record.get(URL, "")).name, record.get(KEY))
+    return np.random.Generator(np.random.PCG64(stable_seed(record[SEED], identity)))

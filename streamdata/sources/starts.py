@@ -5,7 +5,7 @@
 An iterator that is left early leaves its function with records in hand, and two lanes of one process run side by side.
 So what a function collects in is its own at each start: lists, dicts, sets and deques, wherever they were made. All
 other objects stay shared, since a tokenizer is too large to copy and an open file cannot be. What a function holds in
-such an object is found where the function tells: a stateful one must say the same at every start.
+such an object is found where the function says so: a stateful one must say the same at every start.
 """
 
 import copy
@@ -22,7 +22,7 @@ _COLLECTIONS: Final = (list, dict, set, deque)
 _ATOMS: Final = frozenset({int, str, float, bool, bytes, type(None)})
 """What long collections hold most often, and what need not be looked into."""
 
-_first_told: dict[int, str] = {}
+_first_states: dict[int, str] = {}
 """What each stateful function of this process said at its first start, by its id."""
 
 _kept: list[Any] = []
@@ -46,7 +46,7 @@ def fresh(function: Function, who: str) -> Function:
 
 
 def is_stateful(function: Any) -> bool:
-    """Whether a stream function tells what it holds from one burst to the next."""
+    """Whether a stream function says what it holds from one burst to the next."""
     return hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
 
 
@@ -64,9 +64,9 @@ def _twin(value: Any, memo: dict[int, Any]) -> Any:
     twin = memo[id(value)] = _shallow(value)
     if twin is value:  # a plain function, or a class
         return value
-    for place, part in _items(value):
+    for index, part in _items(value):
         if type(part) not in _ATOMS and (own := _own(part, memo)) is not part:
-            twin[place] = own
+            twin[index] = own
     for name, part in _attributes(value):
         if (own := _own(part, memo)) is not part:
             object.__setattr__(twin, name, own)
@@ -123,23 +123,23 @@ def _attributes(value: Any) -> Iterable[tuple[str, Any]]:
 def _check_holds_nothing(function: Any, twin: Any, who: str) -> None:
     try:
         state = twin.state_dict()
-    except Exception:  # it makes what it holds when it is called, and cannot tell yet; a fault rises at a burst
+    except Exception:  # it makes what it holds when called; a real error is raised at the first burst
         return
-    told = repr(state)  # a snapshot, in which a NaN equals a NaN
-    if id(function) not in _first_told:
-        _remember(function, told)
-    first = _first_told[id(function)]
-    if told != first or (isinstance(state, dict) and state.get("rewind")):
+    held = repr(state)  # a snapshot, in which a NaN equals a NaN
+    if id(function) not in _first_states:
+        _remember(function, held)
+    first = _first_states[id(function)]
+    if held != first or (isinstance(state, dict) and state.get("rewind")):
         raise ValueError(
-            f"{who} says at a start that it holds {told}, expected {first if told != first else 'no records'}\n"
+            f"{who} says at a start that it holds {held}, expected {first if held != first else 'no records'}\n"
             "  It kept this from an earlier start, in an object that all its starts share. Make such objects in\n"
             "  __call__; lists, dicts, sets and deques may be made in __init__, each start has its own."
         )
 
 
-def _remember(function: Any, told: str) -> None:
-    _first_told[id(function)] = told
+def _remember(function: Any, held: str) -> None:
+    _first_states[id(function)] = held
     try:
-        weakref.finalize(function, _first_told.pop, id(function), None).atexit = False
+        weakref.finalize(function, _first_states.pop, id(function), None).atexit = False
     except TypeError:
         _kept.append(function)

@@ -21,23 +21,23 @@ class Tally:
         self.replaying = False
         """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
 
-    def drop(self, place: str, reason: str) -> None:
+    def drop(self, record: str, reason: str) -> None:
         """Count a record that a process function did not want."""
-        self._last = f"{place}: {reason}"
+        self._last = f"{record}: {reason}"
         if not self.replaying:
             self.dropped += 1
 
-    def fail(self, error: Exception, place: str, what: str) -> None:
+    def fail(self, error: Exception, record: str, what: str) -> None:
         """Forgive a failure, or raise it once there were more than `max_bad`.
 
         Raises:
-            Exception: `error` itself, with its place added as a note.
+            Exception: `error` itself, with the record added as a note.
         """
-        self._last = f"{place}: {what} raised {type(error).__name__}: {error}"
+        self._last = f"{record}: {what} raised {type(error).__name__}: {error}"
         if self.replaying:
             return
         if self.bad >= self.max_bad:
-            error.add_note(f"source {self.name!r}: {what} failed at {place}\n{self._remedy()}")
+            error.add_note(f"source {self.name!r}: {what} failed at {record}\n{self._remedy()}")
             raise error
         self.bad += 1
         logger.warning("source %r: skipped (%d of max_bad=%d) %s", self.name, self.bad, self.max_bad, self._last)
@@ -52,4 +52,4 @@ class Tally:
             return (
                 f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
             )
-        return "  Mend the data or the function, or set the source's max_bad to skip so many failures per lane."
+        return "  Mend the data or the function, or set the source's max_bad to skip failures, up to so many per lane."

@@ -52,8 +52,8 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "Of the cursor of a mixture without a yield function only the round is read.",
     (
         "mixing/mixture.py",
-        "elif pulled > _MOST_JOINED and epochs.are_over(entries):",
-        "elif pulled >= _MOST_JOINED and epochs.are_over(entries):",
+        "elif pulled > _MAX_JOINED and epochs.are_over(entries):",
+        "elif pulled >= _MAX_JOINED and epochs.are_over(entries):",
     ): "The condition before it has dealt with equality.",
     (
         "shards/storage.py",

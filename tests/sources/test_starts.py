@@ -341,8 +341,8 @@ def test_what_a_function_said_is_never_taken_for_what_another_did(kind, is_kept)
     function = kind()
     place = id(function)
     fresh(function, "it")
-    assert place in starts._first_told
+    assert place in starts._first_states
     del function
     gc.collect()
-    assert (place in starts._first_told) == is_kept
+    assert (place in starts._first_states) == is_kept
     assert any(id(kept) == place for kept in starts._kept) == is_kept
