@@ -19,7 +19,7 @@ class RecipeError(StreamdataError, ValueError):
 
 
 class ShardError(StreamdataError, ValueError):
-    """A shard, its sidecar or its index is damaged or has changed; the message gives file and place."""
+    """A shard, its sidecar or its index is damaged or has changed; the message gives file and position."""
 
 
 class StoreError(StreamdataError, ValueError):

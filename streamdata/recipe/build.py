@@ -40,13 +40,13 @@ def instantiate_from_yaml(
     ``cast(Other, instantiate_from_yaml(…))``.
 
     Args:
-        config_path: the recipe's file, or what it would hold as a dict or DictConfig.
-        variables: values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
-        dynamic_objs: objects for ``${dynamic_objs:x}``, delivered by identity.
-        allow: the packages whose targets are accepted, beside streamdata; by default all but the standard library.
+        config_path: The recipe's file, or what it would hold as a dict or DictConfig.
+        variables: Values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
+        dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
+        allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
 
     Raises:
-        RecipeError: the recipe cannot be read or built; the message says where, and the cause is the original error.
+        RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
     allow = validated_allow(allow)
     references = References(variables or {}, dynamic_objs or {})
@@ -69,9 +69,9 @@ class _Builder:
     """Builds one document.
 
     Args:
-        document: what to build.
-        allow: see `instantiate_from_yaml`.
-        uses: grows by each dynamic object met, with its location; shared by the documents of a recipe.
+        document: What to build.
+        allow: See `instantiate_from_yaml`.
+        uses: Grows by each dynamic object met, with its location; shared by the documents of a recipe.
     """
 
     def __init__(self, document: Document, allow: Collection[str] | None, uses: Uses) -> None:
@@ -112,18 +112,14 @@ class _Builder:
         call = callable_of(target)
         if call is None:
             refuse(self.locations.problem(path, f"expected a callable, got {type(target).__name__}", target=name))
-        self._check_params(call, name, params, path)
+        parameters = parameters_of(call)
+        for problem in parameters.problems(params, path, self.locations, name) if parameters else ():
+            refuse(problem)
         arguments = {key: self.node(child, (*path, "params", key)) for key, child in params.items()}
         try:
             return call(**arguments)
         except Exception as error:  # whatever a constructor raises is wrapped
             refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=name), error)
-
-    def _check_params(self, call: object, name: str, params: dict[Any, Any], path: Path) -> None:
-        parameters = parameters_of(call)
-        for key, message in parameters.mismatches(params) if parameters else ():
-            at = path if key is None else (*path, "params", key)
-            refuse(self.locations.problem(at, message, key=key is not None, target=name))
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.document.includes[path]
@@ -188,7 +184,7 @@ def _name_of(node: dict[Any, Any]) -> str:
 
 
 def _is_bare_target(document: Document) -> bool:
-    """Whether a document's root is a target without params, be it through further includes."""
+    """Whether a document's root is a target without params, also through further includes."""
     root = document.value
     if not isinstance(root, dict):
         return False

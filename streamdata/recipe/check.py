@@ -24,10 +24,10 @@ def check_recipe(
     """Finds every problem of a recipe that can be seen without importing a target.
 
     Args:
-        recipe: as for building.
-        variables: as for building.
-        dynamic_objs_names: the names of the dynamic objects that will be given; None accepts any name.
-        allow: as for building.
+        recipe: As for building.
+        variables: As for building.
+        dynamic_objs_names: The names of the dynamic objects that will be given; None accepts any name.
+        allow: As for building.
 
     Returns:
         The problems in the order of reading; errors, warnings, and what could not be checked.
@@ -98,7 +98,7 @@ class _Check:
         try:
             definition = self.definitions.find(target)
         except (NotFoundError, NotCheckedError):
-            return  # which is told where the target stands
+            return  # `_definition` reports it
         if not is_own(definition.name):
             return
         parameters = [name for part in self.definitions.parameters(definition) for name in part.names]
@@ -109,7 +109,7 @@ class _Check:
 
     def _definition(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
-        definition = self.definitions.find(node["target"])  # a name of the standard library is found as it stands
+        definition = self.definitions.find(node["target"])  # of the standard library, any name is found
         refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
         if refusal:
             self.report(document.locations.problem((*path, "target"), refusal))
@@ -118,9 +118,8 @@ class _Check:
             return
         params = [name for name in node["params"] or {} if isinstance(name, str)]
         for parameters in self._parameters(definition):
-            for key, message in parameters.mismatches(params):
-                at = path if key is None else (*path, "params", key)
-                self.report(document.locations.problem(at, message, key=key is not None, target=node["target"]))
+            for problem in parameters.problems(params, path, document.locations, node["target"]):
+                self.report(problem)
         if is_own(definition.name):
             self._texts(document, node["params"], (*path, "params"))
 

@@ -23,10 +23,10 @@ class Document:
     """One file of a recipe, resolved.
 
     Attributes:
-        locations: the locations of its nodes.
-        value: dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
+        locations: The locations of its nodes.
+        value: Dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
             to be built.
-        includes: the documents that its ``include`` mappings name, by the mapping's path.
+        includes: The documents that its ``include`` mappings name, by the mapping's path.
     """
 
     locations: Locations
@@ -40,7 +40,7 @@ class Document:
             yield from included.documents()
 
     def root(self) -> dict[Any, Any]:
-        """Returns the mapping at the root, past includes without end; an empty one where it is no mapping."""
+        """Returns the mapping at the root, past all includes; an empty one where it is not a mapping."""
         if () in self.includes:
             return self.includes[()].root()
         return self.value if isinstance(self.value, dict) else {}
@@ -78,9 +78,9 @@ def load_recipe(recipe: Recipe, references: References, report: Report) -> Docum
     """Reads a recipe and its includes, fills in references and interpolations, and checks the shape of targets.
 
     Args:
-        recipe: the YAML file, or what it would hold; the includes of that are found from the working directory.
-        references: the values that it may refer to.
-        report: takes every problem; where it returns, loading goes on with `UNKNOWN` as the value.
+        recipe: The YAML file, or what it would hold; the includes of that are found from the working directory.
+        references: The values that it may refer to.
+        report: Takes every problem; where it returns, loading continues with `UNKNOWN` as the value.
 
     Returns:
         The root document, or None if the file cannot be read at all.
@@ -90,8 +90,8 @@ def load_recipe(recipe: Recipe, references: References, report: Report) -> Docum
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
     """Returns what a mapping with ``target`` or ``include`` sets on its object."""
-    spoken_for = ("target", "params") if "target" in node else ("include",)
-    return {key: child for key, child in node.items() if key not in spoken_for}
+    own_keys = ("target", "params") if "target" in node else ("include",)
+    return {key: child for key, child in node.items() if key not in own_keys}
 
 
 class _Loader:

@@ -31,11 +31,11 @@ class Problem:
 
     Attributes:
         location: ``file:line:column``.
-        path: the node, as `path_text` shows it.
-        message: what was expected and what was found; a second line, if any, says what to do.
+        path: The node, as `path_text` shows it.
+        message: What was expected and what was found; a second line, if any, says what to do.
         kind: ``not checked`` marks what a static check could not look into.
-        target: the dotted name that was being built, if any.
-        chain: the locations of the includes that lead here, innermost first.
+        target: The dotted name that was being built, if any.
+        chain: The locations of the includes that lead here, innermost first.
     """
 
     location: str
@@ -65,10 +65,10 @@ def refuse(problem: Problem, cause: BaseException | None = None) -> NoReturn:
 
 
 class UnreadableError(Exception):
-    """A file of a recipe cannot be read any further, whoever listens.
+    """A file of a recipe cannot be read any further, whether problems are raised or collected.
 
     Attributes:
-        problem: what was found.
+        problem: What was found.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -81,9 +81,9 @@ class Locations:
     """The lines and columns of one file.
 
     Attributes:
-        file: the file's name as shown in messages.
-        has_lines: whether there is such a file; what a caller gave as a mapping has no lines to point at.
-        chain: the locations of the includes that lead to this file, innermost first.
+        file: The file's name as shown in messages.
+        has_lines: Whether there is such a file; what a caller gave as a mapping has no lines to point at.
+        chain: The locations of the includes that lead to this file, innermost first.
         values: (line, column) where each node's value starts.
         keys: (line, column) of the key before each mapping value.
     """

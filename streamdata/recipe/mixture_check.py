@@ -23,11 +23,11 @@ def check_mixture(
     """Reports missing, duplicate or dotted names, and weights that are missing or not positive numbers.
 
     Args:
-        document: holds the mixture.
-        path: of the mixture.
-        node: its mapping.
-        definitions: tells which classes name or weigh themselves.
-        report: takes the problems.
+        document: Holds the mixture.
+        path: Of the mixture.
+        node: Its mapping.
+        definitions: Shows which classes set their own name or weight.
+        report: Takes the problems.
     """
     params = node.get("params")
     datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
@@ -73,7 +73,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _attribute(document: Document, path: Path, name: str, definitions: Definitions) -> object:
-    """The value that the child at a path will have, `UNKNOWN` if only running would tell, `_ABSENT` if it has none."""
+    """The value that the child at a path will have, `UNKNOWN` if only running would show, `_ABSENT` if it has none."""
     for holder, at in _holders(document, path):
         node = _node_at(holder.value, at)
         if name in node:

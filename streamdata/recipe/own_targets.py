@@ -55,7 +55,7 @@ def is_own(name: str) -> bool:
 
 
 def public_name(origin: str) -> str | None:
-    """Returns the target that a name in streamdata leads to, be it the name of where it is defined; None for others."""
+    """Returns the target that a name in streamdata leads to, also from where it is defined; None for other names."""
     if not is_own(origin):
         return None
     return next((name for name in TARGETS if origin.endswith(name.removeprefix(OWN))), None)
@@ -80,9 +80,9 @@ def refusal_of_attribute(attribute: str, origin: str, parameters: Collection[str
     """Returns why an attribute may not be set on what streamdata built, or None; what others built takes any.
 
     Args:
-        attribute: its name in the recipe.
-        origin: the dotted name of the target, or of the object's class.
-        parameters: the names of what it is called with.
+        attribute: Its name in the recipe.
+        origin: The dotted name of the target, or of the object's class.
+        parameters: The names of what it is called with.
     """
     if not is_own(origin):
         return None

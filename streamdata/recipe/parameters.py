@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 
 from streamdata.errors import did_you_mean
+from streamdata.recipe.locations import Locations, Path, Problem
 
 
 @dataclass(frozen=True)
@@ -13,10 +14,10 @@ class Parameters:
     """The parameters of a callable, as far as a call by keywords is concerned.
 
     Attributes:
-        required: those without a default.
-        optional: those with one.
-        positional: those without a default that cannot be given by name.
-        accepts_any: whether there is a ``**kwargs``.
+        required: Those without a default.
+        optional: Those with one.
+        positional: Those without a default that cannot be given by name.
+        accepts_any: Whether there is a ``**kwargs``.
     """
 
     required: tuple[str, ...] = ()
@@ -45,6 +46,12 @@ class Parameters:
     def names(self) -> tuple[str, ...]:
         """Those that can be given by name."""
         return self.required + self.optional
+
+    def problems(self, params: Collection[str], path: Path, locations: Locations, target: str) -> Iterator[Problem]:
+        """Yields how the ``params`` of the target at a path differ from these."""
+        for name, message in self.mismatches(params):
+            at = path if name is None else (*path, "params", name)
+            yield locations.problem(at, message, key=name is not None, target=target)
 
     def mismatches(self, given: Collection[str]) -> Iterator[tuple[str | None, str]]:
         """Yields (name, message) for each unknown parameter, then (None, message) for the missing ones."""

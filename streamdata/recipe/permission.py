@@ -1,7 +1,7 @@
 """What a recipe's parameters may not do by themselves: `a command, a url, a directory → why it is refused, or None`.
 
-Commands run only where the environment permits them, whoever names them. A recipe that is built under ``allow`` is one
-that the caller does not fully trust: its parameters may not choose where files are written either, except in
+Commands run only where the environment permits them, with or without a recipe. A recipe that is built under ``allow``
+is one that the caller does not fully trust: its parameters may not choose where files are written either, except in
 directories that the caller's variables name. These functions only decide; they are called where a command is started,
 a url is recognised and a cache is opened.
 """
@@ -65,8 +65,8 @@ def refusal_of_directory(directory: str | os.PathLike[str], *others: str | os.Pa
     """Returns why a recipe under ``allow`` may not write in a directory, or None.
 
     Args:
-        directory: where it would write.
-        others: directories where it may, whatever the variables are.
+        directory: Where it would write.
+        others: Directories where it may, whatever the variables are.
     """
     writable = _writable.get()
     if writable is None:

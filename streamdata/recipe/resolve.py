@@ -19,13 +19,13 @@ def resolve(tree: Any, references: References, locations: Locations, report: Rep
     """Resolves interpolations, and puts the held values back where their markers are.
 
     Args:
-        tree: a dict or list as `References.rewrite` returns it.
-        references: holds the values behind markers.
-        locations: the locations of the nodes.
-        report: takes what does not resolve; its value becomes `UNKNOWN`.
+        tree: A dict or list as `References.rewrite` returns it.
+        references: Holds the values behind markers.
+        locations: The locations of the nodes.
+        report: Takes what does not resolve; its value becomes `UNKNOWN`.
 
     Raises:
-        UnreadableError: the interpolations expand without bound, or OmegaConf refuses the tree as a whole.
+        UnreadableError: The interpolations expand without bound, or OmegaConf refuses the tree as a whole.
     """
     try:
         config = OmegaConf.create(tree)
@@ -62,7 +62,7 @@ class _Resolution:
         self.known: dict[int, _Known] = {}
 
     def node(self, node: Any, path: Path) -> Any:
-        """The value of a node that OmegaConf gave, and of what is below it."""
+        """Returns the value of a node of OmegaConf's, and of what is below it."""
         if isinstance(node, DictConfig | ListConfig):
             known = self.known.get(id(node))
             return self._resolved(node, path) if known is None else self._again(known, path)
@@ -123,7 +123,7 @@ class _Resolution:
         self._report(problem, cause)
 
     def _bound(self, path: Path, size: int = 1, height: int = 0) -> None:
-        """Counts so many nodes at and below a path."""
+        """Counts `size` nodes at and below a path, `height` levels deep."""
         self.left -= size
         self.deepest = max(self.deepest, len(path) + height)
         if self.left < 0:

@@ -30,11 +30,11 @@ _KEEPS_SIGNATURE = {
 
 
 class NotFoundError(Exception):
-    """There is no such name, by all that the source shows."""
+    """The source shows that there is no such name."""
 
 
 class NotCheckedError(Exception):
-    """Only running the code would tell."""
+    """Only running the code would show."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Definition:
     """Where a name leads.
 
     Attributes:
-        name: the dotted name where it is defined, past all re-exports.
-        module: the module that defines it; None in the standard library, which is not read.
-        node: the class or function; None in the standard library.
-        owner: the class whose method it is.
+        name: The dotted name where it is defined, past all re-exports.
+        module: The module that defines it; None in the standard library, which is not read.
+        node: The class or function; None in the standard library.
+        owner: The class whose method it is.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Definitions:
         """Follows a dotted name to its definition.
 
         Raises:
-            NotFoundError: the source shows that there is no such thing.
-            NotCheckedError: the source does not tell.
+            NotFoundError: The source shows that there is no such thing.
+            NotCheckedError: The source does not show it.
         """
         try:
             return self._absolute(name.split("."), 0)
@@ -157,18 +157,16 @@ class Definitions:
 
     def lineage(self, cls: Definition) -> list[Definition]:
         """Returns a class and its bases, nearest first; one whose source is not read has ``node=None``."""
-        found: list[Definition] = []
-        self._add_lineage(cls, found, 0)
+        found = list(self._with_bases(cls))
         names = [definition.name for definition in found]
         # A base that several share comes after all of them, as in Python's own order.
         return [definition for at, definition in enumerate(found) if definition.name not in names[at + 1 :]]
 
-    def _add_lineage(self, cls: Definition, found: list[Definition], depth: int) -> None:
-        found.append(cls)
-        if not isinstance(cls.node, ast.ClassDef) or cls.module is None or depth > _MAX_STEPS:
-            return
-        for base in cls.node.bases:
-            self._add_lineage(self._base(cls.module, base), found, depth + 1)
+    def _with_bases(self, cls: Definition, depth: int = 0) -> Iterator[Definition]:
+        yield cls
+        if isinstance(cls.node, ast.ClassDef) and cls.module is not None and depth <= _MAX_STEPS:
+            for base in cls.node.bases:
+                yield from self._with_bases(self._base(cls.module, base), depth + 1)
 
     def _base(self, module: SourceModule, expression: ast.expr) -> Definition:
         name = dotted_name(expression)
@@ -186,7 +184,7 @@ class Definitions:
         """Returns what a call must satisfy; for a class with both, that of ``__new__`` and that of ``__init__``.
 
         Raises:
-            NotCheckedError: the source does not tell.
+            NotCheckedError: The source does not show it.
         """
         if isinstance(definition.node, ast.ClassDef):
             return list(self._constructors(definition))
@@ -242,16 +240,14 @@ class Definitions:
                 raise NotCheckedError(f"the metaclass {metaclass.name} may change how {cls.name} is called")
 
     def sets_attribute(self, cls: Definition, name: str) -> bool:
-        """Whether a class, or a base of it, gives its objects an attribute; also True where that cannot be told."""
+        """Whether a class or a base sets an attribute of its objects; also True where only running would show."""
         for base in self.lineage(cls):
-            if not isinstance(base.node, ast.ClassDef):
-                if self._is_opaque(base):
-                    return True
-                continue
-            if name in _assigned_names(base.node) or name in _method_names(base.node):
+            if self._is_opaque(base):
                 return True
-            for node in ast.walk(base.node):
-                if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store):
+            if isinstance(base.node, ast.ClassDef):
+                nodes = [node for node in ast.walk(base.node) if isinstance(node, ast.Attribute)]
+                stored = {node.attr for node in nodes if isinstance(node.ctx, ast.Store)}
+                if name in stored | _assigned_names(base.node) | _method_names(base.node):
                     return True
         return False
 

@@ -26,7 +26,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class Computed:
-    """A name bound to something that only running the module would tell."""
+    """A name bound to something that only running the module would show."""
 
 
 Binding = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | Imported | Alias | Computed
@@ -37,12 +37,12 @@ class SourceModule:
     """What can be read about a module.
 
     Attributes:
-        name: its dotted name.
+        name: Its dotted name.
         has_source: False for extensions in C and for namespace packages.
-        locations: where a package's submodules are; None for a plain module.
-        names: what its top level binds.
-        stars: the modules of ``from module import *``.
-        is_dynamic: whether it can have names that its source does not show.
+        locations: Where a package's submodules are; None for a plain module.
+        names: What its top level binds.
+        stars: The modules of ``from module import *``.
+        is_dynamic: Whether it can have names that its source does not show.
     """
 
     name: str
@@ -68,7 +68,7 @@ class SourceModules:
         """Returns a module by its dotted name, or None if there is none.
 
         Raises:
-            SyntaxError: its source is not Python.
+            SyntaxError: Its source is not Python.
         """
         if name not in self._read:
             spec = self._spec(name)
@@ -143,7 +143,7 @@ class _Bindings:
                     self.collect(inner, certain=certain and isinstance(statement, ast.With))
 
     def _collect_for_checkers(self, statement: ast.If) -> None:
-        """What type checkers are told is what a lazy module will give."""
+        """Prefers what type checkers see: a lazy module provides just that at run time."""
         before = dict(self.module.names)
         self.collect(statement.body, certain=True)
         self.for_checkers |= {name for name, known in self.module.names.items() if before.get(name) is not known}
@@ -153,17 +153,14 @@ class _Bindings:
         if name in self.for_checkers:
             return
         known = self.module.names.get(name)
-        # One of several that might run: which one cannot be told.
+        # One of several statements that may run: source text does not show which.
         ambiguous = not certain and known is not None and known != binding
         self.module.names[name] = Computed() if ambiguous else binding
 
     def _import(self, statement: ast.Import, certain: bool) -> None:
         for alias in statement.names:
-            if alias.asname:
-                self._bind(alias.asname, Imported(alias.name), certain)
-            else:
-                top = alias.name.partition(".")[0]
-                self._bind(top, Imported(top), certain)
+            top = alias.name.partition(".")[0]  # what `import a.b` binds, unlike `import a.b as c`
+            self._bind(alias.asname or top, Imported(alias.name if alias.asname else top), certain)
 
     def _import_from(self, statement: ast.ImportFrom, certain: bool) -> None:
         module = self._absolute(statement)

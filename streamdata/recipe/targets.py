@@ -22,7 +22,7 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
     """Imports what a dotted name says: an attribute of a module, or of a class in one.
 
     Raises:
-        TargetError: the name or the object is refused, there is no such name, or the import failed (with its cause).
+        TargetError: The name or the object is refused, there is no such name, or the import failed (with its cause).
     """
     _raise_if(refusal_of_name(name, allow))
     first, *rest = name.split(".")

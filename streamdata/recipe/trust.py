@@ -15,10 +15,11 @@ import collections
 import datetime as dt
 import fractions
 import functools
+import inspect
 import pathlib
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from streamdata.recipe.own_targets import OWN, is_own, public_name, refusal_of_own
@@ -48,7 +49,7 @@ def validated_allow(allow: Collection[str] | None) -> Collection[str] | None:
     """Returns ``allow`` if it is None or a collection of package names.
 
     Raises:
-        ValueError: it is a single text, or holds something else than dotted names.
+        ValueError: It is a single text, or holds something else than dotted names.
     """
     if allow is None:
         return None
@@ -76,9 +77,9 @@ def refusal_of_origin(name: str, allow: Collection[str] | None = None, *, permit
     """Returns why a class or function is refused, by the dotted name of where it is defined, or None.
 
     Args:
-        name: such as ``streamdata.sources.jsonl.JsonlIterableDataset``.
-        allow: the packages that the caller accepts.
-        permitted: whether it is one of `PERMITTED`.
+        name: Such as ``streamdata.sources.jsonl.JsonlIterableDataset``.
+        allow: The packages that the caller accepts.
+        permitted: Whether it is one of `PERMITTED`.
     """
     refusal = _refusal_of_package(name, allow, permitted=permitted)
     return refusal or (refusal_of_own(name) if is_own(name) and public_name(name) is None else None)
@@ -97,9 +98,9 @@ def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, hold
     to, and by what it wraps.
 
     Args:
-        obj: what the name resolved to.
-        allow: the packages that the caller accepts.
-        holder: what it was read from: a class answers for a static method that says nothing of itself.
+        obj: What the name resolved to.
+        allow: The packages that the caller accepts.
+        holder: What it was read from: a class answers for a static method that says nothing of itself.
     """
     if isinstance(holder, type) and isinstance(obj, types.BuiltinFunctionType) and not (obj.__module__ or obj.__self__):
         return _refusal_of_part(holder, allow)
@@ -110,24 +111,17 @@ def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, hold
     return None
 
 
-def _parts(obj: object, depth: int = 0) -> Iterator[object]:
+def _parts(obj: object) -> Iterator[object]:
     """An object and the functions that it wraps, by ``functools.partial`` or ``functools.wraps``."""
-    if isinstance(obj, functools.partial):
-        inner = [obj.func]
-    else:
+    for _ in range(_MAX_WRAPPERS + 1):
+        if isinstance(obj, functools.partial):
+            obj = obj.func
+            continue
         yield obj
-        wrapped = _own_attributes(obj).get("__wrapped__")
-        inner = [] if wrapped is None else [wrapped]
-    for part in inner if depth < _MAX_WRAPPERS else ():
-        yield from _parts(part, depth + 1)
-
-
-def _own_attributes(obj: object) -> Mapping[str, Any]:
-    # Not `hasattr`: an object that answers to every name would seem to wrap something.
-    try:
-        return vars(obj)
-    except TypeError:
-        return {}
+        # Not `getattr`: an object that answers to every name would seem to wrap something.
+        obj = inspect.getattr_static(obj, "__wrapped__", None)
+        if obj is None:
+            return
 
 
 def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:

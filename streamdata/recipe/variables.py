@@ -44,8 +44,8 @@ class Dynamic:
     """One use of an object that the caller passed.
 
     Attributes:
-        name: its name in ``dynamic_objs``.
-        value: the object itself.
+        name: Its name in ``dynamic_objs``.
+        value: The object itself.
     """
 
     name: str
@@ -68,8 +68,8 @@ class References:
     """The values that a recipe may refer to, and which of them it used.
 
     Args:
-        variables: scalars, paths, lists, tuples and dicts by name.
-        dynamic_objs: any objects by name; None accepts every name, with an unknown object.
+        variables: Scalars, paths, lists, tuples and dicts by name.
+        dynamic_objs: Any objects by name; None accepts every name, with an unknown object.
     """
 
     def __init__(self, variables: Mapping[str, Any], dynamic_objs: Mapping[str, object] | None) -> None:
@@ -93,7 +93,7 @@ class References:
         """Returns the value behind a marker, or a text without any as it is.
 
         Raises:
-            ValueError: a marker stands inside a longer text.
+            ValueError: A marker stands inside a longer text.
         """
         if self._token not in text:
             return str(text)  # OmegaConf may return a private subclass of str
@@ -106,9 +106,9 @@ class References:
         """Returns a tree without references, for OmegaConf.
 
         Args:
-            tree: as `read_yaml` returned it.
-            locations: the locations of its nodes.
-            report: takes what is missing, unsuitable or malformed.
+            tree: As `read_yaml` returned it.
+            locations: The locations of its nodes.
+            report: Takes what is missing, unsuitable or malformed.
         """
         return _Rewriting(self, locations, report).node(tree, ())
 

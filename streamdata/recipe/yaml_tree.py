@@ -54,15 +54,15 @@ def read_yaml(content: bytes, locations: Locations, report: Report) -> Any:
     """Reads the one document of a file, and notes the locations of its nodes.
 
     Args:
-        content: the file's bytes, UTF-8.
-        locations: is filled.
-        report: takes duplicate keys, cycles and unknown tags, after which reading goes on.
+        content: The file's bytes, UTF-8.
+        locations: Is filled.
+        report: Takes duplicate keys, cycles and unknown tags, after which reading continues.
 
     Returns:
         Nested dicts, lists and scalars that share nothing with one another; None for an empty document.
 
     Raises:
-        UnreadableError: it is not YAML in UTF-8, or aliases or nesting exceed their bounds.
+        UnreadableError: It is not YAML in UTF-8, or aliases or nesting exceed their bounds.
     """
     try:
         node = yaml.compose(content.decode("utf-8-sig"), _RecipeLoader)
@@ -88,10 +88,10 @@ for _kind in (DictConfig, ListConfig):
 
 
 def write_yaml(recipe: Mapping[str, Any], locations: Locations) -> bytes:
-    """Returns what a file with the content of a dict or DictConfig would hold, so that one reader has all the rules.
+    """Returns a dict or DictConfig as a file would hold it, so that it is read by a file's rules.
 
     Raises:
-        UnreadableError: it holds what no YAML file can, or nests too deeply.
+        UnreadableError: It holds what no YAML file can, or nests too deeply.
     """
     plain = recipe if isinstance(recipe, dict | DictConfig) else dict(recipe)
     try:
@@ -202,7 +202,7 @@ class _TreeBuilder:
         return merged | own
 
     def _merge_sources(self, node: yaml.Node, path: Path) -> Iterator[yaml.MappingNode]:
-        """The mappings that ``<<`` names; the first one that has a key gives its value."""
+        """The mappings that ``<<`` names; the first that has a key wins."""
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if isinstance(source, yaml.MappingNode):
                 yield source

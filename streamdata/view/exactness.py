@@ -16,7 +16,7 @@ STEPS = (1, 5, 14, 30, 47)
 
 _ADVICE = (
     "  A process function must draw its randomness from record_rng(record); what it holds from one burst to the next\n"
-    "  it must tell in state_dict() and take back in load_state_dict(state)."
+    "  it must return from state_dict() and restore in load_state_dict(state)."
 )
 
 
@@ -43,7 +43,7 @@ class Inexact:
 
 @dataclass
 class _Recording:
-    """What a node gave in one go, and the states after some of its samples, as they are saved."""
+    """What a node delivered without interruption, and the states after some of its samples, as JSON."""
 
     samples: list[dict[str, str]] = field(default_factory=list)
     saved: dict[int, str] = field(default_factory=dict)
@@ -136,4 +136,4 @@ def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_sa
             return f"{where}, sample {number} differs in {', '.join(sorted(names))}"
     if len(again) == len(rest):
         return None
-    return f"{where}, it gave {len(again)} more samples; uninterrupted, {len(rest)}"
+    return f"{where}, it delivered {len(again)} more samples; uninterrupted, {len(rest)}"

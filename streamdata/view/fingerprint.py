@@ -16,7 +16,7 @@ from streamdata.fields import CURSOR, STATES
 def fingerprint(sample: Mapping[str, Any]) -> dict[str, str]:
     """Digest each field of a sample by type and content, tensors, arrays and images too.
 
-    The private fields with the stream's state are left out: they tell of the run, not of the sample.
+    The private fields with the stream's state are left out: they describe the run, not the sample.
     """
     return {name: _digest(value).hex() for name, value in sample.items() if name not in (CURSOR, STATES)}
 

@@ -1,4 +1,4 @@
-"""What a run delivered: samples and bytes of its batches, and from the states they carry, how much of which source."""
+"""What a run delivered: samples and bytes, and how much of each source, from the states that its batches carry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class SourceCount:
         wanted: Its share of the whole stream by the recipe's weights.
         achieved: Its share of all samples drawn; 0 before the first.
         drawn: Samples that the mixture took from it.
-        dropped: Records for which `single_process_fn` gave no sample.
+        dropped: Records for which `single_process_fn` returned no sample.
         bad: Failures forgiven under `max_bad`.
     """
 
@@ -112,7 +112,7 @@ def _counts(states: Mapping[str, Any]) -> dict[str, list[int]]:
     for key, value in states.items():
         if key.startswith("cursor/"):
             _, generation, lane_and_path = key.split("/", 2)
-            # A lane goes on counting from one generation to the next: only its newest entry tells.
+            # A lane's counts continue from one generation to the next: adding up its entries would count twice.
             if int(generation) >= newest.get(lane_and_path, (0, {}))[0]:
                 newest[lane_and_path] = int(generation), value
     counts: dict[str, list[int]] = {}
