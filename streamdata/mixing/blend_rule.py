@@ -40,8 +40,9 @@ def blend(
 
     Args:
         weights: Of the datasets.
-        ids: Gets the dataset of sample j at j: uint8, uint16 or uint32 (size,), of which one period is enough.
-        counts: Gets at b what each dataset has given before sample `b · distance`: int64 (⌈size / distance⌉, n).
+        ids: Receives the dataset of sample j at index j: uint8, uint16 or uint32 (size,); one period is enough.
+        counts: Receives in row b how many samples of each dataset come before sample `b · distance`: int64
+            (⌈size / distance⌉, n).
         distance: The samples between two rows of `counts`.
         megatron: Whether the rule is Megatron-Core's.
         worth_compiling: From how many samples on the rule is compiled.
@@ -99,7 +100,7 @@ def scan(ids: Numbers, counts: Int64s, distance: int, shares: Numbers, unit: flo
         counts: See `blend`.
         distance: See `blend`.
         shares: float64 or int64 (n,).
-        unit: What a sample takes off its dataset's error.
+        unit: What each sample subtracts from its dataset's error.
         late: 1 for Megatron-Core's rule, else 0.
     """
     taken, errors, given = np.zeros_like(shares), np.empty_like(shares), np.zeros(len(shares), np.int64)

@@ -18,9 +18,9 @@ from streamdata.run import Permutation, stable_seed
 
 logger = logging.getLogger("streamdata")
 
-_MOST_SAMPLES = 1 << 53  # up to here float64 tells one sample from the next
+_MAX_SAMPLES = 1 << 53  # from here on float64 does not hold every number of a sample
 _LISTED = 16
-_FEW = 12  # so many numbers are permuted one by one in less time than by NumPy
+_FEW = 12  # up to this many numbers are permuted one by one in less time than by NumPy
 
 
 class BlendableDataset(NamedSource, Dataset[Any]):
@@ -28,7 +28,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     Sample j (from 0) is of the dataset with the largest `weight · (j + 1) - count`, the first of these at a tie, where
     `count` is how many samples it has given before; which of its samples that is, is the count modulo its length. It
-    is the blending of Megatron-LM (`build_blending_indices`), whose rule in detail is had by `compat`. A sample that
+    is the blending of Megatron-LM (`build_blending_indices`), whose exact rule `compat` selects. A sample that
     is a dict is copied (not deeply) and gains `dataset_idx`, the number of its dataset; of a blend of blends it is the
     number in the outer one.
 
@@ -42,7 +42,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         size: The number of samples, which may exceed what there is: a dataset at its end begins again. None is the sum
             of the lengths.
         seed: Read each dataset in an order of its own, and each time in another one. None reads them as they are.
-        compat: "megatron" gives the very order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
+        compat: "megatron" gives exactly the order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
 
@@ -98,7 +98,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         number, rank = self._index.locate(position_of(index, len(self)))
-        return _marked(self.datasets[number][self._place(number, rank)], number)
+        return _marked(self.datasets[number][self._index_of(number, rank)], number)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples of many indices, in their order: each dataset is asked once for all that it gives."""
@@ -107,40 +107,40 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         samples: list[Any] = [None] * len(positions)
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
-            found = self._read(number, self._places(number, ranks[mine]))
+            found = self._read(number, self._indices(number, ranks[mine]))
             for at, sample in zip(mine.tolist(), found, strict=True):
                 samples[at] = _marked(sample, number)
         return samples
 
-    def _place(self, number: int, rank: int) -> int:
-        """Where in its dataset a sample lies, from its rank: past the end it begins again, with a seed shuffled."""
+    def _index_of(self, number: int, rank: int) -> int:
+        """The index of a sample in its dataset: past the end that begins again, with a seed in another order."""
         length = int(self._lengths[number])
-        which, place = divmod(rank, length)
-        return place if self.seed is None else _order(length, self.seed, number, which).at(place)
+        times, index = divmod(rank, length)
+        return index if self.seed is None else _order(length, self.seed, number, times).at(index)
 
-    def _places(self, number: int, ranks: npt.NDArray[np.int64]) -> list[int]:
+    def _indices(self, number: int, ranks: npt.NDArray[np.int64]) -> list[int]:
         """The same for many."""
         if len(ranks) <= _FEW:
-            return [self._place(number, rank) for rank in ranks.tolist()]
+            return [self._index_of(number, rank) for rank in ranks.tolist()]
         length = int(self._lengths[number])
-        passes, places = np.divmod(ranks, length)
+        times, indices = np.divmod(ranks, length)
         if self.seed is not None:
-            for which in np.unique(passes).tolist():
-                mine = passes == which
-                places[mine] = _order(length, self.seed, number, which)(places[mine])
-        listed: list[int] = places.tolist()
+            for time in np.unique(times).tolist():
+                mine = times == time
+                indices[mine] = _order(length, self.seed, number, time)(indices[mine])
+        listed: list[int] = indices.tolist()
         return listed
 
-    def _read(self, number: int, places: list[int]) -> Sequence[Any]:
+    def _read(self, number: int, indices: list[int]) -> Sequence[Any]:
         dataset = self.datasets[number]
         ahead = getattr(dataset, "__getitems__", None)
         if ahead is None:
-            return [dataset[place] for place in places]
-        samples: Sequence[Any] = ahead(places)
-        if len(samples) != len(places):
+            return [dataset[index] for index in indices]
+        samples: Sequence[Any] = ahead(indices)
+        if len(samples) != len(indices):
             raise ValueError(
                 f"BlendableDataset, dataset {number} ({type(dataset).__name__}): __getitems__ gave {len(samples)} "
-                f"samples for the {len(places)} indices {places}\n"
+                f"samples for the {len(indices)} indices {indices}\n"
                 "  It must give a sample for each index, in their order."
             )
         return samples
@@ -164,9 +164,9 @@ def make_blendable_dataset(
 
 
 @lru_cache(maxsize=1024)
-def _order(length: int, seed: int, number: int, which: int) -> Permutation:
-    # seeded by number: in a blend, unlike in a mixture, the place of a dataset decides where its samples come, too
-    return Permutation(length, stable_seed(seed, "blend", number, which))
+def _order(length: int, seed: int, number: int, time: int) -> Permutation:
+    # Seeded by number, not by name as in a mixture: datasets of a blend have no names, and their order breaks ties.
+    return Permutation(length, stable_seed(seed, "blend", number, time))
 
 
 def _marked(sample: Any, number: int) -> Any:
@@ -203,7 +203,7 @@ def _check_compat(compat: Any, size: int | None) -> None:
 def _checked_size(size: int | None, lengths: npt.NDArray[np.int64]) -> int:
     if size is None:
         return int(lengths.sum())
-    if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MOST_SAMPLES:
+    if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
         raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {size!r}")
     return operator.index(size)
 

@@ -25,7 +25,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
 
     Args:
         load_path: The directory of a store.
-        storage_type: Its format, if it is not to be told from the files.
+        storage_type: Its format; None to detect it from its files.
         store: The store itself, loaded, instead of a path.
         verify: Compare what is read with the sums of the store's files; see `Store.load`.
         mapped: Read through memory maps; see `Store.load`.
@@ -35,7 +35,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
     Raises:
         FileNotFoundError: There is no such directory.
         StoreError: The store is damaged, or does not serve this train type.
-        ValueError: Not one of `load_path` and `store`, or a store with what concerns loading.
+        ValueError: Not one of `load_path` and `store`, or a store together with options of loading.
     """
 
     train_type: ClassVar[str]
@@ -128,7 +128,7 @@ def positive(value: Any, name: str, who: str) -> int:
     """An int of at least 1.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     if type(value) is not int or value < 1:
         raise ValueError(f"{who}: expected {name} to be an int of at least 1, got {value!r}")

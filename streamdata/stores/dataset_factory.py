@@ -33,7 +33,7 @@ class DatasetFactory:
             load_path: The directory of a store.
             window_size: Tokens in a window; for `dpo` and `grpo` where what is longer is cut, None not at all.
             stride: Tokens from one window to the next; `window_size` if not given.
-            storage_type: The store's format, if it is not to be told from the files.
+            storage_type: The store's format; None to detect it from its files.
             verify: Compare what is read with the sums of the store's files; see `Store.load`.
             mapped: Read through memory maps; see `Store.load`.
             options: `name` and `percent`; for `seq` and `sft` also `documents` and `eod_token`.

@@ -1,4 +1,4 @@
-"""Which numbers a store holds, and that none is changed in silence on the way in.
+"""Which numbers a store holds; a value that its dtype cannot hold is an error, never changed.
 
 Out of a store come int64, bool and float tensors; on disk each key has the dtype that it was written with.
 """
@@ -42,11 +42,11 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
     """The little-endian dtype of this name (such as `uint16` or `<u2`).
 
     Raises:
-        StoreError: No dtype, or one that a store does not hold: nothing in a store is big-endian by its name.
+        StoreError: It is not the name of a dtype that a store can hold, or of a big-endian one.
     """
     try:
         dtype = np.dtype(name) if isinstance(name, str | np.dtype | type) else None
-    except (TypeError, ValueError, SyntaxError):  # numpy reads whole lists of dtypes out of text
+    except (TypeError, ValueError, SyntaxError):  # numpy parses text such as "u1,u2" as several dtypes
         dtype = None
     if dtype is None or dtype.name not in DTYPES or (isinstance(name, str) and dtype.str[0] == ">"):
         raise StoreError(f"{who}: expected a dtype of {', '.join(DTYPES)}, got {name!r}\n  Write the store again.")

@@ -19,7 +19,7 @@ class StoreFactory:
         """Let `create` make this store under a new name.
 
         Raises:
-            ValueError: The name is taken, or it is no subclass of Store.
+            ValueError: The name is taken, or `store` is not a subclass of Store.
         """
         if not (isinstance(store, type) and issubclass(store, Store)):
             raise ValueError(f"StoreFactory.register: expected a subclass of Store, got {store!r}")
@@ -45,10 +45,10 @@ class StoreFactory:
 def open_store(
     load_path: str | Path, storage_type: str | None = None, *, verify: bool = True, mapped: bool = False
 ) -> Store:
-    """The loaded store at a path, of the format that its files have if none is given; see `Store.load`.
+    """The loaded store at a path; without a format, that of its files is detected. See `Store.load`.
 
     Raises:
         FileNotFoundError: There is no such directory.
-        ValueError: The format is unknown, or cannot be told, or the store is damaged.
+        ValueError: The format is unknown or cannot be detected, or the store is damaged.
     """
     return StoreFactory.create(storage_type or detect_format(load_path)).load(load_path, verify=verify, mapped=mapped)

@@ -49,7 +49,7 @@ class IndexLayout(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole file."""
+        """Of the file."""
         return self.documents_at + 8 * self.num_entries
 
 
@@ -77,11 +77,11 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
     """The layout of an `.idx` of this size, from its first bytes.
 
     Raises:
-        StoreError: It is none, of another version, of an unknown dtype, multimodal, or its size is not what its counts
-            say.
+        StoreError: It is not an index, is of another version or of an unknown dtype, is multimodal, or its size does
+            not fit its counts.
     """
     if len(head) < _HEADER.size or not head.startswith(MAGIC):
-        raise StoreError(f"{who}: expected the magic {MAGIC!r}, got {head[:9]!r}\n  This is no Megatron index.")
+        raise StoreError(f"{who}: expected the magic {MAGIC!r}, got {head[:9]!r}\n  This is not an index of Megatron.")
     _, version, code, num_sequences, num_entries = _HEADER.unpack_from(head)
     if version != 1 or code not in CODES:
         raise StoreError(

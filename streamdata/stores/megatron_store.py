@@ -16,7 +16,7 @@ from streamdata.stores.sums import has_sums
 
 _KEY = "sequence"
 _HEADER_BYTES = 34
-_OURS = re.compile(r"data_\d{4,}")
+_OUR_NAMES = re.compile(r"data_\d{4,}")
 _SHOWN = 5
 
 
@@ -43,13 +43,13 @@ class MegatronStore(Store):
 
 
 def _check_prefixes(path: Path, indexes: list[str]) -> None:
-    """A directory has shards of our writer, or one pair of whatever name: several are corpora of their own."""
+    """A directory has shards of our writer, or one pair of any name: several would be separate corpora."""
     prefixes: dict[str, list[str]] = {}
     for index in indexes:
         directory, _, name = index[: -len(".idx")].rpartition("/")
         prefixes.setdefault(directory, []).append(name)
     for directory, names in prefixes.items():
-        if len(names) > 1 and not all(map(_OURS.fullmatch, names)):
+        if len(names) > 1 and not all(map(_OUR_NAMES.fullmatch, names)):
             raise StoreError(
                 f"store '{path / directory}': expected one pair of .bin and .idx, or shards data_0000, data_0001 …, "
                 f"got {len(names)} names: {', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}\n"
@@ -66,7 +66,8 @@ def _shard(index: str, open_: Open) -> Shard:
     count, rest = divmod(size, layout.dtype.itemsize)
     if rest:
         raise StoreError(
-            f"file '{tokens}': expected whole tokens of {layout.dtype.name}, got {size} bytes\n  Copy it again."
+            f"file '{tokens}': expected a multiple of {layout.dtype.itemsize} bytes, as tokens of {layout.dtype.name} "
+            f"take, got {size}\n  Copy it again."
         )
     data = StoredArray(tokens, layout.dtype, count, has_sums=has_sums(tokens))
     index_has_sums = has_sums(index)
@@ -83,7 +84,7 @@ def _shard(index: str, open_: Open) -> Shard:
 
 
 def _check_ends(data: StoredArray, layout: IndexLayout, sequences: Sequences, firsts: StoredArray, open_: Open) -> None:
-    """What can be checked at once: that first and last fit to the file of tokens and to each other."""
+    """What can be checked without reading all: first and last entries fit the file of tokens, and each other."""
     index, lengths, pointers, entries = firsts.file, open_(sequences.lengths), open_(sequences.pointers), open_(firsts)
     pointed = pointers[-1] // layout.dtype.itemsize + lengths[-1] if layout.num_sequences else 0
     if pointed != sequences.end or (layout.num_sequences and pointers[0]):

@@ -22,9 +22,9 @@ _DIMENSIONS = 3
 class MmapStore(Store):
     """Reads `<key>.bin`: little-endian values, bool as one byte.
 
-    Which keys, of which dtype and length, says the `meta.json` beside them (see `streamdata.stores.meta`), or an older
-    one: `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record (of which `dpo` and `grpo`
-    make no sample), a 2-D array is one packed row or record per row, and offsets (the begin of every record and maybe
+    The `meta.json` beside them says which keys there are, of which dtype and length: that of `streamdata.stores.meta`,
+    or an older one, `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record (`dpo` and
+    `grpo` refuse it), a 2-D array is one packed row or record per row, and offsets (the begin of every record and maybe
     the end of the last) count along the first dimension; a key without them has those of a key of the same length.
     """
 
@@ -51,18 +51,18 @@ def _shard(path: Path) -> Shard:
         if os.path.basename(name) != name or "\0" in name or name in ("", ".", ".."):
             raise StoreError(f"{who}: expected the name of a file beside {META}, got {name!r}\n  Do not trust it.")
         file = f"{directory}/{name}"
-        return whole_file(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
+        return sized(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
 
     if isinstance(meta.get("format"), str):  # older ones have keys alone, and a key called so is an object
         return decode(meta, locate, who)
     return Shard(who, _Older(meta, who).segments(locate))
 
 
-def whole_file(array: StoredArray) -> StoredArray:
+def sized(array: StoredArray) -> StoredArray:
     """The array, after a check that its file is there and has exactly its size.
 
     Raises:
-        StoreError: It is not, or has not.
+        StoreError: There is no such file, or it has another size.
     """
     expected = array.count * array.dtype.itemsize
     try:

@@ -18,8 +18,8 @@ class RecordDataset(BaseDataset):
 
     Args:
         load_path: The directory of a store.
-        window_size: Cut what is longer after so many tokens; None cuts nothing.
-        storage_type: The store's format, if it is not to be told from the files.
+        window_size: Longer sequences are cut after this many tokens; None cuts nothing.
+        storage_type: The store's format; None to detect it from its files.
         store: The store itself, loaded, instead of a path.
         verify: Compare what is read with the sums of the store's files; see `Store.load`.
         mapped: Read through memory maps; see `Store.load`.
@@ -148,7 +148,7 @@ class GRPODataset(RecordDataset):
 
 
 def _joined(runs: list[torch.Tensor], dtype: torch.dtype) -> RecordValues:
-    """One tensor where all are equally long, also if that is for being cut."""
+    """One tensor where all are equally long, if need be after they were cut."""
     if len({len(run) for run in runs}) > 1:
         return runs
     return torch.stack(runs) if runs else torch.empty(0, 0, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The one form in which every format is read: per key a list of segments, and where each ends in the whole."""
+"""The one form in which every format is read: per key a list of segments, and where each ends in the store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One shard while it is written: flat files in a temporary directory, of which each format makes its own.
+"""One shard while it is written: flat files in a temporary directory, which each format turns into its own.
 
     <key>.bin            the values of all records, little-endian, bool as one byte
     <key>.records.bin    int64 (records + 1,): where each record begins, in values or, where it is a list, in items
@@ -24,7 +24,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 def checksum() -> Any:
-    """The hash of which checksums are the hex digest: BLAKE2b of 128 bits."""
+    """The hash whose hex digest is a checksum: BLAKE2b of 128 bits."""
     return hashlib.blake2b(digest_size=16)
 
 

@@ -45,7 +45,7 @@ class Store(ABC):
         self._columns: dict[str, Column] | None = None
         self._train_types: tuple[str, ...] = ()
         self._make = partial(StoredValues, verify=True, mapped=False)
-        self._told = False
+        self._warned = False
 
     @abstractmethod
     def read_shards(self, path: Path) -> list[Shard]:
@@ -65,9 +65,9 @@ class Store(ABC):
 
         Args:
             path: The directory.
-            verify: Compare all that is read with the sums of its files, where they have such, and say it where not.
-            mapped: Read through memory maps. A file that is then cut short ends the process: for files that are
-                yours alone.
+            verify: Compare all that is read with the sums of its files, and warn of files without sums.
+            mapped: Read through memory maps. A file that is then cut short ends the process: only for files that
+                nobody else changes.
 
         Raises:
             FileNotFoundError: There is no such directory.
@@ -81,12 +81,12 @@ class Store(ABC):
                 f"store '{path}': expected shards of format {self.storage_type!r}, got none\n  Name another."
             )
         self._columns = columns(shards)
-        told = [shard.train_types for shard in shards if shard.train_types is not None]
+        named = [shard.train_types for shard in shards if shard.train_types is not None]
         possible = possible_train_types(list(self._columns))
-        self._train_types = tuple(name for name in possible if all(name in types for types in told))
+        self._train_types = tuple(name for name in possible if all(name in types for types in named))
         self.path = absolute
-        if verify and not self._told:
-            self._tell_unchecked()
+        if verify and not self._warned:
+            self._warn_unchecked()
         return self
 
     def arrays(self) -> list[StoredArray]:
@@ -105,7 +105,7 @@ class Store(ABC):
 
     @property
     def identity(self) -> str:
-        """16 hexadecimal digits that tell this store from others, wherever it lies.
+        """16 hexadecimal digits that differ between stores, wherever they lie.
 
         They are made of its shards' names, sizes and dtypes, and of the checksums that some formats record.
         """
@@ -215,12 +215,12 @@ class Store(ABC):
         """The values from each begin on, (begins, length), in the dtype that they have on disk; see `Column`."""
         column = self.column(key)
         out = np.empty((len(begins), length), column.raw_dtype)
-        for segment, places in _by_segment(column, begins, length).items():
+        for segment, runs in _by_segment(column, begins, length).items():
             data = None if segment == _OVER_BORDERS else self.values(column.segments[segment].data)
             if isinstance(data, StoredValues) and data.dtype == out.dtype:
-                data.read_into(out, places, column.starts[segment])
+                data.read_into(out, runs, column.starts[segment])
             else:
-                for number, begin in places:
+                for number, begin in runs:
                     self._fill(column, begin, out[number])
         return out
 
@@ -253,11 +253,11 @@ class Store(ABC):
             assert self._columns is not None, "load() that loads nothing"
         return self._columns
 
-    def _tell_unchecked(self) -> None:
-        self._told = True  # once, and not in each worker
+    def _warn_unchecked(self) -> None:
+        self._warned = True  # once, and not in each worker
         if without := self.files_without_sums():
             logger.warning(
-                "store '%s': no sums of %d of its files, such as '%s': damage in them is read in silence\n"
+                "store '%s': no sums of %d of its files, such as '%s': damage in them is not noticed\n"
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
                 self.path, len(without), without[0],
             )  # fmt: skip

@@ -19,7 +19,7 @@ from streamdata.stores.dtypes import Values
 from streamdata.stores.sums import BLOCK, Sums
 
 MAX_OPEN: Final = 192
-"""Each has two descriptors, mapped three, of which a process may often have 1,024; opening one again takes 20 µs."""
+"""Each has two file descriptors, or three if mapped, and the usual limit is 1,024; opening one again takes 20 µs."""
 
 _KEPT_BLOCKS = 1024
 _KEPT_VALUES = 512
@@ -37,8 +37,8 @@ class StoredValues:
     """Reads like a numpy array of one dimension, by slices and ints, in the dtype on disk.
 
     Bool is uint8, since a byte may be any. A slice is read from the file whenever it is asked for. An int is taken out
-    of some 512 values around it, a bounded number of which are kept: it is asked for by searches in offsets, which
-    come by the same places again.
+    of the 512 values around it, which are kept, a bounded number of them: searches in offsets ask for ints, and probe
+    the same ones again and again.
 
     Args:
         array: Which.
@@ -65,8 +65,8 @@ class StoredValues:
 
     def __getitem__(self, key: int | slice) -> Any:
         if not isinstance(key, slice):
-            block, place = divmod(range(self._count)[key], _KEPT_VALUES)
-            return _kept.get((self._array, block), self._block).item(place)
+            block, index = divmod(range(self._count)[key], _KEPT_VALUES)
+            return _kept.get((self._array, block), self._block).item(index)
         first, last, step = key.indices(self._count)
         assert step == 1, f"values are read in their order, not by {key}"
         return self.read(first, last)

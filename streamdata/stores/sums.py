@@ -3,7 +3,7 @@
     8 bytes  the magic, which ends with the version of the format
     uint64   bytes per block, 4,096: what a read takes out of the page cache anyway
     uint64   bytes in the file
-    uint32   of each block, of which the last may be shorter: the low half of its XXH3 of 64 bits
+    uint32   per block, the last of which may be shorter: the low half of its XXH3 of 64 bits
 
 Numbers are little-endian. XXH3 needs no secret: sums show damage, and do not protect against an attacker.
 """

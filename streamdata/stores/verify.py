@@ -1,6 +1,6 @@
-"""A whole store read and checked: what loading it takes on trust, since it is too much to read then.
+"""All of a store read and checked, which would take too long each time that it is loaded.
 
-A store of another's making, or of an earlier version, has no sums of its blocks; they can be added.
+A store of another writer, or of an earlier version, has no sums of its blocks; they can be added.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
     Args:
         load_path: The directory of the store.
         vocab_size: How many token ids there are, from 0; None if that is not known.
-        storage_type: Its format, if it is not to be told from the files.
+        storage_type: Its format; None to detect it from its files.
 
     Returns:
         A message per problem; none for a sound store. Where it cannot even be loaded that is the only one.

@@ -35,7 +35,7 @@ class WindowDataset(BaseDataset):
         load_path: The directory of a store.
         window_size: Tokens in a window.
         stride: Tokens from one window to the next; `window_size` if not given.
-        storage_type: The store's format, if it is not to be told from the files.
+        storage_type: The store's format; None to detect it from its files.
         store: The store itself, loaded, instead of a path.
         verify: Compare what is read with the sums of the store's files; see `Store.load`.
         mapped: Read through memory maps; see `Store.load`.

@@ -79,7 +79,7 @@ def test_rules_differ_in_ties():
     assert all(rules[one] != rules[other] for one, other in ((0, 1), (0, 2), (1, 2)))
 
 
-def test_without_numba_a_long_blend_is_told_of(monkeypatch, caplog):
+def test_without_numba_a_long_blend_is_warned_of(monkeypatch, caplog):
     """It is built by NumPy, and a warning names the extra."""
     monkeypatch.setitem(sys.modules, "numba", None)
     compiled_rules.cache_clear()

@@ -8,7 +8,7 @@ from tests.stores.tiny_stores import write
 
 
 @pytest.mark.parametrize("storage_type", ["bin", "h5", "megatron"])
-def test_the_format_is_told_from_the_files(tmp_path, storage_type):
+def test_the_format_is_detected_from_the_files(tmp_path, storage_type):
     """At any depth."""
     write(storage_type, tmp_path / "task" / "part")
     assert detect_format(tmp_path) == storage_type
@@ -32,7 +32,7 @@ def test_no_format_is_an_error_that_lists_what_was_found(tmp_path, names):
         detect_format(tmp_path)
 
 
-def test_what_is_no_directory_is_told(tmp_path):
+def test_what_is_not_a_directory_is_an_error(tmp_path):
     """Nothing there, or a file."""
     with pytest.raises(FileNotFoundError, match="got nothing there"):
         detect_format(tmp_path / "none")

@@ -105,7 +105,7 @@ def test_other_contents_are_refused(tmp_path, fill, message):
         open_store(tmp_path)
 
 
-def test_what_is_no_h5_file_is_told(tmp_path):
+def test_what_is_not_an_h5_file_is_an_error(tmp_path):
     """Or one that was cut short."""
     (tmp_path / "data_0000.h5").write_bytes(b"nothing")
     with pytest.raises(StoreError, match=r"data_0000.h5': expected an h5 file"):

@@ -39,7 +39,7 @@ def test_several_corpora_in_one_directory_are_an_error_that_names_them(tmp_path,
         open_store(tmp_path)
 
 
-def test_an_index_with_modes_is_told_for_what_it_is(tmp_path):
+def test_an_index_with_modes_is_refused_as_multimodal(tmp_path):
     """Images among tokens: no damaged copy."""
     write_old_megatron(tmp_path / "name", SEQUENCES, 4, "int32", [0, 2, 3])
     with (tmp_path / "name.idx").open("ab") as file:

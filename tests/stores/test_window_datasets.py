@@ -155,7 +155,7 @@ def test_documents_in_rows_are_those_recorded(tmp_path):
         check_documents(sample, starts)
 
 
-def test_documents_may_be_told_by_a_token(tmp_path):
+def test_documents_may_be_found_by_a_token(tmp_path):
     """Each ends with it, also where a window begins after one or ends with one."""
     write_old_megatron(tmp_path / "name", [[1, 9, 2, 3, 9, 9, 4, 5, 9, 6]], 4, "int32", [0, 1])
     samples = list(DatasetFactory.load("seq", tmp_path, 3, documents=True, eod_token=9))
@@ -220,7 +220,7 @@ def test_a_dataset_takes_a_path_or_a_store(tmp_path):
             SeqDataset(window_size=4, **arguments)
 
 
-def test_a_format_that_is_given_is_not_told_from_the_files(tmp_path):
+def test_a_format_that_is_given_is_not_detected(tmp_path):
     """It reads what is of that format."""
     write("h5", tmp_path / "a")
     write("bin", tmp_path / "b")

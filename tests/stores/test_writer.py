@@ -237,7 +237,7 @@ def test_documents_fill_their_rows(tmp_path, documents):
         writer.extend({"sequence": [1, 2, 3, 4]}, [2, 2], None, documents)
 
 
-def test_documents_are_told_of_every_row_or_of_none(tmp_path):
+def test_documents_are_given_with_every_row_or_with_none(tmp_path):
     """A store that knows half of them knows nothing."""
     writer = StoreWriter("bin", tmp_path, KEYS["seq"], rows=True)
     writer.append({"sequence": [1, 2]}, [1, 1])
