@@ -3,9 +3,9 @@
 1. `yaml_tree`: text → dicts, lists and scalars with their locations
 2. `variables`: ``${variables:x}`` and ``${dynamic_objs:x}`` → the caller's values
 3. `resolve`: OmegaConf's interpolations → their values
-4. `load`: a file and its includes → documents
+4. `load`: a file and its includes → `RecipeFile`s
 5. `trust`, `own_targets`, `targets`: dotted names → authorised objects; `permission`: what their parameters may do
-6. `build`: documents → objects; or `check`: documents → all their problems, without importing a target
+6. `build`: these → objects; or `check`: these → all their problems, without importing a target
 """
 
 from streamdata.recipe.build import instantiate_from_yaml

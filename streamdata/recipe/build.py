@@ -1,4 +1,4 @@
-"""Documents → objects, built from the leaves up."""
+"""The files of a recipe → objects, built from the leaves up."""
 
 import contextlib
 import types
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamdata.errors import did_you_mean
-from streamdata.recipe.load import NO_PARAMS, Document, Recipe, attributes, load_recipe
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
 from streamdata.recipe.locations import Path, path_text, refuse
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
@@ -50,33 +50,33 @@ def instantiate_from_yaml(
     """
     allow = validated_allow(allow)
     references = References(variables or {}, dynamic_objs or {})
-    document = load_recipe(config_path, references, refuse)
-    assert document is not None, "a report that raises leaves no recipe unread"
+    file = load_recipe(config_path, references, refuse)
+    assert file is not None, "a report that raises leaves no recipe unread"
     unused = references.unused()
     if unused:
         names = ", ".join(map(repr, unused))
-        warnings.warn(f"{document.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)
-    for part in document.documents():
+        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)
+    for part in file.files():
         for path, node in part.buildable():
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
                 refuse(part.locations.problem((*path, "target"), refusal))
     with under_allow(allow, variables or {}):
-        built: MergedDataset = _Builder(document, allow, []).node(document.value, ())
+        built: MergedDataset = _Builder(file, allow, []).node(file.value, ())
     return built
 
 
 class _Builder:
-    """Builds one document.
+    """Builds one file.
 
     Args:
-        document: What to build.
+        file: What to build.
         allow: See `instantiate_from_yaml`.
-        uses: Grows by each dynamic object met, with its location; shared by the documents of a recipe.
+        uses: Grows by each dynamic object met, with its location; shared by the files of a recipe.
     """
 
-    def __init__(self, document: Document, allow: Collection[str] | None, uses: Uses) -> None:
-        self.document = document
-        self.locations = document.locations
+    def __init__(self, file: RecipeFile, allow: Collection[str] | None, uses: Uses) -> None:
+        self.file = file
+        self.locations = file.locations
         self.allow = allow
         self.uses = uses
 
@@ -122,7 +122,7 @@ class _Builder:
             refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=name), error)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
-        included = self.document.includes[path]
+        included = self.file.includes[path]
         met = len(self.uses)
         obj = _Builder(included, self.allow, self.uses).node(included.value, ())
         others = attributes(node)
@@ -146,6 +146,7 @@ class _Builder:
                 refuse(self.locations.problem((*path, key), refusal, key=True, target=_name_of(node)))
 
     def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
+        # Again, now of the object: what a factory builds is known only here.
         self._check_attributes(type(obj), node, path)
         for key, child in attributes(node).items():
             at = (*path, key)
@@ -183,11 +184,11 @@ def _name_of(node: dict[Any, Any]) -> str:
     return str(node.get("target", node.get("include")))
 
 
-def _is_bare_target(document: Document) -> bool:
-    """Whether a document's root is a target without params, also through further includes."""
-    root = document.value
+def _is_bare_target(file: RecipeFile) -> bool:
+    """Whether a file's root is a target without params, also through further includes."""
+    root = file.value
     if not isinstance(root, dict):
         return False
     if "target" in root:
         return "params" not in root
-    return "include" in root and not attributes(root) and _is_bare_target(document.includes[()])
+    return "include" in root and not attributes(root) and _is_bare_target(file.includes[()])

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamdata.recipe.load import NO_PARAMS, Document, Recipe, attributes, load_recipe, locations_of
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe, locations_of
 from streamdata.recipe.locations import Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture
 from streamdata.recipe.own_targets import is_own, refusal_of_attribute
@@ -35,13 +35,13 @@ def check_recipe(
     objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
     references = References(variables or {}, objects)
     check = _Check(validated_allow(allow))
-    document = load_recipe(recipe, references, check.report)
+    file = load_recipe(recipe, references, check.report)
     for name in references.unused():
         message = f"the variable {name!r} is not used by the recipe"
         check.report(locations_of(recipe).problem((), message, kind="warning"))
     with under_allow(check.allow, references.variables):
-        for part in document.documents() if document else ():
-            check.document(part)
+        for part in file.files() if file else ():
+            check.file(part)
     return list(check.problems)
 
 
@@ -59,41 +59,41 @@ class _Check:
         del cause  # its text is part of the problem
         self.problems[problem] = None
 
-    def document(self, document: Document) -> None:
+    def file(self, file: RecipeFile) -> None:
         """Checks all the targets of one file."""
-        for path, node in document.buildable():
+        for path, node in file.buildable():
             if isinstance(node.get("target"), str) and node["target"]:
-                self._target(document, path, node)
-            elif path in document.includes:
-                self._included(document, path, node)
+                self._target(file, path, node)
+            elif path in file.includes:
+                self._included(file, path, node)
 
-    def _target(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
+    def _target(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         at = (*path, "target")
-        locations = document.locations
+        locations = file.locations
         refusal = refusal_of_name(node["target"], self.allow)
         if refusal:
             self.report(locations.problem(at, refusal))
             return
         if node["target"] == MIXTURE:
-            check_mixture(document, path, node, self.definitions, self.report)
-        self._attributes(document, path, attributes(node), node["target"])
+            check_mixture(file, path, node, self.definitions, self.report)
+        self._attributes(file, path, attributes(node), node["target"])
         try:
-            self._definition(document, path, node)
+            self._definition(file, path, node)
         except NotFoundError as error:
             self.report(locations.problem(at, str(error)))
         except NotCheckedError as error:
             self.report(locations.problem(at, f"not checked: {error}", kind="not checked"))
 
-    def _included(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
+    def _included(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         """Checks what is set on an object that another file builds."""
-        target = document.includes[path].root().get("target")
+        target = file.includes[path].root().get("target")
         if not isinstance(target, str):
             return
         if "params" in node:
-            self.report(document.locations.problem((*path, "params"), NO_PARAMS, key=True))
-        self._attributes(document, path, [key for key in attributes(node) if key != "params"], target)
+            self.report(file.locations.problem((*path, "params"), NO_PARAMS, key=True))
+        self._attributes(file, path, [key for key in attributes(node) if key != "params"], target)
 
-    def _attributes(self, document: Document, path: Path, keys: Collection[Any], target: str) -> None:
+    def _attributes(self, file: RecipeFile, path: Path, keys: Collection[Any], target: str) -> None:
         """Compares what is set on an object with what it takes."""
         try:
             definition = self.definitions.find(target)
@@ -105,39 +105,39 @@ class _Check:
         for key in keys:
             refusal = refusal_of_attribute(key, definition.name, parameters) if isinstance(key, str) else None
             if refusal:
-                self.report(document.locations.problem((*path, key), refusal, key=True, target=target))
+                self.report(file.locations.problem((*path, key), refusal, key=True, target=target))
 
-    def _definition(self, document: Document, path: Path, node: dict[Any, Any]) -> None:
+    def _definition(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
         definition = self.definitions.find(node["target"])  # of the standard library, any name is found
         refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
         if refusal:
-            self.report(document.locations.problem((*path, "target"), refusal))
+            self.report(file.locations.problem((*path, "target"), refusal))
             return
         if not isinstance(node.get("params", UNKNOWN), dict | None):
             return
         params = [name for name in node["params"] or {} if isinstance(name, str)]
         for parameters in self._parameters(definition):
-            for problem in parameters.problems(params, path, document.locations, node["target"]):
+            for problem in parameters.problems(params, path, file.locations, node["target"]):
                 self.report(problem)
         if is_own(definition.name):
-            self._texts(document, node["params"], (*path, "params"))
+            self._texts(file, node["params"], (*path, "params"))
 
-    def _texts(self, document: Document, node: Any, path: Path) -> None:
+    def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
         if isinstance(node, str):
             refusal = refusal_of_text(node)
             if refusal:
-                self.report(document.locations.problem(path, refusal))
-        elif path in document.includes:
-            included = document.includes[path]
+                self.report(file.locations.problem(path, refusal))
+        elif path in file.includes:
+            included = file.includes[path]
             self._texts(included, included.value, ())
         elif isinstance(node, list):
             for number, child in enumerate(node):
-                self._texts(document, child, (*path, number))
+                self._texts(file, child, (*path, number))
         elif isinstance(node, dict) and ("target" not in node or node["target"] in PERMITTED):
             for key, child in node.items():
-                self._texts(document, child, (*path, key))
+                self._texts(file, child, (*path, key))
 
     def _parameters(self, definition: Definition) -> list[Parameters]:
         if definition.name in PERMITTED:

@@ -1,4 +1,4 @@
-"""A recipe file and all that it includes → documents whose values are known, before anything is imported."""
+"""A recipe and all that it includes → `RecipeFile`s whose values are known, before anything is imported."""
 
 import os
 import pathlib
@@ -13,31 +13,31 @@ from streamdata.recipe.yaml_tree import read_yaml, write_yaml
 
 Recipe = str | os.PathLike[str] | Mapping[str, Any]
 
-MAX_DOCUMENTS = 10_000
+MAX_FILES = 10_000
 """Files that include others twice grow without bound; a file counts each time that it is included."""
 NO_PARAMS = "an include takes no params\n  Use variables, or set attributes beside 'include'."
 
 
 @dataclass
-class Document:
+class RecipeFile:
     """One file of a recipe, resolved.
 
     Attributes:
         locations: The locations of its nodes.
         value: Dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
             to be built.
-        includes: The documents that its ``include`` mappings name, by the mapping's path.
+        includes: The files that its ``include`` mappings name, by the mapping's path.
     """
 
     locations: Locations
     value: Any
-    includes: dict[Path, "Document"] = field(default_factory=dict)
+    includes: dict[Path, "RecipeFile"] = field(default_factory=dict)
 
-    def documents(self) -> Iterator["Document"]:
-        """Yields this document and all that it includes, in the order of reading."""
+    def files(self) -> Iterator["RecipeFile"]:
+        """Yields this file and all that it includes, in the order of reading."""
         yield self
         for included in self.includes.values():
-            yield from included.documents()
+            yield from included.files()
 
     def root(self) -> dict[Any, Any]:
         """Returns the mapping at the root, past all includes; an empty one where it is not a mapping."""
@@ -74,18 +74,21 @@ def locations_of(recipe: Recipe) -> Locations:
     return Locations(os.fspath(recipe))
 
 
-def load_recipe(recipe: Recipe, references: References, report: Report) -> Document | None:
+def load_recipe(
+    recipe: Recipe, references: References, report: Report, max_files: int = MAX_FILES
+) -> RecipeFile | None:
     """Reads a recipe and its includes, fills in references and interpolations, and checks the shape of targets.
 
     Args:
         recipe: The YAML file, or what it would hold; the includes of that are found from the working directory.
         references: The values that it may refer to.
         report: Takes every problem; where it returns, loading continues with `UNKNOWN` as the value.
+        max_files: How many to read at most, each as often as it is included.
 
     Returns:
-        The root document, or None if the file cannot be read at all.
+        The root file, or None if the file cannot be read at all.
     """
-    return _Loader(references, report).load(recipe, locations_of(recipe), ())
+    return _Loader(references, report, max_files).load(recipe, locations_of(recipe), ())
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -95,27 +98,27 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
 
 
 class _Loader:
-    def __init__(self, references: References, report: Report) -> None:
+    def __init__(self, references: References, report: Report, max_files: int) -> None:
         self.references = references
         self.report = report
-        self.loaded = 0
+        self.max_files, self.num_loaded = max_files, 0
 
-    def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> Document | None:
+    def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> RecipeFile | None:
         """Loads one recipe; ``stack`` holds the real paths of the files that are being loaded."""
-        self.loaded += 1
+        self.num_loaded += 1
         try:
-            if self.loaded > MAX_DOCUMENTS:
-                raise UnreadableError(locations.problem((), f"more than {MAX_DOCUMENTS} files are included"))
+            if self.num_loaded > self.max_files:
+                raise UnreadableError(locations.problem((), f"more than {self.max_files} files are included"))
             value = self._read(recipe, locations)
         except UnreadableError as error:
             self.report(error.problem, error.__cause__)
             return None
-        document = Document(locations, value)
-        for path, node in document.buildable():
+        file = RecipeFile(locations, value)
+        for path, node in file.buildable():
             _check_shape(node, path, locations, self.report)
             if isinstance(node.get("include"), str) and "target" not in node:
-                self._include(document, path, node["include"], (*stack, os.path.realpath(locations.file)))
-        return document
+                self._include(file, path, node["include"], (*stack, os.path.realpath(locations.file)))
+        return file
 
     def _read(self, recipe: Recipe, locations: Locations) -> Any:
         try:
@@ -131,8 +134,8 @@ class _Loader:
         tree = self.references.rewrite(tree, locations, self.report)
         return resolve(tree, self.references, locations, self.report)
 
-    def _include(self, document: Document, path: Path, name: str, stack: tuple[str, ...]) -> None:
-        locations = document.locations
+    def _include(self, file: RecipeFile, path: Path, name: str, stack: tuple[str, ...]) -> None:
+        locations = file.locations
         at = (*path, "include")
         tried = list(dict.fromkeys([pathlib.Path(locations.file).parent / name, pathlib.Path(name)]))
         found = next((candidate for candidate in tried if candidate.is_file()), None)
@@ -145,7 +148,7 @@ class _Loader:
             chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
             included = self.load(found, Locations(os.fspath(found), chain), stack)
             if included is not None:
-                document.includes[path] = included
+                file.includes[path] = included
 
 
 def _check_shape(node: dict[Any, Any], path: Path, locations: Locations, report: Report) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from streamdata.recipe.load import Document
+from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import Path, Report
 from streamdata.recipe.own_targets import is_own
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
@@ -17,13 +17,11 @@ _ABSENT = object()
 MIXTURE: Final = "streamdata.MergedDataset"
 
 
-def check_mixture(
-    document: Document, path: Path, node: dict[Any, Any], definitions: Definitions, report: Report
-) -> None:
+def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definitions: Definitions, report: Report) -> None:
     """Reports missing, duplicate or dotted names, and weights that are missing or not positive numbers.
 
     Args:
-        document: Holds the mixture.
+        file: Holds the mixture.
         path: Of the mixture.
         node: Its mapping.
         definitions: Shows which classes set their own name or weight.
@@ -33,18 +31,18 @@ def check_mixture(
     datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
     at = (*path, "params", "datasets")
     if isinstance(datasets, list) and not datasets:
-        report(document.locations.problem(at, "expected at least one dataset, got none", target=node["target"]))
+        report(file.locations.problem(at, "expected at least one dataset, got none", target=node["target"]))
     names: dict[str, str] = {}
     for index, child in enumerate(datasets if isinstance(datasets, list) else []):
         if not isinstance(child, dict) or not ("target" in child or "include" in child):
             continue
         where = (*at, index)
-        _check_name(document, where, _attribute(document, where, "name", definitions), names, report)
-        _check_percent(document, where, _attribute(document, where, "percent", definitions), report)
+        _check_name(file, where, _attribute(file, where, "name", definitions), names, report)
+        _check_percent(file, where, _attribute(file, where, "percent", definitions), report)
 
 
-def _check_name(document: Document, path: Path, name: object, names: dict[str, str], report: Report) -> None:
-    locations = document.locations
+def _check_name(file: RecipeFile, path: Path, name: object, names: dict[str, str], report: Report) -> None:
+    locations = file.locations
     at = (*path, "name")
     if name is _ABSENT:
         report(
@@ -58,8 +56,8 @@ def _check_name(document: Document, path: Path, name: object, names: dict[str, s
         report(locations.problem(at, f"expected text without '.' as a name, got {name!r}"))
 
 
-def _check_percent(document: Document, path: Path, percent: object, report: Report) -> None:
-    locations = document.locations
+def _check_percent(file: RecipeFile, path: Path, percent: object, report: Report) -> None:
+    locations = file.locations
     if percent is _ABSENT:
         message = "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'."
         report(locations.problem(path, message))
@@ -72,9 +70,9 @@ def _is_positive(value: object) -> bool:
     return is_number and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]  # is_number says so
 
 
-def _attribute(document: Document, path: Path, name: str, definitions: Definitions) -> object:
+def _attribute(file: RecipeFile, path: Path, name: str, definitions: Definitions) -> object:
     """The value that the child at a path will have, `UNKNOWN` if only running would show, `_ABSENT` if it has none."""
-    for holder, at in _holders(document, path):
+    for holder, at in _holders(file, path):
         node = _node_at(holder.value, at)
         if name in node:
             return node[name]
@@ -86,12 +84,12 @@ def _attribute(document: Document, path: Path, name: str, definitions: Definitio
     return UNKNOWN
 
 
-def _holders(document: Document, path: Path) -> Iterator[tuple[Document, Path]]:
-    """The mapping at a path, then the roots of the documents that it includes."""
-    yield document, path
-    while path in document.includes:
-        document, path = document.includes[path], ()
-        yield document, path
+def _holders(file: RecipeFile, path: Path) -> Iterator[tuple[RecipeFile, Path]]:
+    """The mapping at a path, then the roots of the files that it includes."""
+    yield file, path
+    while path in file.includes:
+        file, path = file.includes[path], ()
+        yield file, path
 
 
 def _node_at(node: Any, path: Path) -> dict[Any, Any]:

@@ -71,7 +71,7 @@ def refusal_of_directory(directory: str | os.PathLike[str], *others: str | os.Pa
     writable = _writable.get()
     if writable is None:
         return None
-    real = _real(directory)
+    real = _real(directory)  # a link inside a permitted directory may lead out of it
     if any(os.path.commonpath([real, allowed]) == allowed for allowed in (*writable, *map(_real, others))):
         return None
     return (

@@ -75,6 +75,8 @@ class _Resolution:
 
     def _resolved(self, config: DictConfig | ListConfig, path: Path) -> Any:
         """A mapping or list, remembered: several interpolations may point to it."""
+        # What lies below is measured, so that naming it again costs its size without a second walk: a chain of nodes
+        # that each name the next twice would else take time exponential in its length.
         left, deepest, reported = self.left, self.deepest, self.reported
         self.deepest = 0
         self._bound(path)

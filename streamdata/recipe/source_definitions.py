@@ -197,6 +197,7 @@ class Definitions:
 
     def _constructors(self, cls: Definition) -> Iterator[Parameters]:
         lineage = self.lineage(cls)
+        # Python passes the same arguments to both, so that a call must satisfy each that is defined.
         found = [self._constructor(lineage, name) for name in ("__new__", "__init__")]
         opaque = next((base.name for base in lineage if self._is_opaque(base)), None)
         if opaque and not any(found):
@@ -219,7 +220,7 @@ class Definitions:
                 raise NotCheckedError(f"{cls.name}.{name} is computed")
             if name == "__init__" and _is_dataclass(cls.node):
                 return _dataclass_parameters(lineage[at:])
-            if name == "__init__":
+            if name == "__init__":  # a decorator of the class may add a constructor, as `dataclass` does
                 _refuse_decorators(cls.node, cls.name)
             self._refuse_metaclass(cls)
         return None
@@ -286,6 +287,7 @@ def _refuse_decorators(node: ast.ClassDef | Function, name: str) -> None:
 
 def _function_parameters(node: Function, *, skip_first: bool) -> Parameters:
     arguments = node.args
+    # One default per parameter, None for none: source text has those of the last positional ones only.
     defaults = [None] * (len(arguments.posonlyargs + arguments.args) - len(arguments.defaults)) + arguments.defaults
     defaults += arguments.kw_defaults
     found = [

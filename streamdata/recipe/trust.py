@@ -133,6 +133,7 @@ def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
         return refusal_of_origin(origin_of(obj), allow)
     if isinstance(obj, _BOUND):
         return _refusal_of_bound(obj, allow)
+    # A method of a class in C, such as `str.format`: it has no module, but its class has.
     owner = getattr(obj, "__objclass__", None)
     if isinstance(owner, type):
         return refusal_of_origin(origin_of(owner), allow)

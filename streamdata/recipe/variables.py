@@ -20,6 +20,7 @@ from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, cl
 from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
 from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
 
+# An even number of backslashes leaves `${` an opening: OmegaConf reads each two as one.
 _OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)")
 _REFERENCE = re.compile(r"\$\{\s*(variables|dynamic_objs)\s*:(.*)\}", re.DOTALL)
 _UNCLOSED = re.compile(r"\$\{\s*(?:variables|dynamic_objs)\s*:")

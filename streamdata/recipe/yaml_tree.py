@@ -21,6 +21,7 @@ MAX_REPEATED_NODES = 100_000
 """How many nodes aliases (and interpolations of whole nodes) may add to what is written."""
 
 _TAG = "tag:yaml.org,2002:"
+# PyYAML follows YAML 1.1, where `1e-3` is text and `12:30` the number 750.
 _FLOAT = re.compile(
     r"""[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
              |[0-9][0-9_]*[eE][-+]?[0-9]+
@@ -94,6 +95,7 @@ def write_yaml(recipe: Mapping[str, Any], locations: Locations) -> bytes:
         UnreadableError: It holds what no YAML file can, or nests too deeply.
     """
     plain = recipe if isinstance(recipe, dict | DictConfig) else dict(recipe)
+    # Each text quoted and each other scalar tagged: unquoted, '1e3' would come back as a number.
     try:
         text = yaml.dump(plain, Dumper=_MappingDumper, default_style='"', sort_keys=False)
     except RepresenterError as error:

@@ -6,7 +6,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe, instantiate_from_yaml, load
+from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe.load import load_recipe
+from streamdata.recipe.locations import refuse
+from streamdata.recipe.variables import References
 
 Write = Callable[..., str]
 
@@ -89,14 +92,13 @@ def test_errors_inside_an_include_name_the_chain(write: Write) -> None:
         instantiate_from_yaml(write("include: inner.yaml"))
 
 
-def test_includes_that_multiply_are_bounded(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_includes_that_multiply_are_bounded(write: Write) -> None:
     """Files that include the next one twice are stopped."""
-    monkeypatch.setattr(load, "MAX_DOCUMENTS", 50)
     for number in range(10):
         write(f"- include: {number + 1}.yaml\n- include: {number + 1}.yaml\n", f"{number}.yaml")
     write("[]", "10.yaml")
     with pytest.raises(RecipeError, match="more than 50 files"):
-        instantiate_from_yaml("0.yaml")
+        load_recipe("0.yaml", References({}, {}), refuse, max_files=50)
 
 
 @pytest.mark.parametrize(
