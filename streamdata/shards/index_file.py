@@ -92,7 +92,7 @@ def read_header(path: Path) -> IndexHeader:
     """The header of an index file.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such file.
         IndexDamageError: It is not as it was published, or of another format.
     """
     with path.open("rb") as file:
@@ -106,6 +106,7 @@ class IndexFile:
         self.path = path
         self._file = LocalShard(str(path))
         self.header = _decode(self._file.read(HEADER_BYTES, 0), self._file.size)
+        # Another kind of index may lie at the path; its rows would be read at wrong offsets.
         if self.header.row_bytes != dtype.itemsize:
             raise IndexDamageError(f"its rows have {self.header.row_bytes} bytes, expected {dtype.itemsize}")
         self._checked = bytearray(_chunks(self.header.num_records))
@@ -122,6 +123,7 @@ class IndexFile:
             last = first + count
             if last > self.header.num_records:
                 raise IndexDamageError(f"it has {self.header.num_records} records, expected {last} or more")
+            # `find` of a zero byte: the chunks that were not compared yet, without a loop for those that were.
             chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
             while (chunk := checked.find(0, chunk, stop)) >= 0:
                 self._check(chunk)

@@ -46,7 +46,7 @@ class Runs(NamedTuple):
 
 
 class IndexedFiles:
-    """The shards of a reader. Constructing builds the indexes that are missing and reads the others' headers.
+    """Shards with an index each. Constructing builds the indexes that are missing and reads the others' headers.
 
     Args:
         urls: The shards, some perhaps several times.
@@ -61,6 +61,7 @@ class IndexedFiles:
     def __init__(self, urls: list[str], kind: str, sidecar_of: Callable[[str], str] | None = None) -> None:
         different = list(dict.fromkeys(urls))
         sidecars = [sidecar_of(url) if sidecar_of else "" for url in different]
+        # Under these urls another version may have been opened before, by an earlier reader.
         close_unused([*different, *filter(None, sidecars)])
         sidecar_stamps = stamps_of(sidecars) if sidecar_of else [NO_STAMP] * len(different)
         versions = zip(different, stamps_of(different), sidecars, sidecar_stamps, strict=True)
@@ -72,7 +73,7 @@ class IndexedFiles:
         self.urls, self._dtype = urls, KINDS[kind].dtype
         self.jobs = [by_url[url] for url in urls]
         self.stamps = [job.stamp for job in self.jobs]
-        self.sidecars = [job.sidecar for job in self.jobs]
+        self.sidecar_urls = [job.sidecar for job in self.jobs]
         self.sidecar_stamps = [job.sidecar_stamp for job in self.jobs]
         self.is_remote = [is_remote(url) for url in urls]
         self.num_records: Int64s = np.array([headers[url].num_records for url in urls], np.int64)
@@ -137,6 +138,7 @@ class RecordBytes:
         self.num_bytes = int(self.sizes.sum())
         self._spans = np.stack([self.shards, self.begins, self.ends], axis=1)
         self._kept: tuple[memoryview, Int64s] | None = None
+        # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
 
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:

@@ -108,6 +108,7 @@ def build(job: IndexJob) -> Found:
     """
     kind = KINDS[job.kind]
     contents = kind.build(job)
+    # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
     check_stamp(job.url, job.stamp)
     if job.sidecar:
         check_stamp(job.sidecar, job.sidecar_stamp)

@@ -98,12 +98,9 @@ def integer_flaw(line: bytes) -> Flaw | None:
             continue
         if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
             column = len(line[: token.start()].decode("utf-8", "replace")) + 1
-            return Flaw(column, "an integer from -2^63 to 2^64 - 1", _shortened(digits.decode()))
+            got = digits.decode()
+            return Flaw(column, "an integer from -2^63 to 2^64 - 1", got[:_SHOWN] + "…" * (len(got) > _SHOWN))
     return None
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
@@ -137,11 +134,8 @@ def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
     return long
 
 
-def _is_digit_at(text: npt.NDArray[np.uint8], places: Int64s) -> npt.NDArray[np.bool_]:
-    """Whether there are digits at these places; beyond the ends, the outermost bytes count."""
-    return _is_digit(text.take(places, mode="clip"))
-
-
-def _is_digit(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    digit: npt.NDArray[np.bool_] = (text - np.uint8(ord("0"))) <= np.uint8(9)
-    return digit
+def _is_digit_at(text: npt.NDArray[np.uint8], offsets: Int64s) -> npt.NDArray[np.bool_]:
+    """Whether there are digits at these offsets; beyond the ends, the outermost bytes count."""
+    # Bytes below "0" wrap around to large ones, so that one comparison does for both ends.
+    is_digit: npt.NDArray[np.bool_] = (text.take(offsets, mode="clip") - np.uint8(ord("0"))) <= np.uint8(9)
+    return is_digit

@@ -14,10 +14,10 @@ from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 
 LOOK_AHEAD = 2048
-_PARSED_AT_ONCE = 16
+_PARSED_AT_ONCE = 16  # rows, which are all in memory at once: few, since each may be large
 
 
-class JsonlShards:
+class JsonlShards(IndexedFiles):
     """Uncompressed shards of one JSON object per line.
 
     Args:
@@ -29,34 +29,29 @@ class JsonlShards:
     """
 
     def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20) -> None:
-        self.files = IndexedFiles(urls, "jsonl")
-        self.urls, self.num_records = urls, self.files.num_records
+        super().__init__(urls, "jsonl")
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "JsonlWindow":
         """The window of the runs [first, first + count) of the shards."""
-        return JsonlWindow(self, self.files.runs(shards, firsts, counts))
-
-    def identity(self) -> list[tuple[str, int]]:
-        """Base name and number of records per shard."""
-        return self.files.identity()
+        return JsonlWindow(self, self.runs(shards, firsts, counts))
 
     def anomalies(self) -> dict[str, int]:
         """How many lines are blank."""
-        return {"blank lines": self.files.skipped}
+        return {"blank lines": self.skipped}
 
 
 class JsonlWindow:
     """Runs of rows of JSONL shards. Their bytes are read once, at the first `take`, unless they are too many."""
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
-        rows, own = shards.files.rows(runs)
+        rows, own = shards.rows(runs)
         self._urls = shards.urls
-        self._bytes = RecordBytes(shards.files, runs, rows["offset"].astype(np.int64), own, shards.buffer)
+        self._bytes = RecordBytes(shards, runs, rows["offset"].astype(np.int64), own, shards.buffer)
         self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
         self._numbers = runs.numbers() + rows["blanks"][own]
-        self._doubtful = bool(shards.files.noted[runs.shards].any())
+        self._doubtful = bool(shards.noted[runs.shards].any())
         self.look_ahead = max(1, min(LOOK_AHEAD, shards.max_kept_bytes * len(own) // max(self._bytes.num_bytes, 1)))
 
     def __len__(self) -> int:
@@ -76,7 +71,7 @@ class JsonlWindow:
         keys = map(str, self._numbers[chosen].tolist())
         own, is_doubtful = 2 + len(common), self._doubtful
         while lines := [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]:
-            # Lines and rows come first: `zip` asks them first, and where they end leaves keys and urls alone.
+            # `zip` stops where the rows end, before it takes a key and a url, which are for the next lines.
             for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
                 try:
                     size = len(row)

@@ -28,7 +28,7 @@ Names = tuple[str, ...]
 
 
 def is_glob(url: str) -> bool:
-    """Whether the url stands for whatever it matches; a local file that is called so is none."""
+    """Whether the url stands for whatever it matches; a local file of that very name is not a glob."""
     if is_remote(url):
         return "*" in url or (not url.startswith(_HTTP) and _MAGIC.search(url) is not None)
     return _MAGIC.search(local_path(url)) is not None and not os.path.lexists(local_path(url))
@@ -50,7 +50,7 @@ def files_in(folder: str) -> list[str]:
 def files_matching(pattern: str) -> list[str]:
     """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
     magic = "*" if pattern.startswith(_HTTP) else "*?["
-    first = min(place for place in map(pattern.find, magic) if place >= 0)
+    first = min(index for index in map(pattern.find, magic) if index >= 0)
     root = pattern[: pattern.rfind("/", 0, first) + 1]
     parts = [part for part in pattern[len(root) :].split("/") if part]
     if pattern.endswith(("/", _ANY_FOLDERS)):  # folders, which stand for what is below them

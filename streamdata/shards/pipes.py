@@ -6,7 +6,7 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_command
 
 
-def check_leave(url: str) -> None:
+def check_allowed(url: str) -> None:
     """Raise ValueError unless the environment allows commands."""
     refusal = refusal_of_command(url)
     if refusal:
@@ -24,7 +24,7 @@ class PipeBytes:
     """
 
     def __init__(self, url: str) -> None:
-        check_leave(url)
+        check_allowed(url)
         self._url = url
         command = url.removeprefix(PIPE)
         self._process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)  # noqa: S602

@@ -18,17 +18,13 @@ def publish(path: Path, parts: Sequence[bytes]) -> None:
         OSError: The directory cannot be written.
     """
     temporary = temporary_beside(path)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(fd, "wb") as file:
+        with temporary.open("xb") as file:
             file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        publish_written(temporary, path)
     except BaseException:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
 
 
 def temporary_beside(path: Path) -> Path:
@@ -40,7 +36,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def publish_written(temporary: Path, path: Path) -> None:
-    """Bring a file, or a directory of files, that is written in full to the place where readers look.
+    """Bring a file, or a directory of files, that is written in full to where readers look.
 
     Raises:
         OSError: A directory that is not empty is at `path`, or it cannot be written. What is `temporary` stays.
@@ -62,7 +58,7 @@ def _sync(path: Path) -> None:
 
 
 def publish_beside_or_cached(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
-    """Publish at `beside`, or at `cached` where there is no such place or it cannot be written.
+    """Publish at `beside`, or at `cached` if that is None or cannot be written.
 
     Returns:
         Where the file is now.

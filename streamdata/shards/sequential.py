@@ -23,9 +23,8 @@ from streamdata.shards.sidecar import (
     names_of,
 )
 from streamdata.shards.storage import NO_STAMP, base_name, is_pipe, read_spans, stamps_of
-from streamdata.shards.streams import SaidOnce, open_stream
-from streamdata.shards.tar_headers import Member
-from streamdata.shards.tar_records import TarRecord, every_field, interleaved, key_hash, records
+from streamdata.shards.streams import open_stream
+from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 
 logger = logging.getLogger(__name__)
 _NO_FIELD = "members without key and field"
@@ -43,7 +42,7 @@ class _Sequential:
         stamps = dict(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self._counts: Counter[str] = Counter()
-        self._unchecked = SaidOnce()
+        self._unchecked: set[str] = set()
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and size in bytes per shard (0 for a pipe)."""
@@ -113,11 +112,8 @@ class SequentialTar(_Sequential):
         url = self.urls[shard]
         notice = _Notice(self._counts, _NO_FIELD, url)
 
-        def skipped(member: Member) -> None:
-            notice(1, f"at offset {member.offset}")
-
         with open_stream(url, self._stamps[shard], self._unchecked) as stream:
-            yield from records(stream, url, every_field, skipped)
+            yield from records(stream, url, None, lambda member: notice(1, f"at offset {member.offset}"))
 
 
 class _Joiner:

@@ -26,7 +26,7 @@ from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
 from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
-from streamdata.shards.tar_records import SkippedMembers, key_hash, records
+from streamdata.shards.tar_records import key_hash, records
 from streamdata.shards.urls import TAR_SUFFIXES
 
 SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
@@ -127,7 +127,7 @@ def line_key(row: Record, url: str, number: int) -> str:
     """The key that a line of a sidecar is for; an integer stands for its digits.
 
     Raises:
-        ShardError: There is none.
+        ShardError: It has none.
     """
     key = row.get("key")
     if type(key) is str:
@@ -234,7 +234,7 @@ def build_rows(url: str, sidecar: str, by: str | None) -> Contents:
 
 
 def _names(url: str, by: str | None) -> Iterator[RecordNames]:
-    for record in records(byte_source(url), url, lambda name: name == "id", SkippedMembers()):
+    for record in records(byte_source(url), url, ("id",)):
         yield names_of(record.key, record.fields.get("id"), url, by)
 
 

@@ -162,15 +162,13 @@ class LocalShard:
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
-        piece = os.pread(self.fd, size, offset)
-        if len(piece) == size or not piece:
-            return piece
-        pieces = [piece]  # one call reads at most 2 GiB
-        while piece and (size := size - len(piece)):
-            offset += len(piece)
-            piece = os.pread(self.fd, size, offset)
-            pieces.append(piece)
-        return b"".join(pieces)
+        data = os.pread(self.fd, size, offset)
+        while 0 < len(data) < size:  # one call reads at most 2 GiB
+            more = os.pread(self.fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
 
     def read_into(self, memory: memoryview, offset: int) -> int:
         """Fill the memory from `offset`; return how many bytes there were, fewer only at the end of the file."""

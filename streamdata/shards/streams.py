@@ -4,7 +4,7 @@ import gzip
 import io
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
@@ -85,24 +85,7 @@ class DamagedFrameError(Exception):
     """A zstd frame is damaged or ends early."""
 
 
-class SaidOnce:
-    """Warns of the first file with a frame whose damage may not be noticed, and of no more."""
-
-    def __init__(self) -> None:
-        self._is_said = False
-
-    def __call__(self, url: str) -> None:
-        """Warn of a file."""
-        if not self._is_said:
-            self._is_said = True
-            logger.warning(
-                "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
-                "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
-                url,
-            )
-
-
-_said_in_this_process = SaidOnce()
+_unchecked_in_this_process: set[str] = set()
 
 
 class _ZstdBytes:
@@ -112,7 +95,7 @@ class _ZstdBytes:
     one here, and each must be complete.
     """
 
-    def __init__(self, url: str, stream: _Bytes, on_unchecked: Callable[[str], None]) -> None:
+    def __init__(self, url: str, stream: _Bytes, unchecked: set[str]) -> None:
         try:
             import zstandard
         except ImportError as error:
@@ -122,7 +105,7 @@ class _ZstdBytes:
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
-        self._url, self._stream, self._on_unchecked = url, stream, on_unchecked
+        self._url, self._stream, self._unchecked = url, stream, unchecked
         self._rest, self._ready = b"", memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
@@ -156,9 +139,19 @@ class _ZstdBytes:
             compressed += more
         flags = compressed[_FLAGS_AT : _FLAGS_AT + 1]
         if compressed.startswith(ZSTD) and flags and not flags[0] & _CHECKSUM_FLAG:
-            self._on_unchecked(self._url)
+            self._note_unchecked()
         self._frame = self._decompressor.decompressobj()
         return compressed
+
+    def _note_unchecked(self) -> None:
+        """Warn of the first file without checksums, and of no more: whoever wrote it wrote the others so too."""
+        if not self._unchecked:
+            self._unchecked.add(self._url)
+            logger.warning(
+                "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
+                "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
+                self._url,
+            )
 
 
 class _Headed:
@@ -176,14 +169,14 @@ class _Headed:
 
 @contextmanager
 def open_stream(
-    url: str, stamp: FileStamp, on_unchecked: Callable[[str], None] = _said_in_this_process
+    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process
 ) -> Iterator[ForwardStream]:
     """The uncompressed bytes of a shard: .gz, .tgz and .zst are decompressed, `pipe:` is run.
 
     Args:
         url: The shard.
         stamp: Its version; a pipe has none.
-        on_unchecked: Called with the url where a zstd frame has no checksum.
+        unchecked: A file whose zstd frames have no checksum is warned of and put here, if this is empty.
 
     Raises:
         ShardError: The shard is of another version, or not compressed as its suffix says.
@@ -199,7 +192,7 @@ def open_stream(
         check_compressed(url, head, zstd=is_zstd)
         compressed: Any = _Headed(head, raw)
         if is_zstd:
-            yield ForwardStream(url, _ZstdBytes(url, compressed, on_unchecked))
+            yield ForwardStream(url, _ZstdBytes(url, compressed, unchecked))
             return
         with gzip.GzipFile(fileobj=compressed, mode="rb") as unzipped:
             yield ForwardStream(url, unzipped)

@@ -13,13 +13,13 @@ from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, find_sidecar, join
 from streamdata.shards.storage import read_spans
 from streamdata.shards.tar_headers import BLOCK, damaged
-from streamdata.shards.tar_records import SkippedMembers, every_field, plain_record, records
+from streamdata.shards.tar_records import plain_record, records
 
 _MAX_LOOK_AHEAD = 128
 _LOOK_AHEAD_BYTES = 8 << 20
 
 
-class TarShards:
+class TarShards(IndexedFiles):
     """Uncompressed tar shards of the webdataset convention.
 
     Args:
@@ -42,23 +42,18 @@ class TarShards:
     ) -> None:
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
-        self.files = IndexedFiles(urls, "tar")
+        super().__init__(urls, "tar")
         self.sidecars = IndexedFiles(urls, sidecar_kind(sidecar_key), find_sidecar) if meta_names else None
-        self.urls, self.num_records = urls, self.files.num_records
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "TarWindow":
         """The window of the runs [first, first + count) of the shards."""
-        return TarWindow(self, self.files.runs(shards, firsts, counts))
-
-    def identity(self) -> list[tuple[str, int]]:
-        """Base name and number of records per shard."""
-        return self.files.identity()
+        return TarWindow(self, self.runs(shards, firsts, counts))
 
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
-        found = {"members without key and field": self.files.skipped}
+        found = {"members without key and field": self.skipped}
         if self.sidecars is not None:
             found["records without a sidecar line"] = self.sidecars.skipped
             found["sidecar lines without a record"] = int(self.sidecars.noted.sum())
@@ -70,12 +65,12 @@ class TarWindow:
 
     def __init__(self, shards: TarShards, runs: Runs) -> None:
         self._shards, self._urls = shards, shards.urls
-        rows, own = shards.files.rows(runs)
-        self._bytes = RecordBytes(shards.files, runs, rows["block"].astype(np.int64) * BLOCK, own, shards.buffer)
+        rows, own = shards.rows(runs)
+        self._bytes = RecordBytes(shards, runs, rows["block"].astype(np.int64) * BLOCK, own, shards.buffer)
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // (size or 1)))
         # A request takes about as long for all records of a window as for some of them.
-        is_remote = any(map(shards.files.is_remote.__getitem__, set(runs.shards.tolist())))
+        is_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
         self._is_kept = is_remote and size <= shards.max_kept_bytes
         self._lines: Int64s | None = None
         if shards.sidecars is not None:
@@ -112,7 +107,7 @@ class TarWindow:
         """The record in `buffer`, whatever its headers are like, or the error that says why it is not one."""
         url, begin = self._urls[int(self._bytes.shards[position])], int(self._bytes.begins[position])
         source = _Buffer(buffer, begin)
-        record = next(records(source, url, every_field, SkippedMembers(), begin, begin + len(buffer)), None)
+        record = next(records(source, url, start=begin, stop=begin + len(buffer)), None)
         if record is None or record.crc() != crc:
             got = f"headers with CRC32 {record.crc():08x}" if record else "none"
             remedy = "The shard has changed: copy it again, delete its index, and start the run again."
@@ -126,11 +121,11 @@ class TarWindow:
         shards, lines = self._bytes.shards[chosen].tolist(), all_lines[chosen].tolist()
         spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
         wanted = np.array(spans, np.int64).reshape(-1, 3)
-        memory, offsets = read_spans(sidecars.sidecars, sidecars.sidecar_stamps, wanted)
+        memory, offsets = read_spans(sidecars.sidecar_urls, sidecars.sidecar_stamps, wanted)
         starts = iter(offsets.tolist())
         for record, shard, (offset, length) in zip(found, shards, lines, strict=True):
             line = bytes(memory[(start := next(starts)) : start + length]) if length else None
-            join(record, line, self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecars[shard], offset)
+            join(record, line, self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecar_urls[shard], offset)
             yield record
 
 

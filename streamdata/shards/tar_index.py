@@ -8,7 +8,7 @@ from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
 from streamdata.shards.storage import byte_source
 from streamdata.shards.tar_headers import BLOCK
-from streamdata.shards.tar_records import SkippedMembers, interleaved, key_hash, no_field, records
+from streamdata.shards.tar_records import interleaved, key_hash, records
 
 # Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
 DTYPE = np.dtype([("block", "<u4"), ("crc", "<u4")])
@@ -20,10 +20,9 @@ def build_rows(url: str) -> Contents:
     Raises:
         ShardError: The archive is damaged, holds what is no record, or is larger than 2 TiB.
     """
-    skipped = SkippedMembers()
-    offsets, crcs, hashes = array("Q"), array("I"), array("Q")
+    offsets, crcs, hashes, skipped = array("Q"), array("I"), array("Q"), array("Q")
     end = 0
-    for record in records(byte_source(url), url, no_field, skipped):
+    for record in records(byte_source(url), url, (), lambda member: skipped.append(member.offset)):
         offsets.append(record.offset)
         crcs.append(record.crc())
         hashes.append(key_hash(record.key))
@@ -35,7 +34,7 @@ def build_rows(url: str) -> Contents:
     rows["block"][:-1] = np.array(offsets, np.uint64) // BLOCK
     rows["block"][-1] = end // BLOCK
     rows["crc"][:-1] = crcs
-    return Contents(rows, skipped.count, skipped.first)
+    return Contents(rows, len(skipped), skipped[0] if skipped else 0)
 
 
 def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", offsets: "array[int]") -> None:
@@ -43,10 +42,10 @@ def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uin
     order = np.argsort(hashes, kind="stable")
     twins = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
     for twin in twins.tolist():
-        first, second = (_key_at(url, offsets[int(order[place])]) for place in (twin, twin + 1))
+        first, second = (_key_at(url, offsets[int(order[index])]) for index in (twin, twin + 1))
         if first == second:
             raise interleaved(url, first, offsets[int(order[twin + 1])], offsets[int(order[twin])])
 
 
 def _key_at(url: str, offset: int) -> str:
-    return next(records(byte_source(url), url, no_field, SkippedMembers(), offset)).key
+    return next(records(byte_source(url), url, (), None, offset)).key

@@ -12,7 +12,7 @@ import hashlib
 import mmap
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,7 @@ def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) ->
     names and sizes is compared with the index, which has one of this kind (see `TarRecord.crc`) of plain records alone.
     """
     at, skip = begin, 0
+    # Either each member has a short pax header or none has: webdataset's writer puts one before each.
     if memory[at + 156] == _PAX:
         skip = SHORT_PAX
         at += skip
@@ -121,14 +122,20 @@ def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) ->
 def records(
     source: ByteSource,
     url: str,
-    wanted: Callable[[str], bool],
-    skipped: Callable[[Member], None],
+    fields: Collection[str] | None = None,
+    skipped: Callable[[Member], object] | None = None,
     start: int = 0,
     stop: int | None = None,
 ) -> Iterator[TarRecord]:
-    """The records from offset `start` on, with the bytes of the fields that are `wanted`.
+    """The records of an archive, or of some of it.
 
-    Files whose names give no key and field go to `skipped`. Directories are passed over.
+    Args:
+        source: The archive.
+        url: The same, for messages.
+        fields: Whose bytes are wanted; None: all.
+        skipped: Called with the files whose names have no key and field. Directories are passed over.
+        start: Offset of the first record.
+        stop: Offset of what follows the last one; None: the archive's end.
 
     Raises:
         ShardError: As `members_of`, or a record has a field twice or one of a reserved name.
@@ -137,7 +144,7 @@ def records(
     for member in members_of(source, url, start, stop):
         parts = _split_name(member.name) if member.is_file else None
         if parts is None:
-            if member.is_file:
+            if member.is_file and skipped is not None:
                 skipped(member)
             if record is not None:
                 record.add(member, plain=False)
@@ -149,7 +156,7 @@ def records(
             record = TarRecord(key, member.offset, member.end)
         record.add(member, plain=member.plain and len(parts[1]) <= _MAX_PLAIN_FIELD)
         name = _checked_field(url, record, member, parts[1])
-        if wanted(name):
+        if fields is None or name in fields:
             record.fields[name] = data_of(source, url, member)
     if record is not None:
         yield record
@@ -199,27 +206,3 @@ def interleaved(url: str, key: str, offset: int, first: int | None = None) -> Sh
         "got them apart, with another record's between them\n"
         "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
     )
-
-
-def no_field(name: str) -> bool:  # noqa: ARG001  # one answer for all names
-    """Wants the bytes of no field."""
-    return False
-
-
-def every_field(name: str) -> bool:  # noqa: ARG001  # one answer for all names
-    """Wants the bytes of every field."""
-    return True
-
-
-class SkippedMembers:
-    """Counts members that belong to no record; says where the first one was."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first = 0
-
-    def __call__(self, member: Member) -> None:
-        """Count `member`."""
-        if not self.count:
-            self.first = member.offset
-        self.count += 1

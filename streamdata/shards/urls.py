@@ -11,7 +11,7 @@ import fsspec
 from braceexpand import braceexpand
 
 from streamdata.shards.listing import files_in, files_matching, is_folder, is_glob
-from streamdata.shards.pipes import check_leave
+from streamdata.shards.pipes import check_allowed
 from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
 
 logger = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ def expand(
     Raises:
         FileNotFoundError: A pattern matches nothing.
         ValueError: A shard is named twice, a pattern is empty, or finds shards by names that the source does not take,
-            or a pipe is named without leave.
+            or a pipe is named where the environment does not allow commands.
     """
-    found: dict[str, tuple[str, str]] = {}  # place → url, pattern
+    found: dict[str, tuple[str, str]] = {}  # canonical url → url, pattern
     copies: dict[str, int] = {}
     for pattern, count, urls in _patterns(path, suffixes, include_dirs):
         for url in urls:
@@ -62,13 +62,13 @@ def expand(
                     f"shards: expected files, got '{url}' by '{pattern}', whose name reads as a command\n"
                     "  Rename the file, or begin the pattern with './'."
                 )
-            place = _place(url)
-            if place in found:
+            canonical = _canonical(url)
+            if canonical in found:
                 raise ValueError(
-                    f"shards: expected '{url}' once, got it by '{found[place][1]}' and by '{pattern}'\n"
+                    f"shards: expected '{url}' once, got it by '{found[canonical][1]}' and by '{pattern}'\n"
                     "  Drop one of them; for several copies per epoch, use include_dirs with '*n'."
                 )
-            found[place] = url, pattern
+            found[canonical] = url, pattern
             copies[url] = count
     if not found:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
@@ -133,7 +133,7 @@ def split_commas(text: str) -> list[str]:
 
 def _expand_pattern(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     if is_pipe(pattern):
-        check_leave(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
+        check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
         return list(braceexpand(pattern))
     is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
     pieces = [pattern] if is_literal else map(expand_home, braceexpand(pattern))
@@ -146,7 +146,7 @@ def _expand_piece(pattern: str, piece: str, suffixes: tuple[str, ...]) -> list[s
         files = files_matching(piece)
         if shards := _shards_of(pattern, files, suffixes):
             return shards
-        got = f"{len(files)} files, none of them one" if files else "nothing"
+        got = f"{len(files)} files that are not shards" if files else "nothing"
         raise _matches_nothing(pattern, piece, f"shards ({', '.join(suffixes)})", got)
     if is_remote(piece) and piece.endswith(suffixes):  # to ask what it is would be a request for each
         return [piece]
@@ -195,8 +195,8 @@ def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileN
     )
 
 
-def _place(url: str) -> str:
-    """What two spellings of one place have in common."""
+def _canonical(url: str) -> str:
+    """What all spellings of one location have in common."""
     if is_pipe(url):
         return url
     if is_remote(url):

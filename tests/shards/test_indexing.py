@@ -193,7 +193,7 @@ def test_the_index_counts_the_rows_with_integers_that_64_bits_cannot_hold(write_
     shards = JsonlShards([str(tmp_path / "safe.jsonl"), str(tmp_path / "unsafe.jsonl")])
     headers = {path.name: indexing.read_header(path).noted for path in indexes(tmp_path)}
     assert headers == {".safe.jsonl.jsonl.index": 0, ".unsafe.jsonl.jsonl.index": 2}
-    assert (shards.files.noted > 0).tolist() == [False, True]
+    assert (shards.noted > 0).tolist() == [False, True]
 
 
 def test_an_index_of_an_earlier_format_is_built_again(write_jsonl, tmp_path, builds, caplog):
