@@ -49,7 +49,7 @@ class ImageJsonlDataset(NamedSource):
                 f"ImageJsonlDataset: expected a JSONL file any line of which can be read, got {jsonl_path!r}\n"
                 "  Decompress it, or read it by JsonlIterableDataset with a process function that opens the images."
             )
-        url = expand_home(jsonl_path)
+        url = expand_home(jsonl_path)  # a recipe's path is expanded by `expand`, which this single file does not need
         self._path = local_path(url)
         self._lines = JsonlShards([url])
         self._length = int(self._lines.num_records[0])
@@ -64,7 +64,7 @@ class ImageJsonlDataset(NamedSource):
             IndexError: There is no such line.
             ShardError: The line names no image.
             FileNotFoundError: There is no such image.
-            PIL.UnidentifiedImageError: It is no image.
+            PIL.UnidentifiedImageError: It is not a valid image.
         """
         if not -self._length <= index < self._length:
             raise IndexError(f"{self._path}: line index {index} of {self._length}")
@@ -76,6 +76,7 @@ class ImageJsonlDataset(NamedSource):
 
     def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         firsts = np.asarray(indices, dtype=np.int64)
+        # A run of one row for each index: what touches is read at once all the same.
         window = self._lines.window(np.zeros_like(firsts), firsts, np.ones_like(firsts))
         return list(window.take(np.arange(len(firsts))))
 

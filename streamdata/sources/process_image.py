@@ -35,12 +35,12 @@ class ImageTextPairProcessFnBuilder:
     - all other fields of the record.
 
     Args:
-        img_size: height and width.
-        max_text_len: tokens of text at most; longer ones are cut.
-        tokenizer_name: a local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
+        img_size: Height and width.
+        max_text_len: Tokens of text at most; longer ones are cut.
+        tokenizer_name: A local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
 
     Raises:
-        ValueError: a size is not positive.
+        ValueError: A size is not positive.
     """
 
     def __init__(self, img_size: int, max_text_len: int, tokenizer_name: str) -> None:
@@ -49,12 +49,12 @@ class ImageTextPairProcessFnBuilder:
         self.tokenizer_name = tokenizer_name
 
     def __call__(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yields a sample per record.
+        """Yield a sample per record.
 
         Raises:
-            ValueError: a record has no image or no text, or its image is too large.
-            PIL.UnidentifiedImageError: an image is none, or of a format not in `FORMATS`.
-            OSError: an image is damaged.
+            ValueError: A record has no image or no text, or its image is too large.
+            PIL.UnidentifiedImageError: An image is not a valid one, or of a format not in `FORMATS`.
+            OSError: An image is damaged.
         """
         return map(self._sample, records)
 
@@ -74,21 +74,21 @@ class ImageJsonlProcessFnBuilder:
     """Turns the PIL image in a record's `image` into a tensor: a function per record. Other fields stay.
 
     Args:
-        img_size: height and width of the result, float32, shape (3, img_size, img_size), see `to_tensor`.
+        img_size: Height and width of the result, float32, shape (3, img_size, img_size), see `to_tensor`.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: It is not positive.
     """
 
     def __init__(self, img_size: int) -> None:
         self.img_size = _positive("ImageJsonlProcessFnBuilder", "img_size", img_size)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Returns the record with its image as a tensor.
+        """Return the record with its image as a tensor.
 
         Raises:
-            ValueError: it has no PIL image in `image`.
-            OSError: the image is damaged.
+            ValueError: It has no PIL image in `image`.
+            OSError: The image is damaged.
         """
         image = record.get("image")
         if not isinstance(image, Image.Image):
@@ -100,14 +100,14 @@ class ImageJsonlProcessFnBuilder:
 
 
 def open_image(path: Path) -> Image.Image:
-    """Reads a file and its image's header; pixels are decoded when they are first used.
+    """Read a file and its image's header; pixels are decoded when they are first used.
 
     No file stays open: an image may wait long in a batch.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        PIL.UnidentifiedImageError: it is no image, or of a format not in `FORMATS`.
-        ValueError: it has more than `MAX_PIXELS`.
+        FileNotFoundError: There is no such file.
+        PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `FORMATS`.
+        ValueError: It has more than `MAX_PIXELS`.
     """
     try:
         return decode_image(path.read_bytes())
@@ -116,32 +116,34 @@ def open_image(path: Path) -> Image.Image:
         raise
 
 
-def decode_image(data: bytes) -> Image.Image:
+def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """As `open_image`, from the bytes of a file."""
+    # This reads the header alone, so that what is too large is refused before memory is taken for it.
     image = Image.open(io.BytesIO(data), formats=FORMATS)
-    if image.width * image.height > MAX_PIXELS:
+    if image.width * image.height > max_pixels:
         raise ValueError(
-            f"image: expected at most {MAX_PIXELS} pixels, got {image.width} x {image.height}; it is not decoded\n"
+            f"image: expected at most {max_pixels} pixels, got {image.width} x {image.height}; it is not decoded\n"
             "  Shrink it before training, or filter its record out."
         )
     return image
 
 
 def to_tensor(image: Image.Image, size: int) -> Any:
-    """Makes a float32 tensor of shape (3, size, size), values in [0, 1], RGB.
+    """Make a float32 tensor of shape (3, size, size), values in [0, 1], RGB.
 
     The whole image is resized to the square, bicubic with antialiasing; its proportions are not kept. Crop before where
     they matter. Transparent parts become white. EXIF is not looked at: what is stored is what is trained.
 
     Args:
-        image: any mode; a JPEG that is not decoded yet is decoded at a reduced scale where that is enough.
-        size: height and width.
+        image: Any mode; a JPEG that is not decoded yet is decoded at a reduced scale where that is enough.
+        size: Height and width.
 
     Raises:
-        OSError: it is damaged.
+        OSError: It is damaged.
     """
     import torch
 
+    # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
     image.draft(None, (size * _OVERSAMPLING, size * _OVERSAMPLING))
     resized = _as_rgb(image).resize((size, size), Image.Resampling.BICUBIC)
     # Divided in numpy: 255 / 255 is exactly 1, and the transposition costs no pass of its own.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Labels = Literal["unshifted", "shifted"]
 
+# What a state says of the packer: how many records it holds, and the tokens of the first that are in rows already.
 _NOTHING_HELD = {"rewind": 0, "offset": 0}
 
 
@@ -35,9 +36,9 @@ class TextJsonlProcessFnBuilder:
     Its state says how many of the last records are still needed and where in the first of them the next row begins.
 
     Args:
-        max_sequence_length: tokens per row.
-        tokenizer_name: a local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
-        text_key: the record's field that holds the text, str or UTF-8 bytes.
+        max_sequence_length: Tokens per row.
+        tokenizer_name: A local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
+        text_key: The record's field that holds the text, str or UTF-8 bytes.
         labels: "unshifted" adds `labels` that are the tokens, -100 at padding only, for what shifts them itself, as the
             models of transformers do: these do not train a row's last target. "shifted" adds `target_ids` by that name.
 
@@ -66,10 +67,10 @@ class TextJsonlProcessFnBuilder:
         self._packer: RowPacker | None = None
 
     def __call__(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Begins a stream of rows; ends with a padded one where the records end.
+        """Begin a stream of rows; ends with a padded one where the records end.
 
         Raises:
-            ValueError: a record has no text, or the tokenizer no end-of-sequence token.
+            ValueError: A record has no text, or the tokenizer no end-of-sequence token.
         """
         # Made here, not in the constructor: lanes work on copies, which would share it.
         skip = self._held_at_start["offset"]
@@ -98,7 +99,7 @@ class TextJsonlProcessFnBuilder:
     def _tokens(self, record: dict[str, Any]) -> npt.NDArray[np.int64]:
         text = record.get(self.text_key)
         if isinstance(text, bytes):
-            text = text.decode()
+            text = text.decode()  # as the members of a tar are
         if not isinstance(text, str):
             raise ValueError(
                 f"TextJsonlProcessFnBuilder: expected text in field {self.text_key!r}, got {type(text).__name__}; "
@@ -107,19 +108,19 @@ class TextJsonlProcessFnBuilder:
         return tokenize(self.tokenizer_name, text, with_special_tokens=False)
 
     def state_dict(self) -> dict[str, int]:
-        """Says what is held; no payload. See `load_state_dict`."""
+        """Say what is held; no payload. See `load_state_dict`."""
         held = {"rewind": self._packer.num_held, "offset": self._packer.taken} if self._packer else self._held_at_start
         return {**held, **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next call go on where the state was taken, given the last `rewind` records again.
+        """Make the next call go on where the state was taken, given the last `rewind` records again.
 
         Args:
             state: `rewind`, `offset` (tokens of the first of these records that were in rows before) and what must
                 not have changed: `max_sequence_length` and `tokenizer`, a fingerprint of the tokenizer and text_key.
 
         Raises:
-            StateError: it was written with other settings, or is no such state.
+            StateError: It was written with other settings, or is not such a state.
         """
         settings = self._settings()
         if not isinstance(state, dict) or any(not _is_count(state.get(key)) for key in (*_NOTHING_HELD, *settings)):
@@ -133,10 +134,11 @@ class TextJsonlProcessFnBuilder:
                     f"TextJsonlProcessFnBuilder: the state was written with {key}={state[key]}, the run has {present}\n"
                     "  Give reload_from_url_level=True to pack afresh from the present windows, or set it back."
                 )
-        self._packer = None
+        self._packer = None  # until it is called again, state_dict says what was loaded
         self._held_at_start = {key: state[key] for key in _NOTHING_HELD}
 
     def _settings(self) -> dict[str, int]:
+        # Other tokens would put the offset elsewhere; the tokenizer's name would not do, its files may have changed.
         fingerprint = zlib.crc32(self.text_key.encode(), tokenizer_fingerprint(self.tokenizer_name))
         return {"max_sequence_length": self.max_sequence_length, "tokenizer": fingerprint}
 

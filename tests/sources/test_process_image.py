@@ -8,7 +8,6 @@ import pytest
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from streamdata.sources import process_image
 from streamdata.sources.process_image import (
     ImageJsonlProcessFnBuilder,
     ImageTextPairProcessFnBuilder,
@@ -161,11 +160,10 @@ def test_large_jpeg_is_decoded_at_reduced_scale() -> None:
     assert (tensor - to_tensor(image, 64)).abs().max() < 3 / 255
 
 
-def test_image_of_too_many_pixels_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_of_too_many_pixels_is_refused_before_decoding() -> None:
     """The error gives its size and the limit."""
-    monkeypatch.setattr(process_image, "MAX_PIXELS", 799)
     with pytest.raises(ValueError, match=r"at most 799 pixels, got 40 x 20; it is not decoded"):
-        decode_image(encode(halves(), "JPEG"))
+        decode_image(encode(halves(), "JPEG"), max_pixels=799)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM"])
