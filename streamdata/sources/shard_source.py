@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,14 @@ from streamdata.sources.source import ReadTask, Record
 
 Indices = npt.NDArray[np.int64]
 
-DEFAULT_BLOCK_SIZE = 64
-_FINEST = 2048
-"""A small source is cut into about so many blocks, so that many lanes find work in it."""
+# Records: a lane reads this many side by side in one go, and a window of the default 1,000 still mixes 15 of them.
+_BLOCK_SIZE = 64
 _BLOCKS_AT_ONCE = 1024
-"""Blocks whose places in the epoch's order are computed at once."""
+"""Blocks whose positions in the epoch's order are computed at once."""
 
 
 def _content(shards: IndexedShards | SequentialShards) -> str:
+    # Base names and sizes, not paths: a resume may find the shards in another directory.
     text = repr([tuple(pair) for pair in shards.identity()])
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -37,8 +37,8 @@ def _start_within_window(after: Position) -> Position:
     return epoch, window, taken - 1, 0
 
 
-def _check_sizes(block_size: int, shuffle_buffer: int) -> None:
-    if block_size < 1 or shuffle_buffer < 0:
+def _check_sizes(block_size: int | None, shuffle_buffer: int) -> None:
+    if (block_size is not None and block_size < 1) or shuffle_buffer < 0:
         raise ValueError(
             f"expected block_size >= 1 and shuffle_buffer >= 0 (records), got {block_size} and {shuffle_buffer}\n"
             "  shuffle_buffer=0 keeps the order inside blocks."
@@ -51,16 +51,21 @@ class BlockSource:
     Args:
         kind: What the shards are, for descriptions.
         shards: The shards.
-        block_size: Records in a block at most; a source of fewer than 2,048 times as many is cut finer.
+        block_size: Records in a block at most; None: 64.
         shuffle_buffer: Records in a window, about; 0 keeps the order inside blocks.
+        min_blocks: A source that has fewer by its block_size is cut finer, into about this many, so that many lanes
+            find work in it.
     """
 
-    def __init__(self, kind: str, shards: IndexedShards, block_size: int, shuffle_buffer: int) -> None:
+    def __init__(
+        self, kind: str, shards: IndexedShards, block_size: int | None, shuffle_buffer: int, min_blocks: int = 2048
+    ) -> None:
         _check_sizes(block_size, shuffle_buffer)
         self.shards, self._kind = shards, kind
         records = shards.num_records
         self.num_records = int(records.sum())
-        self._block_size = max(1, min(block_size, self.num_records // _FINEST))
+        # By the source alone, never by the topology: another number of lanes must find the same blocks.
+        self._block_size = max(1, min(block_size or _BLOCK_SIZE, self.num_records // min_blocks))
         self._window = max(1, shuffle_buffer // self._block_size)
         self._shuffle_inside = shuffle_buffer > 0
         self._records = records
@@ -90,7 +95,8 @@ class BlockSource:
     def window_start(self, task: ReadTask, position: Position) -> Position:
         epoch, window, taken, _ = position
         blocks = task.order.blocks(epoch, window * self._window, (window + 1) * self._window)
-        done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())  # at the end of an epoch there is no next
+        # After the last record of a window, the next record is in the next one; at the end of an epoch there is none.
+        done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())
         return (epoch, window + done, 0, 0)
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
@@ -126,17 +132,19 @@ class BlockSource:
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
         size = len(opened)
-        check_position(task.name, f"at record {taken} of window {window} in epoch {epoch}", taken, size)
+        if taken:  # only a resume begins within a window
+            check_position(task.name, f"at record {taken} of window {window} in epoch {epoch}", taken, size)
         if task.order.shuffle and self._shuffle_inside:
             number = task.order.number(epoch, window * self._window)
             positions = shuffled(size, stable_seed(task.order.seed(epoch), number))
         else:
             positions = np.arange(size)
         starts = self._record_ends[shards] - self._records[shards] + firsts
+        # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.
         while taken < size:
             some = positions[taken : taken + task.grow(opened.look_ahead)]
             records = opened.take(some, task.fields)
-            yield len(some), _placed(records, _places(starts, counts, some)) if task.with_indices else records
+            yield len(some), _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
             taken += len(some)
 
     def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
@@ -147,17 +155,17 @@ class BlockSource:
         return shards, firsts, np.minimum(self._block_size, self._records[shards] - firsts)
 
 
-def _places(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
+def _numbers(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
     """The number in the whole source of each position of a window."""
     ends = np.cumsum(counts)
     runs = np.searchsorted(ends, positions, side="right")
-    places: list[int] = (starts[runs] + positions - (ends - counts)[runs]).tolist()
-    return places
+    numbers: list[int] = (starts[runs] + positions - (ends - counts)[runs]).tolist()
+    return numbers
 
 
-def _placed(records: Iterator[Record], places: list[int]) -> Iterator[Record]:
-    for record, place in zip(records, places, strict=True):
-        record[CURSOR] = place
+def _numbered(records: Iterator[Record], numbers: list[int]) -> Iterator[Record]:
+    for record, number in zip(records, numbers, strict=True):
+        record[CURSOR] = number  # from which record_rng seeds; a shard that is named twice has a number for each copy
         yield record
 
 
@@ -206,19 +214,21 @@ class SequentialSource:
                 for record in self._read_shard(task, int(blocks[0]), seed, taken):
                     taken += 1
                     yield record, (epoch, window, taken, 0)
-                if not taken:
+                if not taken:  # only now: how many records a shard has shows at its end
                     without_records.add(int(blocks[0]))
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
-            if epoch is not None and len(without_records) == self.num_blocks:  # it would look for one for ever
+            if epoch is not None and len(without_records) == self.num_blocks:  # it would look on without end
                 raise SourceError(
                     f"source {task.name!r}: expected records, got none in its {self.num_blocks} shards, of which the "
                     f"first is {self.shards.urls[0]}\n  Remove the source, or give it records."
                 )
 
     def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[Record]:
+        # Groups begin at the shard's start, whatever was taken: a resume shuffles the same records together.
         size, total = self._group if task.order.shuffle and self._group else 1, 0
-        for group, records in enumerate(_grouped(self.shards.stream(shard), size)):
+        stream = self.shards.stream(shard)
+        for group, records in enumerate(iter(lambda: list(islice(stream, size)), [])):
             total += len(records)
             done = min(len(records), max(0, taken - group * size))
             order = np.arange(len(records)) if size == 1 else shuffled(len(records), stable_seed(seed, group))
@@ -226,6 +236,7 @@ class SequentialSource:
                 record = records[index]
                 record.update(task.fields)
                 if task.with_indices:
+                    # The records of the shards before it are not counted; no shard has 2**40 of them.
                     record[CURSOR] = (shard << 40) + group * size + index
                 yield record
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
@@ -237,14 +248,3 @@ class ShardDataset(NamedSource):
     source: BlockSource | SequentialSource
     process_fn: StreamFn | None
     single_process_fn: PerRecordFn | None
-
-
-def _grouped(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
-    group: list[Record] = []
-    for record in records:
-        group.append(record)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -6,7 +6,7 @@ from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import TAR_SUFFIXES, expand, is_sequential
 from streamdata.sources.functions import PerRecordFn, StreamFn
-from streamdata.sources.shard_source import DEFAULT_BLOCK_SIZE, BlockSource, SequentialSource, ShardDataset
+from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
 
 
 class MetaDistributedWebDataset(ShardDataset):
@@ -24,7 +24,7 @@ class MetaDistributedWebDataset(ShardDataset):
             `key`, the record's own key. Without it each shard tells: ids if any line joins so, else keys.
         include_dirs: Further directories, with all below them; `dir*3` reads its shards three times per epoch.
         single_process_fn: A function of one record, called first.
-        block_size: The most records that are dealt to a lane at once.
+        block_size: The most records that are dealt to a lane at once; None: 64, less in a small source.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
@@ -43,7 +43,7 @@ class MetaDistributedWebDataset(ShardDataset):
         meta_names: Sequence[str] = (),
         include_dirs: str | Sequence[str] | None = None,
         single_process_fn: PerRecordFn | None = None,
-        block_size: int = DEFAULT_BLOCK_SIZE,
+        block_size: int | None = None,
         shuffle_buffer: int = 1000,
         sidecar_key: str | None = None,
         name: str | None = None,
@@ -52,6 +52,7 @@ class MetaDistributedWebDataset(ShardDataset):
         super().__init__(name, percent)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         urls = expand(path, TAR_SUFFIXES, include_dirs)
+        # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
             self.source = SequentialSource("tar", SequentialTar(urls, meta_names, sidecar_key), shuffle_buffer)
         else:
