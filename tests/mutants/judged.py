@@ -56,11 +56,6 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "elif pulled >= _MAX_JOINED and epochs.are_over(entries):",
     ): "The condition before it has dealt with equality.",
     (
-        "shards/storage.py",
-        "at_their_paths.add(shard)",
-        "(shard)",
-    ): "The path is looked at for each take instead of each window, and what is found is the same. " + _ONLY_TIME,
-    (
         "shards/tar_headers.py",
         'prefix = header[345:500].split(b"\\0", 1)[0] if header[257:263] == b"ustar\\0" else b""',
         'prefix = header[345:500].split(b"\\0", 2)[0] if header[257:263] == b"ustar\\0" else b""',
