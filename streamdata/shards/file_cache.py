@@ -44,13 +44,6 @@ def open_cached(path: Path) -> LocalShard:
         raise
 
 
-def check_directory(directory: str) -> None:
-    """Raise ValueError where a recipe that is built under `allow` may not write in a directory."""
-    refusal = refusal_of_directory(directory, cache_directory())
-    if refusal:
-        raise ValueError(f"cache: {refusal}")
-
-
 class FileCache:
     """A directory of such files. It may be deleted at any time between runs; nothing else cleans it.
 
@@ -62,8 +55,8 @@ class FileCache:
     """
 
     def __init__(self, directory: str | None = None) -> None:
-        if directory:
-            check_directory(directory)
+        if directory and (refusal := refusal_of_directory(directory, cache_directory())):
+            raise ValueError(f"cache: {refusal}")
         self.directory = Path(directory).expanduser() if directory else cache_directory() / "prompts"
 
     def get(self, name: str, make: Callable[[Path], object]) -> Path:

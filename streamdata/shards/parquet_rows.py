@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError
-from streamdata.shards.file_cache import FileCache, FileVersion, check_directory, version_of
+from streamdata.shards.file_cache import FileCache, FileVersion, version_of
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import is_remote, local_path
 from streamdata.shards.stored_rows import Row, StoredRows, import_pyarrow, write_rows
 from streamdata.shards.urls import expand
 
 SUFFIXES = (".parquet",)
-SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_own_shared_memory`
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_shared_memory_cache`
 BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
 _BATCH_ROWS = 1 << 16
 _OPEN_FILES = 64
@@ -142,14 +142,14 @@ def _row_file(path: str, cache: FileCache, use_shm: bool) -> RowFile:
     digest = cache.digest(path)
     stored = cache.get(f"rows/{digest}.rows", partial(_convert_version, path, version))
     if use_shm:
-        stored = FileCache(_own_shared_memory()).get(f"{digest}.rows", partial(_copy, stored))
+        stored = _shared_memory_cache().get(f"{digest}.rows", partial(_copy, stored))
     return RowFile(path, digest, stored, len(StoredRows(stored, path)))
 
 
-def _own_shared_memory() -> str:
-    """The directory of this user in shared memory."""
-    path = Path(SHARED_MEMORY, f"streamdata-{os.getuid()}")
-    check_directory(str(path))
+def _shared_memory_cache() -> FileCache:
+    """A cache in this user's own directory in shared memory."""
+    cache = FileCache(f"{SHARED_MEMORY}/streamdata-{os.getuid()}")
+    path = cache.directory
     try:
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -162,7 +162,7 @@ def _own_shared_memory() -> str:
             f"use_shm: expected '{path}' to be a directory that its owner, user {os.getuid()}, alone can write, got "
             f"{stat.filemode(found.st_mode)} of user {found.st_uid}\n  Delete it, or leave use_shm out."
         )
-    return str(path)
+    return cache
 
 
 def _copy(stored: Path, target: Path) -> None:

@@ -22,20 +22,10 @@ _EXPECTED: Final = {
 }
 """What pydantic's kinds of errors mean to somebody who writes YAML."""
 _NOT_OF_THE_TEMPLATE: Final = {
-    "continue_final_message",
-    "conversation",
-    "max_length",
-    "messages",
-    "padding",
-    "processor_kwargs",
-    "return_assistant_tokens_mask",
-    "return_dict",
-    "return_tensors",
-    "tokenize",
-    "tokenizer_kwargs",
-    "tools",
+    "continue_final_message", "conversation", "max_length", "messages", "padding", "processor_kwargs",
+    "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
     "truncation",
-}
+}  # fmt: skip
 """What `apply_chat_template` takes for itself: no template would see it."""
 
 

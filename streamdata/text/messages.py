@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 Message = dict[str, Any]
 MEDIA_KINDS: Final = ("image", "video")
-_PLACEHOLDERS: Final = {"<image>": "image", "<video>": "video"}
+_PLACEHOLDERS: Final = {"<image>": {"type": "image"}, "<video>": {"type": "video"}}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
 _MEDIA_KEY = re.compile("(image|video|audio)s?")
 _MEDIUM = re.compile("(input_)?(image|video|audio)(_url)?")
@@ -143,12 +143,8 @@ def _with_typed_parts(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, str) or not content:
         return message
-    return {**message, "content": [_part(text) for text in _PLACEHOLDER.split(content) if text]}
-
-
-def _part(text: str) -> dict[str, Any]:
-    kind = _PLACEHOLDERS.get(text)
-    return {"type": kind} if kind else {"type": "text", "text": text}
+    texts = filter(None, _PLACEHOLDER.split(content))
+    return {**message, "content": [dict(_PLACEHOLDERS.get(text) or {"type": "text", "text": text}) for text in texts]}
 
 
 def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:

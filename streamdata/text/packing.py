@@ -16,16 +16,16 @@ import numpy.typing as npt
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
 
-Tokens = npt.NDArray[np.int64]
+Int64s = npt.NDArray[np.int64]
 
 
 class PackedRow(NamedTuple):
     """One row; every array has shape (row_length,)."""
 
-    tokens: Tokens
-    target_ids: Tokens
+    tokens: Int64s
+    target_ids: Int64s
     loss_mask: npt.NDArray[np.bool_]
-    position_ids: Tokens
+    position_ids: Int64s
     num_tokens: int
     """How many of `tokens` are the stream's; padding follows."""
 
@@ -37,7 +37,7 @@ class RowPacker:
     one too; a document without tokens adds nothing.
 
     Args:
-        row_length: Tokens per row.
+        row_length: Int64s per row.
         end_token: The token that ends a document, and fills up the last row.
         skip: How many tokens of the first document (its end token included) were in rows before.
     """
@@ -45,7 +45,7 @@ class RowPacker:
     def __init__(self, row_length: int, end_token: int, skip: int = 0) -> None:
         self._row_length = row_length
         self._end_token = end_token
-        self._held: deque[Tokens] = deque()
+        self._held: deque[Int64s] = deque()
         self._num_tokens = -skip
         self._taken = skip
 
@@ -59,7 +59,7 @@ class RowPacker:
         """How many tokens of the first document held were already in rows."""
         return self._taken
 
-    def add(self, tokens: Tokens) -> None:
+    def add(self, tokens: Int64s) -> None:
         """Appends a document.
 
         Args:
@@ -98,7 +98,7 @@ class RowPacker:
         positions = np.concatenate([np.arange(n) for n in lengths])
         return PackedRow(tokens, targets, targets != IGNORED_LABEL, positions, num_tokens)
 
-    def _cut(self, num_tokens: int) -> list[Tokens]:
+    def _cut(self, num_tokens: int) -> list[Int64s]:
         """Removes the next tokens, as one piece per document."""
         self._num_tokens -= num_tokens
         pieces = []

@@ -184,17 +184,18 @@ def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any
 
 def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     if not isinstance(messages, list | tuple) or not messages:
-        raise ValueError(
-            f"chat: expected a list of messages, at least one, got {_shortened(messages)}\n"
-            "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
-        )
+        raise _no_message("a list of messages, at least one", messages)
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ValueError(
-                f"chat: expected message {number} to be a dict with a role, got {_shortened(message)}\n"
-                "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
-            )
+            raise _no_message(f"message {number} to be a dict with a role", message)
     return _with_reasoning([_plain_message(number, message) for number, message in enumerate(messages)])
+
+
+def _no_message(expected: str, got: Any) -> ValueError:
+    return ValueError(
+        f"chat: expected {expected}, got {_shortened(got)}\n"
+        "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
+    )
 
 
 def _plain_message(number: int, message: Mapping[str, Any]) -> Message:

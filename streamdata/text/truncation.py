@@ -184,12 +184,6 @@ def postprocess_data(
     if input_ids.shape[1] <= max_length:
         padded = pad_sequence_to_length(input_ids, max_length, pad_token_id, left_pad)
         return padded, pad_sequence_to_length(attention_mask, max_length, 0, left_pad)
-    return _truncated(input_ids, attention_mask, max_length, truncation)
-
-
-def _truncated(
-    input_ids: "Tensor", attention_mask: "Tensor", max_length: int, truncation: str
-) -> "tuple[Tensor, Tensor]":
     import torch
 
     try:

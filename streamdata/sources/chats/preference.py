@@ -52,6 +52,7 @@ class PreferenceDataset(ChatDataset):
     settings = PreferenceConfig
 
     def _make(self, row: Row) -> dict[str, Any]:
+        # The prompt goes before both first: what they share is compared over complete conversations.
         prompt, keys = self._prompt(row), (self.config.chosen_key, self.config.rejected_key)
         pair = mask_shared(*(with_prompt(prompt, self._messages(row, key)) for key in keys))
         return {

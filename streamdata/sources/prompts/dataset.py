@@ -25,17 +25,9 @@ from streamdata.text.tools import read_tools
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
 _OURS: Final = (
-    "input_ids",
-    "attention_mask",
-    "position_ids",
-    "raw_prompt_ids",
-    "raw_prompt",
-    "full_prompts",
-    "multi_modal_data",
-    "multi_modal_inputs",
-    *_KWARGS,
-    "uid",
-)
+    "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
+    "multi_modal_inputs", *_KWARGS, "uid",
+)  # fmt: skip
 
 
 class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
@@ -168,7 +160,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     @cached_property
     def _numbers(self) -> KeptNumbers | None:
-        return self._kept.numbers()
+        return None if self._kept.path is None else KeptNumbers(self._kept.path)
 
     @cached_property
     def _rope(self) -> RopeRule | None:

@@ -107,7 +107,7 @@ class Encoder:
         # Pads separate the media: no processor replaces them, and one among a medium's own tokens is found below.
         pad, pad_id = self._tokenizer.pad_token, self._tokenizer.pad_token_id
         text = "".join(self._placeholders[kind][0] + pad for kind in kinds)
-        given = {f"{kind}s": [m for k, m in zip(kinds, media, strict=True) if k == kind] for kind in set(kinds)}
+        given = {f"{kind}s": values for kind, values in media_by_kind(kinds, media).items()}
         made = dict(self._processor(text=[text], **given, add_special_tokens=False, return_tensors="pt"))
         ids = np.asarray(made["input_ids"])[0].astype(np.int64)
         ends = np.flatnonzero(ids == pad_id)

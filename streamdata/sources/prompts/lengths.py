@@ -27,20 +27,19 @@ _REASONS = {EMPTY: "empty", MEDIA_CUT: "media cut"}
 
 
 class Kept(NamedTuple):
-    """The rows that stay: a file of their numbers, int64, how many they are, their hash, and why the others do not."""
+    """The rows that stay.
+
+    Attributes:
+        path: The file of their numbers, int64; None where all rows stay.
+        size: How many they are.
+        digest: A hash of their numbers.
+        dropped: How many others there are, by reason.
+    """
 
     path: Path | None
     size: int
     digest: str
     dropped: dict[str, int]
-
-    def numbers(self) -> "KeptNumbers | None":
-        """The rows' numbers; None where all rows stay, in their order.
-
-        Raises:
-            FileNotFoundError: The cache was deleted since.
-        """
-        return None if self.path is None else KeptNumbers(self.path)
 
 
 class KeptNumbers:
@@ -100,6 +99,7 @@ def choose_rows(reader: PromptReader) -> Kept:
         )
     if dropped:
         logger.warning("%s: dropped %d of %d rows: %s", WHO, len(numbers) - len(stay), len(numbers), reasons)
+    # Without a file: millions of rows that all stay need no list of their numbers.
     if len(stay) == len(rows):
         return _all_rows(len(rows))
     content = stay.astype("<i8").tobytes()
@@ -125,6 +125,7 @@ def _filter(numbers: Int64s, lengths: Int32s, config: PromptConfig) -> tuple[Int
     overlong = (lengths > config.max_prompt_length) & config.filter_overlong_prompts
     counts = {reason: int((lengths == code).sum()) for code, reason in _REASONS.items()}
     counts["overlong"] = int(overlong.sum())
+    # What has no length is negative, see EMPTY and MEDIA_CUT; NOT_MEASURED cannot be here.
     return numbers[(lengths >= 0) & ~overlong], {reason: count for reason, count in counts.items() if count}
 
 

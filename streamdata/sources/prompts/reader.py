@@ -176,6 +176,7 @@ class PromptReader:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+# Pickled they would be large, or fail: an encoder holds the tokenizer, a renderer compiled templates.
 _LOADED: Final = ("tokenizer", "processor", "encoder", "_renderer")
 """What is made in each process when it is first used."""
 

@@ -6,6 +6,7 @@ Qwen2.5-VL spaces frames by seconds, Qwen3-VL writes each frame as an image of i
 See "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution" (2024), section 2.1.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -67,7 +68,7 @@ class RopeRule(NamedTuple):
             number += start - at
             kind = list(self.token_ids)[kinds[start] - 1]
             grid = waiting[kind].pop(0) if waiting[kind] else None
-            size = self._size(grid) if grid else 0
+            size = math.prod(self._shape(grid)) if grid else 0
             if grid is None or not (kinds[start : start + size] == kinds[start]).all() or start + size > len(kinds):
                 raise _misfit(kind, start)
             parts.append(self._visual(grid, number))
@@ -77,14 +78,13 @@ class RopeRule(NamedTuple):
             raise _misfit(next(kind for kind, grids in waiting.items() if grids), len(kinds))
         return np.concatenate([*parts, _text(len(kinds) - at, number)], axis=1)
 
-    def _size(self, grid: VisualGrid) -> int:
+    def _shape(self, grid: VisualGrid) -> tuple[int, int, int]:
+        """Frames, rows and columns of tokens."""
         frames, height, width = grid.grid
-        return frames * (height // self.merge_size) * (width // self.merge_size)
+        return frames, height // self.merge_size, width // self.merge_size
 
     def _visual(self, grid: VisualGrid, start: int) -> Int64s:
-        frames, height, width = grid.grid
-        shape = (frames, height // self.merge_size, width // self.merge_size)
-        found = np.indices(shape).reshape(3, -1).astype(np.int64)
+        found = np.indices(self._shape(grid)).reshape(3, -1).astype(np.int64)
         found[0] = (found[0] * grid.frame_step).astype(np.int64)
         return found + start
 

@@ -268,7 +268,7 @@ def test_damaged_lengths_are_measured_again(length, tokenizer, tmp_path):
 def test_the_numbers_of_kept_rows_are_not_in_the_heap(tokenizer, tmp_path):
     """Each is read where it lies, and none is pickled; a file cut short meanwhile is an error, never a dead process."""
     dataset = RLHFDataset(sums(tmp_path / "a.parquet", 12, words=2), tokenizer, {"max_prompt_length": 45})
-    numbers = dataset._kept.numbers()
+    numbers = dataset._numbers
     assert [numbers[index] for index in range(len(dataset))] == [0, 1, 2]
     _ = dataset[0]
     (stored,) = (tmp_path / "cache").rglob("*.i64")
