@@ -21,6 +21,9 @@ logger = logging.getLogger("streamdata")
 
 MergedFeed = Feed[dict[str, PlainEntry]]
 
+# Both this many samples and, after them, a whole epoch must have gone by without an output. An epoch alone would not
+# do: that of a tiny source is over within what a packer joins to one sample. Nor would samples alone, where a function
+# drops most of them. Epochs are followed from here on only: that costs time per sample, and most yield sooner.
 _MAX_JOINED = 1000
 """Samples that a yield function may join to one, over however many epochs of small sources."""
 
@@ -123,6 +126,7 @@ class Mixture:
             drawn += 1
             entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
+            # Before the yield: what follows it runs when the next sample is asked for, or never.
             heapreplace(heap, (clock, i))
             yield sample
         self._drawn = drawn
@@ -212,7 +216,7 @@ class Mixture:
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1
-            if pulled == _MAX_JOINED:  # not sooner: most functions give something long before
+            if pulled == _MAX_JOINED:
                 epochs.begin()
             elif pulled > _MAX_JOINED and epochs.are_over(entries):
                 if not feed.holds_records():

@@ -111,6 +111,7 @@ class Node:
         if self.dataset.cyclic:
             return math.inf
         shares = [count for count in (child.least_samples(lane) for child in self.children) if count]
+        # Under first_exhausted it ends when some source has: at worst the shortest, with nothing drawn of the others.
         least = min(shares, default=0) if self.dataset.stop == "first_exhausted" else sum(shares)
         return least if self.dataset.customized_yield_fn is None else min(least, 1)
 

@@ -8,8 +8,10 @@ from typing import Any
 from streamdata.errors import StateError
 from streamdata.run import MAX_WORKERS
 
+# Of the states, in each generation's header: another one is refused there, before anything is misread.
 FORMAT = 1
 _REQUIRED = ("draws", "epoch", "window", "taken")
+# Written only where they are not zero, see `to_state`.
 _OPTIONAL = ("part", "given", "dropped", "bad", "round")
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
@@ -24,6 +26,7 @@ def count(value: Any) -> int:
     Raises:
         ValueError: It is not an int, negative, or too large to be a count.
     """
+    # Not isinstance: True is an int, but not a count.
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"expected a count below 2**53, got {shown(value)}")
     return value
@@ -101,6 +104,7 @@ def shown(value: object) -> str:
 def _check_levels(function: Any) -> None:
     if not isinstance(function, Mapping):
         raise ValueError(f"expected a mapping in 'function', got {shown(function)}")
+    # Level by level and not by recursion, which could itself run out of stack here.
     level: list[Any] = [function]
     for _ in range(_MAX_LEVELS):
         parts = [part for part in level if isinstance(part, Mapping | list | tuple)]

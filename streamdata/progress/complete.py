@@ -84,10 +84,13 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
     if last not in held:
         what = f"its entries are missing; there are workers {sorted(held)}"
         _refuse(LaneKey(epoch_pass, dp_rank, last), what, _SAVE_ALL)
+    # Workers deliver in turn: those after the one that was last are a batch behind it.
     counted = [number + (worker > last) for worker, number in held.items() if number is not None]
+    # Batches of another collate function are not numbered, nor those in states of earlier versions.
     if len(counted) < len(held):
         return
     lanes = [progress.lane(LaneKey(epoch_pass, dp_rank, worker)) for worker in held]
+    # States do not say it: the mean over a lane's batches, rounded up, since a last one may be smaller.
     batch_size = max(-(-_samples(entries, shape) // (entries.num_batches or 1)) for entries in lanes)
     for worker in range(num_workers):
         expected = max(counted) - (worker > last)

@@ -116,4 +116,5 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
         return
     link = Entry(*entries[-1]).node.link
     if link is not None:
+        # A copy: the caller may put the same sample into another batch.
         samples[-1] = {**samples[-1], CURSOR: marked(entries, batch=link.next_batch())}

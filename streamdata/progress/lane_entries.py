@@ -56,6 +56,7 @@ class LaneEntries:
 
     def draws_below(self, path: str) -> dict[str, int]:
         """The draws of each source that the mixture at the path ever had, by its path."""
+        # Those of sources that were removed, too: the mixture has counted them as drawn.
         children = [child for child in self.cursors if child and child.rpartition(".")[0] == path]
         return {child: _newest(self.cursors[child])["draws"] for child in sorted(children)}
 

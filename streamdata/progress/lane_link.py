@@ -52,6 +52,7 @@ class LaneLink:
         return receive, (self._beginning, self._made)
 
 
+# Where torch's DataLoader takes, and throws away, what its persistent workers had ready.
 _EMPTIES_QUEUE, _DATALOADER = "_reset", "torch.utils.data.dataloader"
 
 
@@ -73,6 +74,7 @@ def receive(beginning: Beginning | None, batches: int) -> None:
     _received[lane] = _Received(beginning.iteration, batches)
     if before.iteration == beginning.iteration:
         return
+    # Of an iteration that this process saw nothing of, it has received nothing.
     received = before.batches if before.iteration == beginning.iteration - 1 else 0
     if beginning.was_left or received < beginning.batches_before:
         warn_once(beginning)

@@ -28,6 +28,7 @@ def merge_states(*states: Mapping[str, Any]) -> States:
     merged: States = {}
     furthest: dict[str, tuple[int, States]] = {}
     for part in states:
+        # Checked first: below, keys are taken apart and values summed up without another look.
         Progress(part)
         ranks: defaultdict[str, States] = defaultdict(dict)
         for key, value in part.items():

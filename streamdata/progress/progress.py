@@ -117,6 +117,7 @@ class Progress:
 
     def without_cursors(self) -> "Progress":
         """The same generations, as if nothing had been delivered in them."""
+        # The headers stay, so that generations count on: states of the pass before may still be in the trainer's dict.
         return Progress({f"generation/{number}": header for number, header in self._headers.items()})
 
     def generation(self, tree: Tree) -> int:
@@ -179,6 +180,7 @@ class Progress:
 
     def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
         """Whether other ranks have delivered something of the pass that was set, or of any, and this one nothing."""
+        # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
         return dp_rank not in self.ranks() and any(epoch_pass in (None, held) for held, _ in self._workers)
 
     def ranks(self) -> list[int]:
@@ -202,10 +204,12 @@ class Progress:
     def _tree(self, generation: int, present: Tree) -> Tree:
         """The tree of a generation; states of earlier versions do not have weights."""
         written = self._headers[generation]
+        # As if they had been the present ones: else each resume from such states would count as a change of weights.
         return Tree(written["nodes"], written.get("weights", present.weights))
 
     def _take(self, key: object, value: Any) -> None:
         try:
+            # At most five times: what follows the lane's numbers is the path, and names of sources may contain a slash.
             kind, *parts = str(key).split("/", 5)
             generation, *rest = (count(int(number)) for number in parts[:_LANE_NUMBERS])
             match kind, rest, parts[_LANE_NUMBERS:]:
@@ -223,6 +227,7 @@ class Progress:
                     cursors.setdefault(path, {})[generation] = checked_cursor(value)
                 case _:
                     raise ValueError("not a key of to_state")
+        # All that values of any type can raise in the lines above: whichever it is, these are not states.
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             why = f"{type(error).__name__}: {str(error)[:100]}"
             raise StateError(

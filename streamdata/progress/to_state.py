@@ -41,6 +41,7 @@ def to_state(batch: object) -> States:
     workers: States = {}
     for sample in _samples(batch):
         for plain in _entries(sample):
+            # Of each node the newest entry alone is turned into JSON: a batch has one for every sample.
             node = node_of(plain)
             latest[node.generation, node.lane, node.path] = plain
         entry = Entry(*sample[CURSOR][-1])
@@ -54,6 +55,7 @@ def to_state(batch: object) -> States:
         states[f"cursor/{_lane(node)}/{node.path}"] = _as_json(entry)
         if node.path:
             mixture = f"drawn/{_lane(node)}/{node.path.rpartition('.')[0]}"
+            # The sources of a mixture were drawn one after another: the last one's count is the highest.
             states[mixture] = max(entry.drawn, states.get(mixture, 0))
     states.update({f"lane/{_lane(entry.node)}": _lane_as_json(entry) for entry in last.values()})
     return states | workers
@@ -94,6 +96,7 @@ def _lane_as_json(entry: Entry) -> States:
     return {name: value for name, value in facts.items() if value}
 
 
+# All samples of a run share one header, which has a line for every source: it is parsed once, not per batch.
 @lru_cache(maxsize=64)
 def _header(text: str) -> object:
     return json.loads(text)

@@ -5,7 +5,11 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+# With six rounds, the differences between the images of neighbours are uneven for few numbers: of 12, over 6,000 seeds,
+# their chi-square is 13 standard deviations from that of random permutations. With eight it is within two. Every order
+# that was ever delivered depends on it: it may not change.
 _ROUNDS = 8
+# 2**64 by the golden ratio, odd: multiplied by it, consecutive numbers end up far apart in all upper bits.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _MASK = (1 << 64) - 1
@@ -40,6 +44,7 @@ class Permutation:
 
     def __init__(self, size: int, seed: int) -> None:
         assert size >= 1, f"a permutation of {size} numbers"
+        # Sides as equal as can be: of a by b numbers, fewer than a lie outside and have to be sent through again.
         left = isqrt(size - 1) + 1
         self.size = size
         self._left, self._right = np.uint64(left), np.uint64(-(-size // left))
@@ -49,6 +54,7 @@ class Permutation:
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Map positions, int64 (n,) in [0, size), to their images, int64 (n,)."""
         images = self._once(positions.astype(np.uint64))
+        # It stays a bijection: each number walks along its cycle on the grid until that is inside [0, size) again.
         outside = np.flatnonzero(images >= self.size)
         while outside.size:
             images[outside] = again = self._once(images[outside])
@@ -68,6 +74,7 @@ class Permutation:
             source = left if index % 2 else right
             mixed = (source + key) * _SPREAD
             mixed ^= mixed >> _HALF
+            # Odd: multiplied by an even number, different halves could lead to the same hash.
             mixed *= key | np.uint64(1)
             mixed >>= _HALF
             if index % 2:

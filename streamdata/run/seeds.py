@@ -14,4 +14,5 @@ def stable_seed(*parts: object) -> int:
         TypeError: A part has no JSON form.
     """
     text = json.dumps(parts, separators=(",", ":"))
+    # 63 bits: it also fits where integers are signed, such as NumPy's int64 and the fields of a sample.
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

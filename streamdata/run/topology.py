@@ -56,6 +56,7 @@ def find_data_parallel() -> DataParallel:
     Raises:
         ValueError: WORLD_SIZE is above 1 and RANK is missing, or one of them is not an integer.
     """
+    # Not imported: who has not imported it cannot have initialized a group.
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return DataParallel(dp_size=distributed.get_world_size(), dp_rank=distributed.get_rank())

@@ -51,6 +51,7 @@ def call_per_record(
         if not outputs:
             tally.drop(describe_record(record), "single_process_fn gave no sample")
         last = len(outputs)
+        # Nothing of the function was saved within a record: it runs again, and what was delivered of it is skipped.
         for part, sample in enumerate(outputs, 1):
             if part > skip:
                 yield complete(sample, record, what), after if part == last else _within(start_of(after), part)
@@ -79,7 +80,8 @@ def complete(sample: object, record: Record, what: str) -> Sample:
             f"{what}: expected a dict, got {type(sample).__name__} for {describe_record(record)}\n"
             "  Return samples as dicts."
         )
-    fields = {name: value for name, value in record.items() if is_reserved(name)}
+    # Its state comes with them: a function that builds samples anew need not know of any field but its own.
+    fields = {name: value for name, value in record.items() if _is_field(name)}
     return {**fields, **sample}
 
 
@@ -121,6 +123,7 @@ class Feed(Generic[StreamPosition]):
         self._held: deque[StreamPosition] = deque()
         self._pulled = 0  # since the burst began
         self._replayed, self.tally, self.what = replayed, tally, what
+        # While a burst is replayed, failures and drops in it are not counted: they were, when it was first fed.
         tally.replaying = replayed > 0
 
     def __iter__(self) -> "Feed[StreamPosition]":
@@ -130,6 +133,8 @@ class Feed(Generic[StreamPosition]):
         if self.error is not None:
             raise StopIteration  # a function that swallowed it must come to its end, where it is raised again
         try:
+            # It pulls again after an output: a burst ends here. Its state is asked for before the record is pulled, so
+            # that it is the one without it.
             if self.given:
                 self._begin_burst()
             self.last, after = next(self._records)

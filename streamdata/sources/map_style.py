@@ -16,8 +16,13 @@ from streamdata.sources.source import ReadTask, Record
 
 logger = logging.getLogger("streamdata")
 
+# Blocks permuted at once. A call of `Permutation` takes 33 µs for 64 numbers and 84 µs for 1,024, a sixth for each: few
+# at first, so that the first sample is not late. 4,096 would save 30 ns more for each, but every source holds a chunk.
 _FIRST_CHUNK, _CHUNK = 64, 1024
+# As Python's integers, which take more memory than NumPy's: the positions of whole chunks of a thousand sources took
+# 216 MB.
 _LISTED = 64
+# A bound on what a lane holds that nobody has asked for yet, and on what a resume reads for nothing.
 _LOOK_AHEAD = 32
 
 Indices = npt.NDArray[np.int64]

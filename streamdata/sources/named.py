@@ -25,6 +25,7 @@ def named(dataset: Any, *, name: str, percent: float, **attributes: Any) -> Any:
     unknown = sorted(attributes.keys() - set(_ATTRIBUTES))
     if unknown:
         raise ValueError(f"named: expected attributes out of {', '.join(_ATTRIBUTES)}, got {', '.join(unknown)}")
+    # Wrapped only where it must be: a wrapper would hide `__getitems__`, and what else the dataset has.
     source = dataset if hasattr(dataset, "__dict__") else _Wrapped(dataset)
     for attribute, value in {"name": name, "percent": percent, **attributes}.items():
         setattr(source, attribute, value)

@@ -42,6 +42,7 @@ class BlockOrder:
         """How many blocks of the epoch are this lane's: 0 past the only epoch, or where lanes outnumber blocks."""
         if self.only_epoch is not None and epoch != self.only_epoch:
             return 0
+        # The numbers first, first + lanes … below num_blocks; first may lie beyond: many lanes, few blocks.
         return max(0, -(-(self.num_blocks - self._first(epoch)) // self._lanes))
 
     def blocks(self, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -65,10 +66,12 @@ class BlockOrder:
         return following
 
     def _first(self, epoch: int) -> int:
+        # The lane's first number within the epoch, whose numbers begin at epoch * num_blocks.
         return (self._lane - epoch * self.num_blocks) % self._lanes
 
     def _enter(self, epoch: int) -> None:
         if epoch != self._epoch:
             self._epoch = epoch
+            # One epoch is kept, since they are read one after another; making it anew is cheap, whatever the size.
             self._epoch_seed = stable_seed(*self._seeds, epoch)
             self._permutation = Permutation(self.num_blocks, self._epoch_seed) if self.shuffle else None

@@ -69,6 +69,7 @@ class ReadTask:
 
     def grow(self, most: int) -> int:
         """How many records to read ahead now: 1 at first, so that the first sample is not late, later `most`."""
+        # Doubled: what reading ahead saves is had after a few samples, and the first does not wait for 32 records.
         now = min(self._ahead, most)
         self._ahead = max(self._ahead, 2 * now)
         return now

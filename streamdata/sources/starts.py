@@ -39,6 +39,7 @@ def fresh(function: Function, who: str) -> Function:
     Raises:
         ValueError: It is stateful, and says that it holds what an earlier start left.
     """
+    # Not copy.deepcopy: a tokenizer or an open file within it would be copied too, or could not be.
     twin: Function = _twin(function, {})
     if is_stateful(twin):
         _check_holds_nothing(function, twin, who)

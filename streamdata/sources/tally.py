@@ -34,6 +34,7 @@ class Tally:
             Exception: `error` itself, with the record added as a note.
         """
         self._last = f"{record}: {what} raised {type(error).__name__}: {error}"
+        # It was counted when the burst was first fed, and then forgiven: there is nothing to raise, either.
         if self.replaying:
             return
         if self.bad >= self.max_bad:
