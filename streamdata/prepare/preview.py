@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
     Attributes:
         ids: The tokens, (n,).
-        train: Which are trained, (n,); None where that is not said.
+        train: Which are trained, (n,); None where that is not known.
     """
 
     ids: npt.NDArray[Any]
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """One record: its name, its pieces, and after them what is no text."""
+    """One record: its name, its pieces, and after them what is not tokens."""
 
     name: str
     pieces: list[Piece]
@@ -57,48 +57,44 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
     """
     maker = DocumentMaker(config, tokenizer, make_backend(config, tokenizer))
     documents: list[TokenizedDocument] = []
-    left: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     for task in plan_tasks(inputs, config.task_bytes):
         run = TaskRun(config, maker, task)
         for batch in run.input.batches():
-            documents += run.documents(batch._replace(records=batch.records[: count - left["records"]]))
-            left["records"] += run.counts["records"]
-            run.counts.clear()
-            if left["records"] >= count:
+            documents += run.documents(batch._replace(records=batch.records[:count]))
+            count -= run.counts.pop("records")
+            if not count:
                 break
-        left.update(run.left_out())
-        if left["records"] >= count:
+        left_out.update(run.left_out())
+        if not count:
             break
     if config.train_type in STREAMED:
         yield from _packed(config, tokenizer, documents)
     else:
         for number, document in enumerate(documents):
             yield from _sources(config, document, number)
-    del left["records"]
-    if left:
-        yield Shown("left out", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left.items())))
+    if left_out:
+        yield Shown("left out", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left_out.items())))
 
 
 def _packed(config: PrepareConfig, tokenizer: Any, documents: list[TokenizedDocument]) -> Iterator[Shown]:
-    is_packed = config.packing != "none"
-    packer = Packer(config, padding_id(tokenizer) if is_packed else 0, Counter())
+    kind, padding = ("document", 0) if config.packing == "none" else ("row", padding_id(tokenizer))
+    packer = Packer(config, padding, Counter())
     sequences = [tokens for document in documents for tokens in document.sequences["sequence"]]
     number = 0
     for block in [*packer.add(sequences), *packer.finish()]:
         keys = SOURCES[config.train_type]["sequence"]
         train = block.flat[keys.mask] if keys.mask else None
-        ends = np.cumsum(block.lengths if block.documents is None else block.documents)
-        for end in np.cumsum(block.lengths).tolist():
-            begin = end - int(block.lengths[0]) if is_packed else int(ends[number - 1]) if number else 0
-            yield Shown(
-                f"{'row' if is_packed else 'document'} {number}", _cut(block.flat[keys.tokens], train, begin, end, ends)
-            )
+        stops = np.cumsum(block.lengths)
+        ends = stops if block.documents is None else np.cumsum(block.documents)
+        for begin, stop in zip((stops - block.lengths).tolist(), stops.tolist(), strict=True):
+            yield Shown(f"{kind} {number}", _cut(block.flat[keys.tokens], train, begin, stop, ends))
             number += 1
 
 
 def _cut(ids: Any, train: Any, begin: int, end: int, ends: npt.NDArray[np.int64]) -> list[Piece]:
     """Tokens `begin` to `end`, cut where documents end."""
-    bounds = [begin, *(int(place) for place in ends if begin < place < end), end]
+    bounds = [begin, *(int(position) for position in ends if begin < position < end), end]
     spans = itertools.pairwise(bounds)
     return [Piece(ids[first:stop], None if train is None else train[first:stop]) for first, stop in spans]
 
@@ -125,24 +121,19 @@ def stored_record(path: str | Path, index: int) -> Iterator[Shown]:
     """A record of a finished store.
 
     Raises:
-        StoreError: It is no store, or damaged.
-        ValueError: It has no such record.
+        StoreError: It is not a store, or is damaged.
+        ValueError: The store has fewer records.
     """
     store = open_store(path)
-    for keys in dict.fromkeys(keys for sources in SOURCES.values() for keys in sources.values()):
-        if keys.tokens not in store.keys or (keys.mask is None and _has_mask(store, keys.tokens)):
+    for key, mask in {keys.tokens: keys.mask for sources in SOURCES.values() for keys in sources.values()}.items():
+        if key not in store.keys:
             continue
-        found = store.fetch_record(index, keys.tokens)
-        if keys.tokens == "rewards":
+        found = store.fetch_record(index, key)
+        if key == "rewards":
             yield Shown(f"record {index}, rewards", [], ", ".join(f"{float(value):g}" for value in found))
             continue
-        masks = store.fetch_record(index, keys.mask) if keys.mask in store.keys and keys.mask else None
-        yield Shown(f"record {index}, {keys.tokens}", _stored_pieces(store, keys.tokens, index, found, masks))
-
-
-def _has_mask(store: Store, key: str) -> bool:
-    masks = [keys.mask for sources in SOURCES.values() for keys in sources.values() if keys.tokens == key]
-    return any(mask in store.keys for mask in masks if mask)
+        masks = store.fetch_record(index, mask) if mask is not None and mask in store.keys else None
+        yield Shown(f"record {index}, {key}", _stored_pieces(store, key, index, found, masks))
 
 
 def _stored_pieces(store: Store, key: str, index: int, found: Any, masks: Any) -> list[Piece]:

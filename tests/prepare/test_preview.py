@@ -96,6 +96,15 @@ def test_a_rollout_shows_its_responses_and_rewards(tokenizer: str, tmp_path: Pat
     assert told(list(stored_record(tmp_path / "out", 0)), tokenizer) == shown
 
 
+@pytest.mark.parametrize("train_type", ["seq", "sft"])
+def test_a_stored_record_is_shown_once(tokenizer: str, texts: str, tmp_path: Path, train_type: str) -> None:
+    """With its mask or without; both train types call its tokens the same."""
+    run(PRETRAIN | {"train_type": train_type}, tokenizer, texts, tmp_path / "out")
+    (shown,) = stored_record(tmp_path / "out", 0)
+    assert shown.name == "record 0, sequence"
+    assert (shown.pieces[0].train is not None) == (train_type == "sft")
+
+
 def test_the_manifest_is_found_from_any_directory_of_the_store(tokenizer: str, texts: str, tmp_path: Path) -> None:
     """And none where there is none."""
     manifest = run(PRETRAIN, tokenizer, texts, tmp_path / "out")
