@@ -27,7 +27,7 @@ def check_problems(recipe: Path, variables: Mapping[str, Any], allow: Collection
 
 
 def check_resume(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> bool:
-    """Build the recipe, restart its functions in the midst of some samples, show those that do not go on the same.
+    """Build the recipe, restart its functions between samples, and show those that go on with other samples.
 
     Returns:
         Whether all do.
@@ -35,7 +35,7 @@ def check_resume(recipe: Path, variables: Mapping[str, Any], allow: Collection[s
     Raises:
         RecipeError: It cannot be built.
     """
-    from streamdata.cli.mixture import build_mixture
+    from streamdata.cli.run import build_mixture
     from streamdata.view.exactness import NUM_SAMPLES, STEPS, find_inexact
 
     def build() -> "MergedDataset":

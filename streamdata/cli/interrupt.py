@@ -1,20 +1,22 @@
 """Ctrl-C as a request, met between two batches."""
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
-
-PATIENCE_S = 1.0
 
 
 class Interrupt:
-    """Holds Ctrl-C back until the batch under way has come, for a second at most; a second Ctrl-C is not held back.
+    """Holds Ctrl-C back until the batch under way has come; a second Ctrl-C is not held back.
 
-    A KeyboardInterrupt in the midst of receiving a batch breaks the worker's connection, which it reports with a
-    traceback of its own. Works in the main thread alone, as all signal handlers do.
+    A KeyboardInterrupt while a batch is received breaks the worker's connection, which it reports with a traceback of
+    its own. Works in the main thread alone, as all signal handlers do.
+
+    Args:
+        patience_s: How long it holds Ctrl-C back at most: a worker that hangs must not hold the command.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = 1.0) -> None:
+        self._patience_s = patience_s
         self._requested = False
 
     def __enter__(self) -> Self:
@@ -22,9 +24,7 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._request)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_patience()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -40,7 +40,7 @@ class Interrupt:
         self._requested = True
         for number in (signal.SIGINT, signal.SIGALRM):
             signal.signal(number, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+        signal.setitimer(signal.ITIMER_REAL, self._patience_s)
 
     def _end_patience(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -40,7 +40,7 @@ _Version = Annotated[
     bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
 ]
 _Batches = Annotated[
-    int | None, typer.Option(min=1, help="Stop after so many; by default at the stream's end, or at Ctrl-C.")
+    int | None, typer.Option(min=1, metavar="N", help="Stop after N batches; by default at the end, or at Ctrl-C.")
 ]
 _Allow = Annotated[
     list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
@@ -81,7 +81,7 @@ def check(
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
 ) -> None:
-    """Report all errors of a recipe at once, with their places; imports no target."""
+    """Report all errors of a recipe at once, with file and line; imports no target."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
     with messages():
         from streamdata.cli.check import check_problems, check_resume
@@ -96,7 +96,7 @@ def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:
     """Read NAME=VALUE, the value as a recipe's YAML is read.
 
     Raises:
-        typer.BadParameter: One is no assignment, no YAML, or names a variable again.
+        typer.BadParameter: One is not an assignment, its value is not YAML, or it names a variable again.
     """
     variables: dict[str, Any] = {}
     for assignment in assignments or ():

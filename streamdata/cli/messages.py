@@ -18,10 +18,10 @@ def messages(*more: type[Exception]) -> Iterator[None]:
     Args:
         more: Errors that are messages too.
     """
-    told: tuple[type[Exception], ...] = (StreamdataError, *more)
+    shown: tuple[type[Exception], ...] = (StreamdataError, *more)
     try:
         yield
-    except told as error:
+    except shown as error:
         typer.echo("\n".join(["error: " + str(error), *getattr(error, "__notes__", ())]), err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:

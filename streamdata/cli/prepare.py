@@ -1,4 +1,4 @@
-"""`streamdata prepare`: raw records → a store, and what came of it."""
+"""`streamdata prepare`, `inspect` and `verify`: raw records → a store, and what is in it."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,11 @@ from rich.console import Console
 
 from streamdata.cli.ticker import Ticker
 from streamdata.cli.tokens_text import show
+from streamdata.errors import StoreError
 from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
 from streamdata.prepare.manifest import summary
-from streamdata.prepare.preview import first_records
+from streamdata.prepare.preview import first_records, manifest_of, stored_record
+from streamdata.prepare.verify import verify, without_sums, write_sums
 from streamdata.text.tokenizer import load_tokenizer
 
 
@@ -51,3 +53,42 @@ def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
 def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:
     """Join the parts, and show what they are together."""
     typer.echo(summary(merge(parts, output, overwrite=overwrite)))
+
+
+def show_record(store: Path, record: int, tokenizer: str | None) -> None:
+    """Decode and show a record.
+
+    Raises:
+        StoreError: It is not a store, or nothing says which tokenizer it was made with.
+    """
+    manifest = manifest_of(store)
+    name = tokenizer or (manifest["tokenizer"]["name"] if manifest else None)
+    if name is None:
+        raise StoreError(f"store '{store}': expected a manifest with its tokenizer, got none\n  Give --tokenizer.")
+    try:
+        shown = list(stored_record(store, record))
+    except StoreError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--record") from error
+    show(shown, load_tokenizer(name))
+
+
+def show_problems(store: Path, *, add_sums: bool) -> bool:
+    """Check a store, show its problems, and return whether there are none.
+
+    Args:
+        store: A store, or the output of a run.
+        add_sums: Write the sums of files that have none, once nothing is wrong.
+    """
+    problems = verify(store)
+    for problem in problems:
+        typer.echo(f"error: {problem}", err=True)
+    typer.echo(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+    files = [] if problems else without_sums(store)
+    if add_sums and not problems:
+        write_sums(files)
+        typer.echo(f"files that got sums: {len(files)}")
+    elif files:
+        typer.echo(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
+    return not problems

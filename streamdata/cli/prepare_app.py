@@ -1,4 +1,4 @@
-"""The commands of preparing, and their options. What they do is imported when they run."""
+"""The commands about stores, and their options. What they do is imported when they run: `--help` imports no torch."""
 
 import os
 from pathlib import Path
@@ -40,7 +40,7 @@ _Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="How records become tokens, YAML or JSON.", exists=True, dir_okay=False),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew whatever an earlier run left there.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]
 
 
 @prepare.command(_INPUTS, cls=_Inputs)
@@ -74,9 +74,7 @@ def _run(
         given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
         if missing := [name for name, value in given.items() if not value]:
             raise typer.BadParameter(f"missing {', '.join(missing)}", param_hint="prepare")
-        assert inputs, "they are given"
-        assert config, "it is given"
-        assert tokenizer, "it is given"
+        assert inputs and config and tokenizer, "they are given"  # noqa: PT018  # for mypy alone
         pipeline = command.make_pipeline(config, tokenizer, store_format)
         if dry_run is not None:
             command.show_first(pipeline, inputs, dry_run)
@@ -118,7 +116,7 @@ def inspect(
 ) -> None:
     """Show a record of a finished store: what is trained, what is masked, where documents end."""
     with messages(*_USERS):
-        from streamdata.cli.inspect import show_record
+        from streamdata.cli.prepare import show_record
 
         show_record(store, record, tokenizer)
 
@@ -131,7 +129,7 @@ def verify(
 ) -> None:
     """Check counts, ids and checksums of a finished store."""
     with messages(*_USERS):
-        from streamdata.cli.verify import show_problems
+        from streamdata.cli.prepare import show_problems
 
         raise typer.Exit(0 if show_problems(store, add_sums=write_sums) else 1)
 

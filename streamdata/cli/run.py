@@ -12,14 +12,15 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from streamdata.cli.interrupt import Interrupt, leave_interrupts_to_trainer
-from streamdata.cli.mixture import build_mixture
 from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
+from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
+from streamdata.recipe import instantiate_from_yaml
 from streamdata.view import Delivery, describe
 from streamdata.view.table import percent_text
 
-_MOST_SHARES = 6
+_MAX_SHARES = 6
 """Sources that the live line names; the summary names all."""
 
 
@@ -55,6 +56,21 @@ def run_recipe(
         worker_init_fn=leave_interrupts_to_trainer,
     )
     return _stream(dataset, loader, batches)
+
+
+def build_mixture(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> MergedDataset:
+    """Build a recipe whose root is a mixture.
+
+    Raises:
+        RecipeError: It cannot be built, or its root is something else.
+    """
+    dataset: object = instantiate_from_yaml(recipe, variables, allow=allow)
+    if not isinstance(dataset, MergedDataset):
+        raise RecipeError(
+            f"{recipe}: root: expected a streamdata.MergedDataset, got {type(dataset).__name__}\n"
+            "  The root of a recipe that is streamed is a mixture, be it of one source."
+        )
+    return dataset
 
 
 def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None) -> bool:
@@ -95,9 +111,9 @@ class Pace:
     def line(self) -> str:
         """How far it is, how fast, and the shares so far, in one line."""
         sources = sorted(self._delivery.sources(), key=lambda source: -source.wanted)
-        shares = [f"{source.path} {percent_text(source.achieved)}" for source in sources[:_MOST_SHARES]]
-        if len(sources) > _MOST_SHARES:
-            shares.append(f"{len(sources) - _MOST_SHARES} more")
+        shares = [f"{source.path} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
+        if len(sources) > _MAX_SHARES:
+            shares.append(f"{len(sources) - _MAX_SHARES} more")
         elapsed = time.monotonic() - self._start
         return f"{elapsed:.1f} s  {self._delivery.samples:,} samples  {self._rates()}  {', '.join(shares)}"
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -10,21 +9,23 @@ from rich.live import Live
 from rich.text import Text
 
 LIVE_INTERVAL_S = 0.2
-PLAIN_INTERVAL_S = 1.0
 
 
 class Ticker:
-    """Shows the present line: in place on a terminal, else as one plain line a second.
+    """Shows the present line: in place on a terminal, else as plain lines.
 
     Args:
         console: Where to.
-        clock: Gives the time in seconds.
+        clock: Returns the time in seconds.
+        plain_interval_s: How often it writes a plain line.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, *, plain_interval_s: float = 1.0
+    ) -> None:
         in_place = console.file.isatty() and not console.is_dumb_terminal
         self._live = Live(console=console, auto_refresh=False, transient=True) if in_place else None
-        self._interval = LIVE_INTERVAL_S if in_place else PLAIN_INTERVAL_S
+        self._interval = LIVE_INTERVAL_S if in_place else plain_interval_s
         self._console, self._clock = console, clock
         self._next = clock() + self._interval
 
@@ -33,14 +34,12 @@ class Ticker:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
     def tick(self, make_line: Callable[[], str]) -> None:
-        """Show what `make_line` gives, if it is time."""
+        """Show what `make_line` returns, if it is time."""
         now = self._clock()
         if now < self._next:
             return

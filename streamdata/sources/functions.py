@@ -81,7 +81,7 @@ def complete(sample: object, record: Record, what: str) -> Sample:
             "  Return samples as dicts."
         )
     # Its state comes with them: a function that builds samples anew need not know of any field but its own.
-    fields = {name: value for name, value in record.items() if _is_field(name)}
+    fields = {name: value for name, value in record.items() if is_reserved(name)}
     return {**fields, **sample}
 
 

@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from streamdata.cli import interrupt as module
 from streamdata.cli.interrupt import Interrupt, leave_interrupts_to_trainer
 
 
@@ -13,20 +12,18 @@ def press_ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_becomes_a_request_that_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_becomes_a_request_that_raises_nothing() -> None:
     """Not later either, once it was met."""
-    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
-    with Interrupt() as interrupt:
+    with Interrupt(patience_s=0.5) as interrupt:
         assert not interrupt.requested()
         press_ctrl_c()
         assert interrupt.requested()
         time.sleep(0.6)
 
 
-def test_patience_ends_when_no_batch_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_ends_when_no_batch_comes() -> None:
     """A worker that hangs does not hold the command."""
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    with Interrupt():
+    with Interrupt(patience_s=0.05):
         press_ctrl_c()
         with pytest.raises(KeyboardInterrupt):
             time.sleep(5)

@@ -2,6 +2,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import Result
 
 from streamdata import StreamdataError
+from streamdata.cli.ticker import Ticker
 from tests.cli.test_main import words
 from tests.prepare.conftest import without_waiting_for_the_disk  # noqa: F401 (a fixture)
 from tests.prepare.runs import PRETRAIN, documents, tree, write
@@ -94,7 +96,7 @@ def test_progress_is_plain_lines_where_it_is_no_terminal(
     streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records, tokens a second, megabytes a second, time left."""
-    monkeypatch.setattr("streamdata.cli.ticker.PLAIN_INTERVAL_S", 0)
+    monkeypatch.setattr("streamdata.cli.prepare.Ticker", partial(Ticker, plain_interval_s=0))
     path = write(tmp_path / "a.jsonl", documents(30))
     given = options(PRETRAIN | {"task_bytes": 9000})
     done = streamdata("prepare", path, "-o", tmp_path / "out", *given, "--workers", 1)
