@@ -1,4 +1,4 @@
-"""Trust in a faster tokenizer: it must agree with the tokenizer itself on a sample of the input."""
+"""A faster backend is used only if it agrees with the tokenizer itself on a sample of the input."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -27,18 +27,17 @@ def check_backend(config: PrepareConfig, tokenizer: Any, tasks: Sequence[Task]) 
     for number in range(count):
         task = tasks[number * (len(tasks) - 1) // max(count - 1, 1)]  # the first, the last, and some between
         found = list(islice(_texts(config, tokenizer, task), _RECORDS))
-        backend.check([text for text, _ in found], [place for _, place in found])
+        backend.check([text for text, _ in found], [location for _, location in found])
 
 
 def _texts(config: PrepareConfig, tokenizer: Any, task: Task) -> Iterator[tuple[str, str]]:
-    """The texts of a task, each with its place."""
+    """The texts of a task, each with its location."""
     extract, source = Extractor(config, special_finder(tokenizer)), TaskInput(task)
     for batch in source.batches():
         for number, raw in enumerate(batch.records, batch.first):
             try:
                 parsed = raw if raw is None or isinstance(raw, dict) else parse(raw)
-                extracted = extract(parsed or {}).sequences
+                parts = extract(parsed or {}).parts()
             except (BadRecordError, DroppedRecordError):
-                continue  # it is met again by its task, which counts it
-            parts = (part for rows in extracted.values() for row in rows for part in row)
-            yield from ((part.text, source.place(number)) for part in parts if isinstance(part, TextPart))
+                continue  # its task meets it again, and counts it
+            yield from ((part.text, source.location(number)) for part in parts if isinstance(part, TextPart))

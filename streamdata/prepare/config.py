@@ -56,7 +56,7 @@ class PrepareConfig(_Strict):
     sources: dict[str, list[Section]] | None = None
     """The sections of each source: chosen and rejected for dpo; prompts, responses and rewards for grpo."""
     max_seq_len: Annotated[int, Field(ge=1)] | None = None
-    """The most tokens of a sequence, its end-of-document token included."""
+    """How many tokens a sequence may have, its end-of-document token included."""
     too_long: Literal["drop", "truncate_left", "truncate_right", "error"] = "drop"
     """What becomes of a longer one; truncate_left keeps its end. What then trains nothing is dropped."""
     min_chars: Annotated[int, Field(ge=0)] = 0
@@ -78,7 +78,7 @@ class PrepareConfig(_Strict):
     format: Format = "bin"
     """How the store lies on disk."""
     max_tokens_per_shard: Annotated[int, Field(ge=1)] = 1 << 28
-    """A shard is full with so many tokens."""
+    """A shard with this many tokens is full."""
     task_bytes: Annotated[int, Field(ge=1)] = 1 << 26
     """Bytes of input per task, the unit of work and of resuming; packing does not cross tasks."""
     backend: Literal["tokenizers", "gigatoken"] = "tokenizers"
@@ -90,14 +90,18 @@ class PrepareConfig(_Strict):
         """The sections of each source, as the train type names it."""
         return self.sources if self.sources is not None else {"sequence": self.sections or []}
 
+    def all_sections(self) -> list[Section]:
+        """The sections of all sources."""
+        return [section for sections in self.sources_by_name().values() for section in sections]
+
     def has_chats(self) -> bool:
         """Whether a chat template is needed."""
-        return any(section.action == "$role" for found in self.sources_by_name().values() for section in found)
+        return any(section.action == "$role" for section in self.all_sections())
 
     def stored_positions(self) -> Literal["none", "doc_reset", "continuous"]:
         """Which position ids are stored."""
         return self.position_ids or ("doc_reset" if self.train_type == "sft" else "none")
 
-    def most_bad(self, records: float) -> float:
-        """How many bad records are accepted among so many."""
+    def max_bad_of(self, records: float) -> float:
+        """How many of a number of records may be bad."""
         return float(self.max_bad[:-1]) / 100 * records if isinstance(self.max_bad, str) else self.max_bad

@@ -1,4 +1,4 @@
-"""Records to tokens: `a batch of records → texts and chats → ids and masks → documents`; bad ones are told."""
+"""Records to tokens: `a batch of records → texts and chats → ids and masks → documents`, or why there is none."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -60,24 +60,25 @@ class DocumentMaker:
         self._end = np.array([tokenizer.eos_token_id], np.uint32) if config.end_of_document else None
         self._vocabulary = vocabulary_size(tokenizer)
         self._keys = SOURCES[config.train_type]
-        sections = [section for found in config.sources_by_name().values() for section in found]
-        self._chats = {
-            id(section): _chat_encoder(tokenizer, section) for section in sections if section.action == "$role"
-        }
+        chats = [section for section in config.all_sections() if section.action == "$role"]
+        self._chats = {id(section): _chat_encoder(tokenizer, section) for section in chats}
 
     def make(self, records: Sequence[tuple[int, Record]], failed: Failed) -> Iterator[tuple[int, TokenizedDocument]]:
-        """The documents of a batch of numbered records; those that become none are told to `failed`."""
+        """The documents of a batch of numbered records; for each that becomes none, `failed` is called with the reason.
+
+        The texts of all records are encoded together, which is why they are extracted first.
+        """
         extracts: list[tuple[int, Extract]] = []
         for number, record in records:
             try:
                 extracts.append((number, self._extract(record)))
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
-        texts = [part for _, extract in extracts for part in _parts(extract) if isinstance(part, TextPart)]
+        texts = [part for _, extract in extracts for part in extract.parts() if isinstance(part, TextPart)]
         encoded = iter(encode_texts(self._backend, texts))
         for number, extract in extracts:
             # All ids of a record are taken before any of it can fail, so that the next record finds its own.
-            ids = [next(encoded) if isinstance(part, TextPart) else None for part in _parts(extract)]
+            ids = [next(encoded) if isinstance(part, TextPart) else None for part in extract.parts()]
             try:
                 yield number, self._document(extract, iter(ids))
             except (BadRecordError, DroppedRecordError) as error:
@@ -123,21 +124,22 @@ class DocumentMaker:
         cut = tokens if part is None else Tokens(tokens.ids[part], train_from(tokens.train, part.start)[part])
         if self._end is None:
             return cut
-        is_whole = part is None or part.stop == len(tokens.ids)  # it is not taught to end in the midst
-        ends = np.array([cut.train[-1] and is_whole])
+        # Where the end was cut off, the end token is not trained: a model would learn to stop in mid-sentence.
+        has_end = part is None or part.stop == len(tokens.ids)
+        ends = np.array([cut.train[-1] and has_end])
         return Tokens(np.concatenate((cut.ids, self._end)), np.concatenate((cut.train, ends)))
 
     def _part(self, tokens: Tokens, name: str) -> slice | None:
         """What stays of a sequence; None for all of it."""
-        most, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
-        if most is None and not is_masked:
+        max_length, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
+        if max_length is None and not is_masked:
             return None
         end = int(self._end is not None)
         train = tokens.train if is_masked else np.ones(len(tokens.ids), np.bool_)
         try:
-            part = fit_length(train, None if most is None else most - end, self._config.too_long)
+            part = fit_length(train, None if max_length is None else max_length - end, self._config.too_long)
         except OverlongError as error:
-            expected = f"expected at most {most} tokens, got {error.length + end}"
+            expected = f"expected at most {max_length} tokens, got {error.length + end}"
             raise BadRecordError("more than max_seq_len", name, expected) from error
         if isinstance(part, str):
             raise DroppedRecordError(_SHORTENED[part])
@@ -180,7 +182,3 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], tupl
         return found.input_ids, found.train
 
     return encode
-
-
-def _parts(extract: Extract) -> Iterator[Part]:
-    return (part for rows in extract.sequences.values() for row in rows for part in row)

@@ -1,6 +1,7 @@
 """Texts to token ids: `texts → the tokenizer's own batch encoder, or gigatoken → uint32 arrays`."""
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -56,7 +57,7 @@ def vocabulary_size(tokenizer: Any) -> int:
 
 
 class TextTokenizer:
-    """What texts need of a tokenizer, and no more: it loads in a moment, without transformers.
+    """What texts need of a tokenizer, and no more, so that it loads in a moment, without transformers.
 
     Args:
         backend: The compiled tokenizer, as JSON.
@@ -108,7 +109,7 @@ class TokenizersBackend:
 
     def __call__(self, texts: list[str], *, is_data: bool, add_special_tokens: bool) -> list[Ids]:
         """The ids of each text, uint32 (n,)."""
-        self._tokenizer.no_truncation()  # transformers leaves there what its last caller wanted
+        self._tokenizer.no_truncation()  # transformers keeps the settings of its last call there
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = is_data
         with one_thread():
@@ -124,8 +125,8 @@ class GigatokenBackend:
         tokenizer: The reference.
 
     Raises:
-        ImportError: gigatoken is not there.
-        PrepareError: It does not know such a tokenizer.
+        ImportError: gigatoken is not installed.
+        PrepareError: It does not support this kind of tokenizer.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -149,24 +150,19 @@ class GigatokenBackend:
         if add_special_tokens:
             return self._reference(texts, is_data=is_data, add_special_tokens=True)
         slow = [number for number, text in enumerate(texts) if self._has_special(text)]
-        found = self._split(self._tokenizer.encode_batch(texts, parallel=False))
+        layout = self._tokenizer.encode_batch(texts, parallel=False).layout
+        flat, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets).tolist()
+        found: list[Ids] = [flat[begin:end] for begin, end in itertools.pairwise(offsets)]
         for number in slow:
             found[number] = self._reference([texts[number]], is_data=is_data, add_special_tokens=False)[0]
         return found
 
-    @staticmethod
-    def _split(encoded: Any) -> list[Ids]:
-        layout = encoded.layout
-        offsets = np.asarray(layout.offsets)
-        flat = np.asarray(layout.content.data)
-        return [flat[begin:end] for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
-
-    def check(self, texts: Sequence[str], places: Sequence[str]) -> None:
+    def check(self, texts: Sequence[str], locations: Sequence[str]) -> None:
         """Raise unless it agrees with the tokenizer.
 
         Args:
             texts: A sample of the input.
-            places: Where each comes from.
+            locations: The file and line of each.
 
         Raises:
             PrepareError: It does not, on some text.
@@ -176,7 +172,7 @@ class GigatokenBackend:
         for number, (got, expected) in enumerate(zip(ours, theirs, strict=True)):
             if not np.array_equal(got, expected):
                 raise PrepareError(
-                    f"backend: gigatoken: {places[number]}: expected the tokenizer's ids "
+                    f"backend: gigatoken: {locations[number]}: expected the tokenizer's ids "
                     f"{shown(expected.tolist())}, got {shown(got.tolist())}\n  Use backend: tokenizers."
                 )
 

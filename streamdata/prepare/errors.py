@@ -6,11 +6,11 @@ from streamdata.errors import StreamdataError
 
 
 class PrepareError(StreamdataError, ValueError):
-    """A run cannot go on: its output directory, its inputs, a worker, or a record that is not to be skipped."""
+    """A run cannot go on because of its output directory, its inputs, a worker, or a record that must not be bad."""
 
 
 class BadRecordError(Exception):
-    """One record cannot become tokens; it ends the run, or is put aside and counted.
+    """One record cannot become tokens; it ends the run, or is quarantined and counted.
 
     Args:
         reason: What `quarantine.jsonl` and the manifest count it under, such as "missing field".
@@ -19,7 +19,7 @@ class BadRecordError(Exception):
     """
 
     def __init__(self, reason: str, field: str, message: str) -> None:
-        super().__init__(reason, field, message)  # as they are: the exception crosses processes
+        super().__init__(reason, field, message)  # its arguments: exceptions are pickled with these
         self.reason, self.field, self.message = reason, field, message
 
 
@@ -35,7 +35,7 @@ class DroppedRecordError(Exception):
         self.reason = reason
 
 
-def shown(value: Any, most: int = 60) -> str:
-    """A value in a message, cut to a length that one reads."""
+def shown(value: Any, max_length: int = 60) -> str:
+    """A value in a message, cut to a readable length."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_length else f"{text[:max_length]}…"

@@ -5,7 +5,7 @@ groups; a compressed file is one task.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,14 +20,13 @@ from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
 from streamdata.text.messages import without_nulls
 
 _SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
-_SCAN = 1 << 16
-_COUNT_STEP = 1 << 22
-MOST_LINE_BYTES = 1 << 26
+_SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
+_COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
+_READ_BUFFER_BYTES = 1 << 20
+_MAX_DECODED_ROWS, _MAX_DECODED_BYTES = 256, 1 << 24  # of parquet, at once
+MAX_RECORD_BYTES = 1 << 26
 """A longer record is refused: it has to be in memory as a whole, and tokenizers take 0.1 to 0.2 KB per character."""
-_PARQUET_ROWS = 256  # decoded at once, or fewer
-_BATCH_BYTES = 1 << 20
-_READ_BUFFER = 1 << 20
-_PARQUET_BYTES = 1 << 24  # decoded at once
+MAX_BATCH_BYTES = 1 << 20
 
 
 class Task(NamedTuple):
@@ -56,7 +55,7 @@ class RawBatch(NamedTuple):
 
 
 def plan_tasks(patterns: str | Sequence[str], task_bytes: int) -> list[Task]:
-    """The tasks of all inputs, in the order of their sorted names: the same for the same sizes, whoever asks.
+    """The tasks of all inputs, in the order of their sorted names: the same for the same sizes, on any machine.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -81,10 +80,14 @@ class TaskInput:
 
     Args:
         task: Which part of which file.
+        max_record_bytes: A longer record is an error.
+        max_batch_bytes: What parquet's batches have at most, but for those of one row.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(
+        self, task: Task, *, max_record_bytes: int = MAX_RECORD_BYTES, max_batch_bytes: int = MAX_BATCH_BYTES
+    ) -> None:
+        self._task, self._max_record_bytes, self._max_batch_bytes = task, max_record_bytes, max_batch_bytes
         self._hash = hashlib.blake2b(digest_size=16)
         self._lines_before: int | None = None
 
@@ -99,7 +102,7 @@ class TaskInput:
             yield from self._parquet()
             return
         with self._source() as source:
-            yield from self._lines(_Hashed(source, self._hash, self._task.url))
+            yield from self._lines(source)
         if is_sequential(self._task.url):
             yield RawBatch(0, [], self._task.end - self._task.begin)
 
@@ -107,13 +110,13 @@ class TaskInput:
         """BLAKE2b of what was read, once all was: of the lines (uncompressed), or of the parquet file's bytes."""
         return self._hash.hexdigest()
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
         """`file:line` of a record, or `file:row`; the lines before the task are counted when it is first asked for."""
         if self._lines_before is None:
             self._lines_before = self._count_before()
         return f"{self._task.url}:{self._lines_before + number + 1}"
 
-    def _lines(self, source: "_Hashed") -> Iterator[RawBatch]:
+    def _lines(self, source: ByteSource) -> Iterator[RawBatch]:
         number = 0
         for lines in lines_of(source, self._task.url, is_whole=self._task.begin == 0):
             bounds = zip(lines.starts.tolist(), lines.ends.tolist(), lines.is_blank.tolist(), strict=True)
@@ -127,12 +130,12 @@ class TaskInput:
         task = self._task
         if is_sequential(task.url):
             with open_stream(task.url, task.stamp) as stream:
-                yield stream
+                yield _TaskBytes(stream, 0, stream.size, self._hash, self._check_line)
             return
         source = byte_source(task.url)
         check_stamp(task.url, task.stamp)
-        begin, end = _line_start(source, task.begin, task.url), _line_start(source, task.end, task.url)
-        yield _Window(source, begin, end)
+        begin, end = self._line_start(source, task.begin), self._line_start(source, task.end)
+        yield _TaskBytes(source, begin, end - begin, self._hash, self._check_line)
         if isinstance(source, LocalShard):
             source.check(task.stamp)
         else:
@@ -145,29 +148,56 @@ class TaskInput:
         if is_sequential(task.url) or task.begin == 0:
             return 0
         source = byte_source(task.url)
-        stop = _line_start(source, task.begin, task.url)
-        steps = range(0, stop, _COUNT_STEP)
-        return sum(source.read(min(_COUNT_STEP, stop - offset), offset).count(b"\n") for offset in steps)
+        return sum(piece.count(b"\n") for piece in _pieces(source, 0, self._line_start(source, task.begin)))
 
     def _parquet(self) -> Iterator[RawBatch]:
         task, number = self._task, 0
         check_stamp(task.url, task.stamp)
         source = byte_source(task.url)
-        for offset in range(task.begin, task.end, _COUNT_STEP):
-            self._hash.update(source.read(min(_COUNT_STEP, task.end - offset), offset))
-        groups = {at: rows for at, (start, rows) in enumerate(_row_groups(task.url)) if task.begin <= start < task.end}
+        for piece in _pieces(source, task.begin, task.end):
+            self._hash.update(piece)
+        found = enumerate(_row_groups(task.url))
+        groups = {index: rows for index, (start, rows) in found if task.begin <= start < task.end}
         if not groups:
             return
         num_rows = sum(groups.values())
         with _parquet_file(task.url) as file:
             for table in file.iter_batches(_rows_at_once(file), row_groups=list(groups), use_threads=False):
-                for portion in _portions(_plain(table)):
-                    if portion.nbytes > MOST_LINE_BYTES:
-                        raise _too_large(self.place(number))
-                    rows = _rows_of(portion, self.place(number))
+                for portion in _portions(_plain(table), self._max_batch_bytes):
+                    if portion.nbytes > self._max_record_bytes:
+                        raise self._too_large(self.location(number))
+                    rows = _rows_of(portion, self.location(number))
                     yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
                     number += len(rows)
         check_stamp(task.url, task.stamp)
+
+    def _line_start(self, source: ByteSource, offset: int) -> int:
+        """Where the first line that starts at `offset` or later begins; at the end of the file, where that is."""
+        assert source.size is not None, "a file that is cut into tasks has a size"
+        if offset == 0 or offset >= source.size:
+            return min(offset, source.size)
+        position = offset - 1  # the byte before may end a line, which then starts at `offset`
+        while piece := source.read(_SCANNED_BYTES, position):
+            if (found := piece.find(b"\n")) >= 0:
+                return position + found + 1
+            position += len(piece)
+            self._check_line(position - offset, offset)
+        return source.size
+
+    def _check_line(self, length: int, offset: int) -> None:
+        if length > self._max_record_bytes:
+            raise self._too_large(f"input '{self._task.url}': the line at offset {offset}")
+
+    def _too_large(self, location: str) -> PrepareError:
+        return PrepareError(
+            f"{location}: expected a record of at most {self._max_record_bytes} bytes, got more\n"
+            "  Is this JSON Lines, with one record per line? Split the record."
+        )
+
+
+def _pieces(source: ByteSource, begin: int, end: int) -> Iterator[bytes]:
+    for offset in range(begin, end, _COUNTED_BYTES):
+        yield source.read(min(_COUNTED_BYTES, end - offset), offset)
 
 
 @contextmanager
@@ -175,7 +205,7 @@ def _parquet_file(url: str) -> Iterator[Any]:
     """An open parquet file.
 
     Raises:
-        ImportError: pyarrow is not there.
+        ImportError: pyarrow is not installed.
         ShardError: It is damaged.
     """
     try:
@@ -187,7 +217,7 @@ def _parquet_file(url: str) -> Iterator[Any]:
         ) from error
     try:
         # A row group may be all of the file, so that it must not be read at once.
-        with fsspec.open(url, "rb") as raw, ParquetFile(raw, buffer_size=_READ_BUFFER, pre_buffer=False) as file:
+        with fsspec.open(url, "rb") as raw, ParquetFile(raw, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False) as file:
             yield file
     except ArrowException as error:
         raise ShardError(
@@ -200,40 +230,36 @@ def _rows_at_once(file: Any) -> int:
     """How many rows to decode at once: of long ones, few."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     longest = int(max(group.total_byte_size // max(group.num_rows, 1) for group in groups))
-    return min(_PARQUET_ROWS, max(1, _PARQUET_BYTES // max(longest, 1)))
+    return min(_MAX_DECODED_ROWS, max(1, _MAX_DECODED_BYTES // max(longest, 1)))
 
 
 def _plain(rows: Any) -> Any:
-    """Rows without dictionaries, all of which would count as bytes of each row."""
+    """Rows with their values in place of dictionaries, which would count in full towards the bytes of each row."""
     columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
 
 
-def _rows_of(portion: Any, place: str) -> list[dict[str, Any]]:
-    """Some rows as Python's own types; `place` is that of the first."""
+def _rows_of(portion: Any, location: str) -> list[dict[str, Any]]:
+    """Some rows as Python's own types; `location` is that of the first."""
     try:
         rows = portion.to_pylist()
     except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
         raise PrepareError(
-            f"{place}: expected values that Python's own types can hold, from there to {len(portion)} rows further, "
+            f"{location}: expected values that Python's types can hold, here and in {len(portion) - 1} rows after it, "
             f"got: {error}\n  Write the column in another type, such as times in microseconds, or leave it out."
         ) from error
-    return [_without_padding(row) for row in rows]
+    # Arrow pads dicts with nulls, since those of a column have the same keys. A column's own null is the record's.
+    return [{name: without_nulls(value) for name, value in row.items()} for row in rows]
 
 
-def _without_padding(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose fields have no padding of Arrow's; a field that is null stays."""
-    return {name: without_nulls(value) for name, value in row.items()}
-
-
-def _portions(rows: Any) -> Iterator[Any]:
-    """Rows about a megabyte at a time: those of one batch may be of any lengths."""
-    if rows.num_rows <= 1 or rows.nbytes <= _BATCH_BYTES:
+def _portions(rows: Any, max_bytes: int) -> Iterator[Any]:
+    """Rows a bounded number of bytes at a time: those of one batch may have any length."""
+    if rows.num_rows <= 1 or rows.nbytes <= max_bytes:
         yield rows
         return
     half = rows.num_rows // 2
-    yield from _portions(rows.slice(0, half))
-    yield from _portions(rows.slice(half))
+    yield from _portions(rows.slice(0, half), max_bytes)
+    yield from _portions(rows.slice(half), max_bytes)
 
 
 def _row_groups(url: str) -> list[tuple[int, int]]:
@@ -247,67 +273,32 @@ def _first_byte(column: Any) -> int:
     return int(column.dictionary_page_offset or column.data_page_offset)
 
 
-def _line_start(source: ByteSource, offset: int, url: str) -> int:
-    """Where the first line that starts at `offset` or later begins; at the end of the file, where that is."""
-    assert source.size is not None, "a file that is cut into tasks has a size"
-    if offset == 0 or offset >= source.size:
-        return min(offset, source.size)
-    at = offset - 1
-    while piece := source.read(_SCAN, at):
-        if (found := piece.find(b"\n")) >= 0:
-            return at + found + 1
-        at += len(piece)
-        _check_line(at - offset, url, offset)
-    return source.size
+class _TaskBytes:
+    """A part of a file, read forward once like a file of its own: hashed on the way, its lines of bounded length."""
 
-
-def _check_line(length: int, url: str, offset: int) -> None:
-    if length > MOST_LINE_BYTES:
-        raise _too_large(f"input '{url}': the line at offset {offset}")
-
-
-def _too_large(place: str) -> PrepareError:
-    return PrepareError(
-        f"{place}: expected a record of at most {MOST_LINE_BYTES} bytes, got more\n"
-        "  Is this JSON Lines, with one record per line? Split the record."
-    )
-
-
-class _Window:
-    """A part of a file as if it were all of it."""
-
-    def __init__(self, source: ByteSource, begin: int, end: int) -> None:
-        self._source, self._begin = source, begin
-        self.size: int | None = end - begin
-
-    def read(self, size: int, offset: int) -> bytes:
-        assert self.size is not None, "it was given one"
-        size = min(size, self.size - offset)
-        return self._source.read(size, self._begin + offset) if size > 0 else b""
-
-
-class _Hashed:
-    """A source that is read forward once, and hashed as it goes. Each line has a bounded length."""
-
-    def __init__(self, source: ByteSource, hash_: "hashlib.blake2b", url: str) -> None:
-        self._source, self._hash, self._url = source, hash_, url
-        self.size = source.size
+    def __init__(
+        self,
+        source: ByteSource,
+        begin: int,
+        size: int | None,
+        hash_: "hashlib.blake2b",
+        check_line: Callable[[int, int], None],
+    ) -> None:
+        self.size = size
+        self._source, self._begin, self._hash, self._check_line = source, begin, hash_, check_line
         self._line_start = 0
 
     def read(self, size: int, offset: int) -> bytes:
-        piece = self._source.read(size, offset)
+        if self.size is not None:
+            size = min(size, self.size - offset)
+        piece = self._source.read(size, self._begin + offset) if size > 0 else b""
         self._hash.update(piece)
         if (last := piece.rfind(b"\n")) >= 0:
             self._line_start = offset + last + 1
-        _check_line(offset + len(piece) - self._line_start, self._url, self._line_start)
+        self._check_line(offset + len(piece) - self._line_start, self._begin + self._line_start)
         return piece
 
 
 def input_digest(digests: Sequence[str]) -> str:
     """The digest of a file from those of its tasks."""
     return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
-
-
-def num_records(records: Sequence[object]) -> int:
-    """How many records there are, blank lines left out."""
-    return len(records) - sum(record is None for record in records)

@@ -49,13 +49,13 @@ def _validate(tree: Any) -> tuple[PrepareConfig | None, list[tuple[TreePath, str
 
 
 def _explained(error: ValidationError, tree: Any) -> _Found:
-    """Each error with its path in the tree; of several alternatives that do not fit, the first speaks."""
-    told: set[TreePath] = set()
+    """Each error with its path in the tree; of several alternatives that do not fit, the error is that of the first."""
+    seen: set[TreePath] = set()
     for detail in error.errors(include_url=False):
         path = _path_in(tree, detail["loc"])
-        if path in told:
+        if path in seen:
             continue
-        told.add(path)
+        seen.add(path)
         if detail["type"] == "extra_forbidden":
             known = (PrepareConfig if len(path) == 1 else Section).model_fields
             yield path, f"unknown key{did_you_mean(str(path[-1]), known)}\n  The keys here are: {', '.join(known)}."

@@ -25,10 +25,11 @@ def run_local(
         PrepareError: A record is bad, or a worker died.
         Exception: What a task raised. Tasks under way are given up; finished ones stay.
     """
-    if workers == 1 or len(tasks) <= 1:
-        worker = Worker(spec) if tasks else None
+    if not tasks:
+        return
+    if min(workers, len(tasks)) == 1:
+        worker = Worker(spec)
         for task in tasks:
-            assert worker is not None, "there are tasks"
             done(worker.do(task, report))
         return
     try:

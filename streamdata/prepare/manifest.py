@@ -16,7 +16,7 @@ VERSION = 2
 RESULTS: Final = ("counts", "dropped", "bad", "files")
 """What a manifest has beside its plan, and the digests of inputs."""
 _NOT_IN_DIGEST = {"max_bad"}
-"""What changes no output: how many bad records are accepted may be raised in the midst of a run."""
+"""What changes no output: more bad records may be accepted when an interrupted run goes on."""
 
 
 def make_plan(
@@ -26,7 +26,7 @@ def make_plan(
 
     Args:
         config: As it was given.
-        name: The tokenizer's, for whoever reads the manifest.
+        name: The tokenizer's, for people who read the manifest.
         tokenizer: The tokenizer itself.
         tasks: Of all inputs.
         shard: Which part of the tasks this run does, and of how many parts; None for all.
@@ -51,7 +51,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def differences(before: Json, now: Json) -> list[str]:
-    """In what two plans differ, in words."""
+    """What differs between two plans, in words."""
     found = []
     if before.get("made_by") != now["made_by"]:
         return [f"it was made by {before.get('made_by')!r}, this is {now['made_by']!r}"]
@@ -79,21 +79,18 @@ def _stamp(entry: Json) -> str:
 
 
 def make_manifest(plan: Json, markers: Iterable[Json]) -> Json:
-    """What came of a run, from its markers alone: the same whoever did the tasks, and in which order.
+    """What came of a run, from its markers alone: the same on one machine and on many, and in any order of tasks.
 
     Args:
         plan: The run's.
         markers: Of all its tasks, in the order of tasks.
     """
-    counts: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    bad: Counter[str] = Counter()
+    totals: dict[str, Counter[str]] = {name: Counter() for name in ("counts", "dropped", "bad")}
     digests: dict[str, list[str]] = {}
     files, num_files = hashlib.sha256(), 0
     for marker in markers:
-        counts.update(marker["counts"])
-        dropped.update(marker["dropped"])
-        bad.update(marker["bad"])
+        for name, total in totals.items():
+            total.update(marker[name])
         digests.setdefault(marker["input"]["url"], []).append(marker["input"]["digest"])
         for path, (size, digest) in sorted(marker["files"].items()):
             files.update(f"{path} {size} {digest}\n".encode())
@@ -102,9 +99,7 @@ def make_manifest(plan: Json, markers: Iterable[Json]) -> Json:
     return {
         **plan,
         "inputs": inputs,
-        "counts": dict(sorted(counts.items())),
-        "dropped": dict(sorted(dropped.items())),
-        "bad": dict(sorted(bad.items())),
+        **{name: dict(sorted(total.items())) for name, total in totals.items()},
         "files": {"number": num_files, "digest": files.hexdigest()},
     }
 
@@ -116,9 +111,9 @@ def summary(manifest: Json) -> str:
     came = f"{counts['records']:,} records in, {counts['sequences']:,} sequences out"
     lines = [f"{came}; {counts['tokens']:,} tokens, {trained} of them trained"]
     if counts["rows"]:
-        places = counts["tokens"] + counts["padding"]
+        row_tokens = counts["tokens"] + counts["padding"]
         lines.append(
-            f"{counts['rows']:,} rows, {_percent(counts['tokens'], places)} full, {counts['padding']:,} tokens of "
+            f"{counts['rows']:,} rows, {_percent(counts['tokens'], row_tokens)} full, {counts['padding']:,} tokens of "
             f"padding, {counts['documents_cut']:,} documents cut"
         )
     for what in ("dropped", "bad"):

@@ -16,7 +16,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     Args:
         parts: The directories, in any order. They stay as they are, and share their files with the output.
         output: A directory on the same file system.
-        overwrite: Begin anew whatever an earlier run left in `output`.
+        overwrite: Start again, whatever an earlier run has written to `output`.
 
     Returns:
         The manifest.
@@ -31,7 +31,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
         for part in directories:
             _link_tree(part.data, target.finished_data)
         for part in directories:
-            _link_tree(part.tasks, target.tasks)  # the markers last, as ever
+            _link_tree(part.tasks, target.tasks)  # last: markers say that the data are there
         return target.finish(plan, list(range(plan["num_tasks"])), {"merged": [str(part) for part in parts]})
 
 
@@ -40,9 +40,9 @@ def _common_plan(directories: Sequence[RunDirectory]) -> Json:
     plans = [_plan_of(directory) for directory in directories]
     if not plans:
         raise PrepareError("merge: expected the outputs of all parts, got none")
-    whole = plans[0] | {"shard": None}
+    common = plans[0] | {"shard": None}
     for directory, plan in zip(directories, plans, strict=True):
-        if found := differences(plan | {"shard": None}, whole):
+        if found := differences(plan | {"shard": None}, common):
             raise PrepareError(
                 f"merge: '{directory.path}': expected a part of the run of '{directories[0].path}', "
                 f"got a change in {'; '.join(found)}\n  Merge parts of one run."
@@ -51,7 +51,7 @@ def _common_plan(directories: Sequence[RunDirectory]) -> Json:
     if got != [(index, len(plans)) for index in range(len(plans))]:
         shown = ", ".join(f"{index}/{count}" for index, count in got)
         raise PrepareError(f"merge: expected each of the parts 0/n to (n-1)/n once, got {shown}\n  Name all of them.")
-    return whole
+    return common
 
 
 def _plan_of(directory: RunDirectory) -> Json:
@@ -65,11 +65,11 @@ def _plan_of(directory: RunDirectory) -> Json:
 def _link_tree(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for folder, _, names in os.walk(source):
-        place = target / Path(folder).relative_to(source)
-        place.mkdir(exist_ok=True)
+        directory = target / Path(folder).relative_to(source)
+        directory.mkdir(exist_ok=True)
         for name in names:
-            if not (place / name).exists():  # a merge that was killed goes on
-                _link(Path(folder, name), place / name)
+            if not (directory / name).exists():  # else a merge that was killed has linked it
+                _link(Path(folder, name), directory / name)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a task writes: `blocks of each domain → shards in a directory of its own → all of it renamed into place`."""
+"""What a task writes: `blocks of each domain → shards in a directory of its own → all of it published by renames`."""
 
 import errno
 import hashlib
@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +23,7 @@ from streamdata.stores.dtypes import token_dtype
 from streamdata.stores.train_types import SOURCES
 from streamdata.stores.writer import StoreWriter
 
-_MOST_DOMAINS = 1000
+MAX_DOMAINS = 1000
 
 
 class Staging:
@@ -35,11 +34,21 @@ class Staging:
         tokenizer: Gives the largest id, and what fills up rows.
         layout: Where the run writes.
         task: The task's number.
-        counts: Gains tokens, rows and the like.
+        counts: Tokens, rows and the like are added to it.
+        max_domains: More are an error.
     """
 
-    def __init__(self, config: PrepareConfig, tokenizer: Any, layout: Layout, task: int, counts: Counter[str]) -> None:
-        self._config, self._counts = config, counts
+    def __init__(
+        self,
+        config: PrepareConfig,
+        tokenizer: Any,
+        layout: Layout,
+        task: int,
+        counts: Counter[str],
+        *,
+        max_domains: int = MAX_DOMAINS,
+    ) -> None:
+        self._config, self._counts, self._max_domains = config, counts, max_domains
         self._keys = store_keys(config, vocabulary_size(tokenizer))
         self._padding = padding_id(tokenizer) if config.packing != "none" else 0
         self._data, self._name = layout.finished_data, task_name(task)
@@ -48,11 +57,12 @@ class Staging:
         self._writers: dict[str, StoreWriter] = {}
 
     def __enter__(self) -> Self:
-        self._root.parent.mkdir(exist_ok=True)  # and no more: a run that has ended is not begun again
+        # Not its parents: a worker that is late would make the directory of a run that has ended look unfinished.
+        self._root.parent.mkdir(exist_ok=True)
         self._root.mkdir()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             writer.discard()
         shutil.rmtree(self._root)
@@ -119,19 +129,16 @@ class Staging:
 
     def _writer(self, domain: str) -> StoreWriter:
         if domain not in self._writers:
-            if len(self._writers) == _MOST_DOMAINS:
+            if len(self._writers) == self._max_domains:
                 raise PrepareError(
-                    f"domain_key {self._config.domain_key!r}: expected at most {_MOST_DOMAINS} domains in a task, "
+                    f"domain_key {self._config.domain_key!r}: expected at most {self._max_domains} domains in a task, "
                     f"got {domain!r} too\n  Take a field with few values."
                 )
-            self._writers[domain] = StoreWriter(
-                self._config.format,
-                self._root / domain / self._name,
-                self._keys,
-                items=("responses", "masks") if self._config.train_type == "grpo" else (),
-                rows=self._config.packing != "none",
-                max_tokens_per_shard=self._config.max_tokens_per_shard,
-            )
+            config, path = self._config, self._root / domain / self._name
+            items, rows = ("responses", "masks") if config.train_type == "grpo" else (), config.packing != "none"
+            size = config.max_tokens_per_shard
+            writer = StoreWriter(config.format, path, self._keys, items=items, rows=rows, max_tokens_per_shard=size)
+            self._writers[domain] = writer
         return self._writers[domain]
 
 
@@ -144,8 +151,8 @@ def store_keys(config: PrepareConfig, vocabulary: int) -> dict[str, str]:
         if found.mask is not None:
             keys[found.mask] = "bool"
     if config.stored_positions() != "none":
-        most = config.max_packed_len or config.max_seq_len
-        keys["position_ids"] = token_dtype(most - 1) if most else "uint32"
+        max_length = config.max_packed_len or config.max_seq_len
+        keys["position_ids"] = token_dtype(max_length - 1) if max_length else "uint32"
     return keys
 
 

@@ -18,10 +18,10 @@ _PLANS: Mapping[str, Callable[[Int64s, int], Plan]] = {
     "bfd": plan_bfd,
     "bfd_split": plan_bfd_split,
 }
-MOST_HELD = 1 << 25
+MAX_HELD = 1 << 25
 """Tokens that are packed together at most, so that a task of any size needs a bounded memory."""
-_MOST_HELD_DOCUMENTS = 1 << 20
-_BLOCK = 1 << 20  # tokens that are put into rows at once
+_MAX_HELD_DOCUMENTS = 1 << 20
+BLOCK_TOKENS = 1 << 20
 
 
 class Block(NamedTuple):
@@ -36,15 +36,26 @@ class Block(NamedTuple):
 
 
 class Packer:
-    """Takes sequences, gives blocks of the keys that the train type reads.
+    """Turns sequences into blocks of the keys that the train type reads.
 
     Args:
         config: How to pack.
         padding: The id that fills up rows.
-        counts: Gains sequences, tokens and those trained; of packing rows, padding and documents cut.
+        counts: Sequences, tokens and those trained are added to it; of packing rows, padding and documents cut.
+        max_held: How many tokens it holds before it packs them.
+        block_tokens: How many tokens are put into rows at once, or one row.
     """
 
-    def __init__(self, config: PrepareConfig, padding: int, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        config: PrepareConfig,
+        padding: int,
+        counts: Counter[str],
+        *,
+        max_held: int = MAX_HELD,
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> None:
+        self._max_held, self._block_tokens = max_held, block_tokens
         self._packing, self._row = config.packing, config.max_packed_len or 0
         self._positions = config.stored_positions()
         self._keys = SOURCES[config.train_type]["sequence"]
@@ -54,11 +65,11 @@ class Packer:
 
     @property
     def load(self) -> float:
-        """What it holds, as a share of the most that it may hold."""
-        return max(self._num_held / MOST_HELD, len(self._held) / _MOST_HELD_DOCUMENTS)
+        """What it holds, as a share of what it may hold."""
+        return max(self._num_held / self._max_held, len(self._held) / _MAX_HELD_DOCUMENTS)
 
     def add(self, sequences: Sequence[Tokens]) -> Iterator[Block]:
-        """Take some sequences, and give what is complete."""
+        """Take some sequences, and yield what is complete."""
         num_tokens = sum(len(tokens.ids) for tokens in sequences)
         self._counts.update(sequences=len(sequences), tokens=num_tokens)
         self._held += sequences
@@ -67,14 +78,14 @@ class Packer:
             yield from self.finish()
 
     def finish(self) -> Iterator[Block]:
-        """Give all that is held."""
+        """Yield all that is held."""
         held, self._held, self._num_held = self._held, [], 0
         if not held:
             return
         lengths = np.array([len(tokens.ids) for tokens in held], np.int64)
         ids = np.concatenate([tokens.ids for tokens in held])
         train = np.concatenate([tokens.train for tokens in held])
-        del held
+        del held  # the arrays above are a second copy
         if self._packing == "none":
             self._counts["trained"] += int(np.count_nonzero(train))
             yield self._block(ids, train, lengths, lengths, None)
@@ -84,7 +95,7 @@ class Packer:
         starts = np.cumsum(lengths) - lengths
         _mask_firsts(train, plan, starts)
         self._counts["trained"] += int(np.count_nonzero(train))
-        step = max(1, _BLOCK // self._row)
+        step = max(1, self._block_tokens // self._row)
         for first in range(0, plan.num_rows, step):
             yield self._rows(plan, first, min(first + step, plan.num_rows), starts, ids, train)
 

@@ -22,6 +22,7 @@ from streamdata.prepare.worker import Marker, RunSpec
 from streamdata.text.tokenizer import load_tokenizer
 
 Engine = Literal["local", "ray"]
+ShowProgress = Callable[[RunProgress], None]
 
 
 class Pipeline:
@@ -50,7 +51,7 @@ class Pipeline:
         shard: tuple[int, int] | None = None,
         engine: Engine = "local",
         overwrite: bool = False,
-        progress: Callable[[RunProgress], None] | None = None,
+        progress: ShowProgress | None = None,
     ) -> Json:
         """Write the store, or go on where a run that was interrupted stood.
 
@@ -60,8 +61,8 @@ class Pipeline:
             workers: Processes on this machine.
             shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.
             engine: `ray` for the machines of a Ray cluster instead, which share a file system.
-            overwrite: Begin anew whatever an earlier run left in `output`.
-            progress: Told how far it is, often.
+            overwrite: Start again, whatever an earlier run has written to `output`.
+            progress: Called often, with how far the run is.
 
         Returns:
             The manifest.
@@ -92,11 +93,7 @@ class _Run:
     """The tasks of one run, and what is known of them so far."""
 
     def __init__(
-        self,
-        config: PrepareConfig,
-        directory: RunDirectory,
-        tasks: Sequence[Task],
-        progress: Callable[[RunProgress], None] | None,
+        self, config: PrepareConfig, directory: RunDirectory, tasks: Sequence[Task], progress: ShowProgress | None
     ) -> None:
         self._config, self._directory, self._tasks = config, directory, tasks
         self._progress = RunProgress(sum(task.end - task.begin for task in tasks))
@@ -106,42 +103,38 @@ class _Run:
         """Of finished tasks, whenever they were done."""
 
     def do(self, spec: RunSpec, engine: Engine, workers: int) -> None:
-        left = []
+        missing = []
         for task in self._tasks:
             if self._directory.marker(task.number).exists():
                 self._count(self._directory.read_marker(task.number))
-                self._progress.skip(task.end - task.begin)
+                self._progress.skipped_bytes += task.end - task.begin
             else:
-                left.append(task)
+                missing.append(task)
         if engine == "ray":
-            run_on_ray(spec, left, self._done_far)
+            run_on_ray(spec, missing, self._report, self._count)
         else:
-            run_local(spec, left, workers, self._report, self._count)
+            run_local(spec, missing, workers, self._report, self._count)
 
     def finish(self, plan: Json, facts: Json) -> Json:
-        most = self._config.most_bad(self._records)
-        if self._bad > most:
-            raise self._too_many(f"at most {most:g} of {self._records:,} records to be bad")
+        max_bad = self._config.max_bad_of(self._records)
+        if self._bad > max_bad:
+            raise self._too_many(f"at most {max_bad:g} of {self._records:,} records to be bad")
         took = time.time() - self._began
         facts |= {"host": platform.node(), "python": platform.python_version(), "began": self._began, "seconds": took}
         facts |= {"counts": dict(sorted(self._progress.counts.items()))}
         return self._directory.finish(plan, [task.number for task in self._tasks], facts)
 
     def _report(self, counts: Counter[str]) -> None:
-        self._progress.add(counts)
+        self._progress.counts.update(counts)
         self._show(self._progress)
 
-    def _done_far(self, marker: Marker) -> None:
-        self._report(Counter(marker["counts"]))
-        self._count(marker)
-
     def _count(self, marker: Marker) -> None:
-        """Count a finished task; end the run as soon as more records are bad than all of it may have."""
+        """Count a finished task; end the run as soon as more records are bad than all of its input may have."""
         self._bad += sum(marker["bad"].values())
         self._records += marker["counts"].get("records", 0)
         self._bytes += marker["input"]["end"] - marker["input"]["begin"]
         expected = self._records * self._progress.total_bytes / max(self._bytes, 1)
-        if self._bad > self._config.most_bad(max(expected, self._records)):
+        if self._bad > self._config.max_bad_of(max(expected, self._records)):
             raise self._too_many(f"at most {self._config.max_bad} bad records in about {expected:,.0f}")
 
     def _too_many(self, expected: str) -> PrepareError:

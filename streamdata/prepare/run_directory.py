@@ -14,10 +14,10 @@ from streamdata.shards.publish import publish
 
 
 class RunDirectory(Layout):
-    """The output directory of a run, as the one process knows it that takes it, watches over it and finishes it."""
+    """The output directory of a run, for the one process that leads it."""
 
     def read_plan(self) -> Json | None:
-        """The plan, or the manifest, of the run that is there; None where there is none.
+        """The plan of the run that is there, or its manifest; None if the directory is missing or empty.
 
         Raises:
             PrepareError: The directory holds something else.
@@ -41,10 +41,10 @@ class RunDirectory(Layout):
 
     @contextmanager
     def opened(self, plan: Json, *, overwrite: bool) -> Iterator[None]:
-        """Make the directory ready for a run of this plan, and keep others out.
+        """Make the directory ready for a run of this plan, and lock it.
 
         Raises:
-            PrepareError: It holds something else, a run that differs, or one that another process is at.
+            PrepareError: It holds something else, a run that differs, or one that is under way in another process.
         """
         before = self.read_plan()
         changes = [] if before is None else differences(before, plan)
@@ -52,7 +52,7 @@ class RunDirectory(Layout):
             raise PrepareError(
                 f"output '{self.path}': expected a run of the same inputs, config and tokenizer, got a change in "
                 + "; ".join(changes)
-                + "\n  Name another directory, or use overwrite (--overwrite) to begin anew."
+                + "\n  Name another directory, or use overwrite (--overwrite) to start again."
             )
         self.work.mkdir(parents=True, exist_ok=True)
         with self._locked():
@@ -74,7 +74,7 @@ class RunDirectory(Layout):
         return read_json(self.marker(task))
 
     def finish(self, plan: Json, tasks: Sequence[int], facts: Json) -> Json:
-        """Make the run whole, from its markers. A run that was killed in the midst of this does it again.
+        """Finish the run, from its markers. If it is killed before the end of this, the next run does it again.
 
         Args:
             plan: The run's.
@@ -85,7 +85,7 @@ class RunDirectory(Layout):
             The manifest.
 
         Raises:
-            PrepareError: What a task wrote is gone, or there is no token in it, and it is no part of a run.
+            PrepareError: What a task wrote is missing, or a run that is not a part of another has no tokens.
         """
         manifest = make_manifest(plan, map(self._kept_marker, tasks))
         if not manifest["counts"].get("tokens") and plan["shard"] is None:
@@ -100,6 +100,8 @@ class RunDirectory(Layout):
             publish(self.quarantine, parts)
         publish(self.facts, [json_bytes(facts)])
         publish(self.manifest, [json_bytes(manifest)])
+        # This rename makes the store visible. Where it was done before, a run was killed between here and the end, and
+        # the data are what the markers say: `_kept_marker` has looked.
         if self.finished_data.exists():
             remove(self.data)  # of a run that was to be overwritten
             self.finished_data.rename(self.data)
@@ -115,30 +117,34 @@ class RunDirectory(Layout):
             if not (data / name).exists():
                 raise PrepareError(
                     f"output '{self.path}': expected '{data / name}', which task {task} wrote, got none\n"
-                    "  Use overwrite (--overwrite) to begin anew; if this is a merge, for the part of that task first."
+                    "  Use overwrite (--overwrite) to start again; if this is a merge, for the part of that task first."
                 )
         return marker
 
     def _clear(self) -> None:
-        """Remove what an earlier run left. Its markers go first, and at once: without them nothing of it counts."""
+        """Remove what an earlier run has written.
+
+        Its markers go first, by one rename: without them, nothing else of it is relied on. The manifest goes last: as
+        long as it is there, a directory whose clearing was interrupted is not taken for somebody else's.
+        """
         old_tasks = self.work / "tasks"
         remove(old_tasks)
         if self.tasks.exists():
             self.tasks.rename(old_tasks)
         for path in (old_tasks, self.finished_data, self.data):
             remove(path)
-        for path in (self.facts, self.quarantine, self.manifest):  # the last says whose directory this is
+        for path in (self.facts, self.quarantine, self.manifest):
             path.unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the run's lock, and wait for workers that a killed run left to end."""
+        """Hold the run's lock, and wait for the workers of a run that was killed, which may still write."""
         with self.lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise PrepareError(
-                    f"output '{self.path}': expected no other run, got one that is at it now\n  Wait for its end."
+                    f"output '{self.path}': expected no other run, got one that is under way\n  Wait for its end."
                 ) from error
             with self.workers_lock.open("a") as workers:
                 fcntl.flock(workers, fcntl.LOCK_EX)

@@ -12,27 +12,20 @@ class RunProgress:
 
     Attributes:
         counts: Records, bytes, tokens … since this process began.
+        skipped_bytes: Input that an earlier run has done.
     """
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.counts: Counter[str] = Counter()
-        self._skipped = 0
+        self.skipped_bytes = 0
         self._began = time.monotonic()
-
-    def add(self, counts: Counter[str]) -> None:
-        """Count what was done since the last call."""
-        self.counts.update(counts)
-
-    def skip(self, size_bytes: int) -> None:
-        """Count input that an earlier run has done."""
-        self._skipped += size_bytes
 
     def line(self) -> str:
         """Records, tokens a second, megabytes a second and the time left, in one line."""
         took = max(time.monotonic() - self._began, 1e-9)
-        done, left = self.counts["bytes"], max(self.total_bytes - self._skipped - self.counts["bytes"], 0)
-        part = (self._skipped + done) / self.total_bytes if self.total_bytes else 1
+        done, left = self.counts["bytes"], max(self.total_bytes - self.skipped_bytes - self.counts["bytes"], 0)
+        part = (self.skipped_bytes + done) / self.total_bytes if self.total_bytes else 1
         remaining = f"{_duration(left * took / done)} left" if done else "starting"
         percent, tokens = f"{min(part, 1):4.0%}", f"{self.counts['tokens'] / took:,.0f} tokens/s"
         bad = f"  {self.counts['bad']:,} bad" if self.counts["bad"] else ""

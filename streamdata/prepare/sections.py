@@ -5,11 +5,11 @@ boundaries. A chat is one sequence, though its field is a list of messages.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from streamdata.prepare.config import PrepareConfig, Section
-from streamdata.prepare.domains import directory_name
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
 from streamdata.text.messages import Message, media_beside_text
 from streamdata.text.pairs import mask_shared, with_prompt
@@ -17,7 +17,8 @@ from streamdata.text.tools import read_tools
 
 Record = Mapping[str, Any]
 _MISSING = object()
-_MOST = 3.4028234e38  # what float32, in which numbers are stored, holds
+_MAX_NUMBER = 3.4028234e38  # of float32, in which numbers are stored
+_MAX_NAME_BYTES = 200  # of a domain's directory; file systems stop at 255
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -62,6 +63,10 @@ class Extract(NamedTuple):
     sequences: dict[str, list[list[Part]]]
     lists: frozenset[str]
     values: dict[str, list[float]]
+
+    def parts(self) -> Iterator[Part]:
+        """The parts of all sequences."""
+        return _all_parts(self.sequences)
 
 
 class Extractor:
@@ -138,7 +143,9 @@ class Extractor:
         if section.template is None:
             return [TextPart(value, train, is_data=True, add_special_tokens=special)]
         before, _, after = section.template.partition("{value}")
-        if self._has_special(value):  # what it has is text, what the template has is not
+        # Special tokens of the template are meant, those of the value are text. One call of the tokenizer takes all or
+        # none of them for text, so that such a value is encoded apart.
+        if self._has_special(value):
             parts = [_template(before), TextPart(value, train, is_data=True, add_special_tokens=False)]
             parts.append(_template(after, train=train))
         elif train:
@@ -155,7 +162,7 @@ class Extractor:
         items = value if isinstance(value, list) else [value]
         self._check_items(len(items))
         for item in items:
-            if isinstance(item, bool) or not isinstance(item, int | float) or not abs(item) <= _MOST:
+            if isinstance(item, bool) or not isinstance(item, int | float) or not abs(item) <= _MAX_NUMBER:
                 raise BadRecordError("wrong type", section.field, f"expected numbers of float32, got {shown(item)}")
         return [float(item) for item in items]
 
@@ -164,14 +171,14 @@ class Extractor:
             raise DroppedRecordError("more than max_items")
 
     def _check_chars(self, sequences: dict[str, list[list[Part]]]) -> None:
-        least, most = self._config.min_chars, self._config.max_chars
-        if not least and most is None:
+        min_chars, max_chars = self._config.min_chars, self._config.max_chars
+        if not min_chars and max_chars is None:
             return
-        parts = (part for rows in sequences.values() for row in rows for part in row)
+        parts = _all_parts(sequences)
         count = sum(len(part.text) if isinstance(part, TextPart) else _chars(part) for part in parts)
-        if count < least:
+        if count < min_chars:
             raise DroppedRecordError("fewer than min_chars")
-        if most is not None and count > most:
+        if max_chars is not None and count > max_chars:
             raise DroppedRecordError("more than max_chars")
 
     def _domain(self, record: Record) -> str:
@@ -182,7 +189,21 @@ class Extractor:
         if value is _MISSING or not isinstance(value, str | int) or value == "":
             got = _names(record) if value is _MISSING else shown(value)
             raise BadRecordError("missing field", key, f"expected the name of a domain, got {got}")
-        return directory_name(str(value))
+        return _directory_name(str(value))
+
+
+def _directory_name(domain: str) -> str:
+    """The name of a domain's directory, quoted so that no value of a record leads elsewhere, or is hidden."""
+    name = quote(domain, safe=" ")
+    name = f"%2E{name[1:]}" if name.startswith(".") else name
+    if len(name) > _MAX_NAME_BYTES:
+        expected = f"expected a name of at most {_MAX_NAME_BYTES} bytes, got {len(name)}"
+        raise BadRecordError("wrong type", "domain_key", expected)
+    return name
+
+
+def _all_parts(sequences: Mapping[str, list[list[Part]]]) -> Iterator[Part]:
+    return (part for rows in sequences.values() for row in rows for part in row)
 
 
 def _template(text: str, *, train: bool = False) -> TextPart:
@@ -234,12 +255,12 @@ def _messages(record: Record, field: str, value: Any, section: Section) -> list[
     if media := media_beside_text(record, value):
         raise BadRecordError("media", field, f"expected text alone, got {', '.join(media)}")
     for number, message in enumerate(value):
-        role, where = message.get("role"), f"{field}[{number}].role"
+        role, path = message.get("role"), f"{field}[{number}].role"
         if not isinstance(role, str):
-            raise BadRecordError("unknown role", where, f"expected a name, got {shown(role)}")
-        if role not in _ROLES and role not in section.roles:  # it would be masked, and nobody would know
+            raise BadRecordError("unknown role", path, f"expected a name, got {shown(role)}")
+        if role not in _ROLES and role not in section.roles:  # it would be masked without a word
             expected = f"expected {', '.join(_ROLES)}, or one of the section's roles, got {shown(role)}"
-            raise BadRecordError("unknown role", where, expected)
+            raise BadRecordError("unknown role", path, expected)
     return list(value)
 
 
@@ -275,16 +296,16 @@ def _no_tools(value: Any, field: str) -> BadRecordError:
 def _mask_shared(chosen: list[Part], rejected: list[Part]) -> tuple[list[Part], list[Part]]:
     """Both sides of a pair, where what both begin with is not trained: whole texts, and messages of a chat."""
     sides: tuple[list[Part], list[Part]] = ([*chosen], [*rejected])
-    for place, (one, other) in enumerate(zip(chosen, rejected, strict=False)):
+    for index, (one, other) in enumerate(zip(chosen, rejected, strict=False)):
         if isinstance(one, ChatPart) and isinstance(other, ChatPart):
             messages = mask_shared(one.messages, other.messages)
             for side, chat, own in zip(sides, (one, other), messages, strict=True):
-                side[place] = chat._replace(messages=own)
+                side[index] = chat._replace(messages=own)
             if messages[0] != messages[1]:
                 break
         elif isinstance(one, TextPart) and isinstance(other, TextPart) and one.text == other.text:
             for side, text in zip(sides, (one, other), strict=True):
-                side[place] = text._replace(train=False)
+                side[index] = text._replace(train=False)
         else:
             break
     return sides

@@ -16,11 +16,11 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     """What is wrong with a store, or with a whole run's output; nothing where all is well.
 
     Of a run: its files are those of its markers, with their sizes and checksums, and its counts add up. Of any store:
-    what it says of itself is true, and of a run's that no id is outside the vocabulary.
+    its own metadata are true, and of a run's that no id is outside the vocabulary.
 
     Raises:
         PrepareError: The directory holds a run that is unfinished.
-        StoreError: It holds no store.
+        StoreError: It does not hold a store.
     """
     directory = RunDirectory(path)
     if not directory.manifest.exists():
@@ -40,7 +40,7 @@ def without_sums(path: str | os.PathLike[str]) -> list[str]:
 
 
 def write_sums(files: Iterable[str]) -> None:
-    """Write the sums of files beside them. What is wrong with a file now is taken for right from then on.
+    """Write the sums of files beside them. Damage that a file has now is not noticed from then on.
 
     Raises:
         OSError: They cannot be written.

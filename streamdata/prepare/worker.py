@@ -15,7 +15,7 @@ from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import DocumentMaker, TokenizedDocument
 from streamdata.prepare.encode import Backend, GigatokenBackend, TextTokenizer, TokenizersBackend
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, PrepareError
-from streamdata.prepare.inputs import RawBatch, Task, TaskInput, num_records
+from streamdata.prepare.inputs import RawBatch, Task, TaskInput
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.load_config import load_config
 from streamdata.prepare.manifest import json_bytes
@@ -27,7 +27,7 @@ from streamdata.text.tokenizer import load_tokenizer
 
 Marker = dict[str, Any]
 Report = Callable[[Counter[str]], None]
-MOST_QUARANTINED_BYTES = 1 << 26
+MAX_BAD_BYTES = 1 << 26
 """They are in memory until the task is done, and a compressed file is one task, of any size."""
 
 
@@ -67,16 +67,19 @@ class TaskRun:
         config: How many records may be bad.
         maker: Turns records into documents.
         task: Which task.
+        max_bad_bytes: The task's bad records together; more are an error.
 
     Attributes:
         input: What is read.
         counts: Records, bytes, and what the output adds.
     """
 
-    def __init__(self, config: PrepareConfig, maker: DocumentMaker, task: Task) -> None:
-        self._forgiving = config.most_bad(1) > 0
+    def __init__(
+        self, config: PrepareConfig, maker: DocumentMaker, task: Task, *, max_bad_bytes: int = MAX_BAD_BYTES
+    ) -> None:
+        self._may_quarantine = config.max_bad_of(1) > 0
         self._has_chats = config.has_chats()
-        self._maker, self._task = maker, task
+        self._maker, self._task, self._max_bad_bytes = maker, task, max_bad_bytes
         self.input = TaskInput(task)
         self.counts: Counter[str] = Counter()
         self._quarantined: list[tuple[int, bytes]] = []
@@ -90,7 +93,7 @@ class TaskRun:
         Raises:
             PrepareError: A record is bad, and none may be.
         """
-        self.counts.update(records=num_records(batch.records), bytes=batch.size_bytes)
+        self.counts.update(records=sum(record is not None for record in batch.records), bytes=batch.size_bytes)
 
         def failed(number: int, error: BadRecordError | DroppedRecordError) -> None:
             if isinstance(error, DroppedRecordError):
@@ -102,14 +105,14 @@ class TaskRun:
         for number, raw in enumerate(batch.records, batch.first):
             try:
                 if raw is not None:
-                    # Chats tell numbers as text, such as arguments of tools: none may be changed on the way.
+                    # A chat may render numbers as text, such as arguments of tools: a rounded one would be trained.
                     records.append((number, raw if isinstance(raw, dict) else parse(raw, exact=self._has_chats)))
             except BadRecordError as error:
                 failed(number, error)
         return [document for _, document in self._maker.make(records, failed)]
 
     def marker(self, files: dict[str, list[int | str]]) -> Marker:
-        """What is known of the task once it is done, the same whoever did it."""
+        """What is known of the task once it is done. It is the same whichever process did it, and however often."""
         task, counts = self._task, self.counts
         return {
             "task": task.number,
@@ -125,29 +128,29 @@ class TaskRun:
         return [line for _, line in sorted(self._quarantined)]
 
     def left_out(self) -> Counter[str]:
-        """How many records became nothing, by reason."""
+        """How many records became no document, by reason."""
         return self._bad + self._dropped
 
     def _quarantine(self, number: int, error: BadRecordError, raw: Any) -> None:
-        place = self.input.place(number)
-        if not self._forgiving:
-            where = f"{place}: {error.field}" if error.field else place
+        location = self.input.location(number)
+        if not self._may_quarantine:
+            field = f": {error.field}" if error.field else ""
             raise PrepareError(
-                f"{where}: {error.reason}: {error.message}\n"
+                f"{location}{field}: {error.reason}: {error.message}\n"
                 "  Correct the record, or let some be skipped by max_bad in the config."
             ) from error
         self._bad[error.reason] += 1
         self.counts["bad"] += 1
         record = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
-        told = {"place": place, "reason": error.reason, "field": error.field, "message": error.message}
-        line = orjson.dumps({**told, "record": record}, option=_JSON, default=repr)
+        entry = {"place": location, "reason": error.reason, "field": error.field, "message": error.message}
+        line = orjson.dumps({**entry, "record": record}, option=_JSON, default=repr)
         self._quarantined.append((number, line))
         self._quarantined_bytes += len(line)
-        if self._quarantined_bytes > MOST_QUARANTINED_BYTES:
+        if self._quarantined_bytes > self._max_bad_bytes:
             raise PrepareError(
-                f"{place}: expected bad records of at most {MOST_QUARANTINED_BYTES} bytes in one task, got more; "
-                f"this one: {error.reason}: {error.message}\n"
-                "  Is the config one for this input? Else correct the records, or split the file."
+                f"{location}: expected bad records of at most {self._max_bad_bytes} bytes in one task, "
+                f"got more; this one: {error.reason}: {error.message}\n"
+                "  Is the config made for this input? If so, correct the records, or split the file."
             )
 
 
@@ -175,7 +178,7 @@ class Worker:
     """Does tasks, one after another.
 
     Args:
-        spec: What to do.
+        spec: How to do them, and where to write.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -186,7 +189,7 @@ class Worker:
         self._maker = DocumentMaker(self._config, self._tokenizer, make_backend(self._config, self._tokenizer))
 
     def do(self, task: Task, report: Report) -> Marker:
-        """Do a task and publish it: data first, its marker last.
+        """Do a task and publish it.
 
         Args:
             task: Which.
@@ -206,6 +209,7 @@ class Worker:
             files = staging.publish()
         if quarantined := run.quarantined():
             publish(self._layout.task_quarantine(task.number), quarantined)
+        # The marker is last: whoever finds it relies on all else, wherever a process was killed.
         marker = run.marker(files)
         publish(self._layout.marker(task.number), [json_bytes(marker)])
         return marker

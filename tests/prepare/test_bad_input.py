@@ -1,11 +1,13 @@
 """Records that cannot become tokens: an error with its place, or a counted skip, and how many may be skipped."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from streamdata.prepare import PrepareError
+from streamdata.prepare.worker import TaskRun
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
@@ -127,7 +129,7 @@ def test_a_task_that_is_all_bad_ends_before_memory_does(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compressed file of any size is one task; whether too many of all are bad is not known before its end."""
-    monkeypatch.setattr("streamdata.prepare.worker.MOST_QUARANTINED_BYTES", 1000)
+    monkeypatch.setattr("streamdata.prepare.worker.TaskRun", partial(TaskRun, max_bad_bytes=1000))
     path = write(tmp_path / "a.jsonl.gz", [{"txt": "x"}] * 100)
     with pytest.raises(PrepareError, match=r"gz:\d: expected bad records of at most 1000 bytes .*: missing field"):
         run(SMALL | {"max_bad": "50%"}, tokenizer, path, tmp_path / "out")

@@ -15,16 +15,16 @@ from streamdata.prepare.inputs import Task, TaskInput, input_digest, plan_tasks
 from tests.prepare.runs import write
 
 
-def read(task: Task) -> tuple[list[str], list[object], str]:
-    """Places and records of a task, and the digest of what was read."""
-    source = TaskInput(task)
+def read(task: Task, **limits: int) -> tuple[list[str], list[object], str]:
+    """Locations and records of a task, and the digest of what was read."""
+    source = TaskInput(task, **limits)
     found = [
-        (source.place(number), record)
+        (source.location(number), record)
         for batch in source.batches()
         for number, record in enumerate(batch.records, batch.first)
         if record is not None
     ]
-    return [place for place, _ in found], [record for _, record in found], source.digest()
+    return [location for location, _ in found], [record for _, record in found], source.digest()
 
 
 LINES = st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=12)
@@ -111,24 +111,21 @@ def test_a_pipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_tasks(["pipe:cat x"], 10)
 
 
-def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a file that is no JSON Lines; in the task where it starts, and when the next looks for its end."""
-    monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 100)
+def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
+    """As in a file that is not JSON Lines; in the task where it starts, and when the next looks for its end."""
     path = write(tmp_path / "a.jsonl", [json.dumps("x" * (1 << 21))])
     for task in plan_tasks([path], 1 << 20)[:2]:
         with pytest.raises(PrepareError, match=r"the line at offset \d+: expected a record of at most 100 bytes"):
-            read(task)
+            read(task, max_record_bytes=100)
 
 
-def test_a_row_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
     """As a line is; by its number."""
-    monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 100)
-    monkeypatch.setattr("streamdata.prepare.inputs._BATCH_BYTES", 10)
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["x"] * 8 + ["x" * 200, "x"]}), path, row_group_size=3)
     tasks = plan_tasks([str(path)], 40)
     with pytest.raises(PrepareError, match=r"a.parquet:9: expected a record of at most 100 bytes, got more"):
-        [read(task) for task in tasks]
+        [read(task, max_record_bytes=100, max_batch_bytes=10) for task in tasks]
 
 
 def test_long_rows_come_few_at_a_time(tmp_path: Path) -> None:
@@ -154,15 +151,14 @@ def test_digests_tell_contents_apart(tmp_path: Path) -> None:
     assert [one == other for one, other in pairwise(files)] == [False, True]
 
 
-def test_the_categories_of_a_column_are_no_part_of_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_categories_of_a_column_are_no_part_of_each_row(tmp_path: Path) -> None:
     """They may be larger than any record, and do not make batches small."""
-    monkeypatch.setattr("streamdata.prepare.inputs.MOST_LINE_BYTES", 1000)
     kinds = [f"{number:0100d}" for number in range(90)]
     table = pyarrow.table({"text": ["x"] * 90, "kind": pyarrow.array(kinds).dictionary_encode()})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    monkeypatch.setattr("streamdata.prepare.inputs._BATCH_BYTES", 900)
     (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
-    batches = [batch.records for batch in TaskInput(task).batches()]
+    source = TaskInput(task, max_record_bytes=1000, max_batch_bytes=900)
+    batches = [batch.records for batch in source.batches()]
     assert [row for batch in batches for row in batch] == table.to_pylist()
     assert max(map(len, batches)) > 3
 
@@ -189,7 +185,7 @@ def test_a_value_that_python_cannot_hold_is_told_with_its_place(tmp_path: Path) 
     times = pyarrow.array([1, 1001], pyarrow.timestamp("ns"))
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "time": times}), tmp_path / "a.parquet")
     (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
-    with pytest.raises(PrepareError, match=r"a\.parquet.* to 2 rows further, got: .*\n  Write the column in another"):
+    with pytest.raises(PrepareError, match=r"a\.parquet.* here and in 1 rows after it, got: .*\n  Write the column"):
         read(task)
 
 

@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from streamdata.prepare import PrepareError, load_config, pack
 from streamdata.prepare.encode import TextTokenizer
 from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.layout import Layout
-from streamdata.prepare.output import store_keys
+from streamdata.prepare.output import Staging, store_keys
+from streamdata.prepare.pack import Packer
 from streamdata.prepare.worker import RunSpec, Worker
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
@@ -60,7 +62,7 @@ def test_many_domains_hold_no_file_open_and_no_more_tokens_than_one(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that hold the most are packed first."""
-    monkeypatch.setattr("streamdata.prepare.pack.MOST_HELD", 2000)
+    monkeypatch.setattr("streamdata.prepare.output.Packer", partial(Packer, max_held=2000))
     plan, planned = pack.plan_simple, [0]
     monkeypatch.setitem(pack._PLANS, "simple", lambda lengths, row: planned.append(lengths.sum()) or plan(lengths, row))
     seen: list[tuple[int, int]] = []
@@ -80,7 +82,7 @@ def test_many_domains_hold_no_file_open_and_no_more_tokens_than_one(
 
 def test_too_many_domains_are_an_error(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the field."""
-    monkeypatch.setattr("streamdata.prepare.output._MOST_DOMAINS", 2)
+    monkeypatch.setattr("streamdata.prepare.worker.Staging", partial(Staging, max_domains=2))
     path = write(tmp_path / "a.jsonl", of_kinds(9, 3))
     with pytest.raises(PrepareError, match="domain_key 'kind': expected at most 2 domains in a task, got 'k2' too"):
         run(DOMAINS, tokenizer, path, tmp_path / "out")

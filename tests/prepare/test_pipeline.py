@@ -224,7 +224,7 @@ def test_two_runs_at_once_are_refused(tokenizer: str, texts: str, tmp_path: Path
     """The second is told to wait."""
 
     def again(progress: object) -> None:
-        with pytest.raises(PrepareError, match="expected no other run, got one that is at it now"):
+        with pytest.raises(PrepareError, match="expected no other run, got one that is under way"):
             run(SMALL, tokenizer, texts, tmp_path / "out")
         raise KeyboardInterrupt
 
@@ -267,7 +267,7 @@ def test_gigatoken_is_checked_on_the_input_before_anything_is_written(
     """On records from all over it."""
     seen = []
     monkeypatch.setattr(
-        "streamdata.prepare.encode.GigatokenBackend.check", lambda _, found, places: seen.append(places[-1])
+        "streamdata.prepare.encode.GigatokenBackend.check", lambda _, found, locations: seen.append(locations[-1])
     )
     run(SMALL | {"backend": "gigatoken"}, tokenizer, texts, tmp_path / "out")
     assert len(seen) > 3
