@@ -5,6 +5,7 @@
 | nothing: a fresh start, a new pass or round, not drawn yet | its start | `start_clocks` |
 | a clock | that clock | `begin_clocks` |
 | it joined or returned, and was not drawn since | the lowest of the others then, or its own if higher | `_join` |
+| the same, but the others had not been drawn then | its start | `_join` |
 | its mixture's sources or weights changed, and it was not drawn since | at most a step above the lowest | `_reweigh` |
 | the same, but the mixture is finite or has a cost | as if nothing had changed | `begin_clocks` |
 | it was removed | none: its share goes to those that stay, whose weights have changed with it | `_reweigh` |
@@ -92,8 +93,8 @@ def begin_clocks(
         _join(history, start, lowest_at[history.joined]) for history, start in zip(histories, starts, strict=True)
     ]
     # Sources that were not drawn before the change do not count: they stand at their starts, which may be far behind.
-    lowest = _lowest_before(reweighed, histories, [math.inf] * len(starts)) if reweighed else math.inf
-    if lowest == math.inf:
+    lowest = _lowest_before(reweighed, histories, [math.inf] * len(starts)) if reweighed else None
+    if lowest is None:
         return clocks
     return [
         _reweigh(clock, lowest, start, step) if _has_moved(history, reweighed) else clock
@@ -101,9 +102,10 @@ def begin_clocks(
     ]
 
 
-def _join(history: History, start: float, lowest: float) -> float:
+def _join(history: History, start: float, lowest: float | None) -> float:
     clock = history.clock()
-    if history.joined == 0 or history.was_drawn_since(history.joined):
+    # Where nothing was drawn before it joined, as in each round that begins later, it starts together with the others.
+    if lowest is None or history.was_drawn_since(history.joined):
         return start if clock is None else clock
     # At zero it would be drawn thousands of times in a row, until it had caught up with the others. Below its own clock
     # of before it left, it would be given again what it had had.
@@ -125,14 +127,13 @@ def _reweigh(clock: float, lowest: float, start: float, step: float) -> float:
     return min(clock, lowest + step)
 
 
-def _lowest_before(generation: int, histories: Sequence[History], starts: Sequence[float]) -> float:
-    """The lowest clock at the moment when the generation began, of the sources that were there; 0 without any."""
-    lowest = []
-    for history, start in zip(histories, starts, strict=True):
-        if history.joined < generation:
-            clock = history.clock_before(generation)
-            lowest.append(start if clock is None else clock)
-    return min(lowest, default=0.0)
+def _lowest_before(generation: int, histories: Sequence[History], starts: Sequence[float]) -> float | None:
+    """The lowest clock at the moment when the generation began, of the sources of then; None before any draw."""
+    clocks = [history.clock_before(generation) if history.joined < generation else None for history in histories]
+    if all(clock is None for clock in clocks):
+        return None
+    there = zip(clocks, histories, starts, strict=True)
+    return min(start if clock is None else clock for clock, history, start in there if history.joined < generation)
 
 
 def _turn(lane: Lane, seeds: Sequence[object]) -> int:

@@ -130,9 +130,12 @@ def test_a_source_that_joined_goes_on_once_it_was_drawn():
     assert begun(History(0, {0: 40.0, 1: 90.0}), History(1, {1: 91.0})) == [90.0, 91.0]
 
 
-def test_sources_that_all_join_begin_at_zero():
-    """None was there whose clock could be the lowest."""
-    assert begun(History(1, {}), History(1, {})) == [0.0, 0.0]
+def test_sources_begin_together_where_none_was_drawn_before_one_joined():
+    """All of them are new, or the lane or the round has only begun: there is nothing to catch up with."""
+    fresh = begun(History(0, {}), History(0, {}))
+    assert begun(History(1, {}), History(1, {})) == fresh
+    assert begun(History(0, {}), History(1, {})) == fresh
+    assert begun(History(0, {0: None}), History(1, {})) == fresh
 
 
 def test_after_a_change_of_weights_no_clock_is_more_than_a_step_ahead():

@@ -42,3 +42,22 @@ def test_a_pass_of_which_the_states_say_nothing_begins_with_the_first_worker():
     states = {}
     taken(mixture(1), 5, states)
     assert taken(resumed(second_pass, states), 8, {}) == taken(second_pass(), 8, {})
+
+
+def in_rounds(names):
+    """A finite mixture of these sources, which an endless one begins again and again."""
+    inner = MergedDataset([Numbers(name, 6) for name in names], cyclic=False, stop="all_exhausted", seed=2)
+    inner.name, inner.percent = "inner", 1
+    return MergedDataset([inner], seed=1)
+
+
+def test_rounds_that_begin_after_a_source_joined_are_resumed_exactly():
+    """Its clock is that of a resume from any step of the round in which it joined, and of the rounds after it."""
+    states = {}
+    for sample in islice(in_rounds("bc"), 5):
+        states.update(to_state(sample))
+    whole = [plain(sample) for sample in islice(resumed(lambda: in_rounds("abcd"), states), 60)]
+    for step, sample in enumerate(islice(resumed(lambda: in_rounds("abcd"), dict(states)), 30), 1):
+        states.update(to_state(sample))
+        again = resumed(lambda: in_rounds("abcd"), states)
+        assert [plain(sample) for sample in islice(again, 30)] == whole[step : step + 30]
