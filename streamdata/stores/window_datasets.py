@@ -219,7 +219,7 @@ class DocumentMarks:
         self._store, self._key, self._size, self._eod_token = store, key, size, eod_token
         if eod_token is None and any(segment.documents is None for segment in store.column(key).segments):
             raise StoreError(
-                f"store '{store.path}': expected a record of where documents begin in {key!r}, got none\n"
+                f"store '{store.path}': expected the documents in {key!r} to be recorded, got none\n"
                 "  Give eod_token, the id with which each document ends."
             )
 

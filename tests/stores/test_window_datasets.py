@@ -168,7 +168,7 @@ def test_documents_that_nobody_recorded_need_a_token(tmp_path):
     write_old_bin(tmp_path / "a" / "shard_0", {"sequence": np.arange(9, dtype=np.uint16)})
     write_rows("bin", tmp_path / "b", [8, 8])
     for directory in (tmp_path / "a", tmp_path / "b"):
-        with pytest.raises(StoreError, match=r"got nothing\n  Give eod_token"):
+        with pytest.raises(StoreError, match=r"got none\n  Give eod_token"):
             DatasetFactory.load("seq", directory, 4, documents=True)
     with pytest.raises(StoreError, match="Give eod_token"):
         open_store(tmp_path / "a").document_starts("sequence", 0, 4)
@@ -233,8 +233,8 @@ def test_a_format_that_is_given_is_not_detected(tmp_path):
     [
         ({"sequence": np.zeros(9, np.float32)}, "seq", "'sequence' to be integers, got float32"),
         ({"sequence": 9, "loss_mask": 8, "position_ids": 9}, "sft", "as many values of each key"),
-        ({"sequence": 9, "loss_mask": np.zeros(9), "position_ids": 9}, "sft", "'loss_mask' to be no float64"),
-        ({"sequence": 9, "loss_mask": 9, "position_ids": np.zeros(9, bool)}, "sft", "'position_ids' to be no bool"),
+        ({"sequence": 9, "loss_mask": np.zeros(9), "position_ids": 9}, "sft", "'loss_mask' cannot be float64"),
+        ({"sequence": 9, "loss_mask": 9, "position_ids": np.zeros(9, bool)}, "sft", "'position_ids' cannot be bool"),
     ],
 )
 def test_keys_of_another_kind_are_an_error(tmp_path, arrays, train_type, message):
