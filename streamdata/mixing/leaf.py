@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from streamdata.errors import SourceError, StateError
+from streamdata.errors import StateError
 from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, Position, check_position
@@ -105,12 +105,8 @@ class Leaf:
 
     def _check_epoch(self, what: str) -> None:
         if self._whole_epoch and self._num_outputs() == self._outputs_before:
-            passed_over = "" if self._feed is None else f"; {self._feed.passed_over()}"
-            raise SourceError(
-                f"source {self.path!r}: {what} of this lane's share gave no sample: "
-                f"{self._tally.summary()}{passed_over}\n"
-                "  Mend the data or the process function, or give the lane more records (fewer ranks or workers)."
-            )
+            passed_over = "" if self._feed is None else self._feed.passed_over()
+            raise self._tally.silence(f"{what} of this lane's share", passed_over)
 
 
 def _latest(_: Position, after: Position) -> Position:

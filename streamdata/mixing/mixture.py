@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import NoReturn
 
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, STATES
@@ -191,7 +190,7 @@ class Mixture:
             feed.start = {}
             yield sample, (round_, 0, 0, 0, feed.given, feed.state, tally.dropped, tally.bad)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
-            self._refuse_silence("the stream of this lane's share", feed)
+            raise tally.silence("the stream of this lane's share", feed.passed_over())
         feed.forget()
         self._passed_over = feed.start
 
@@ -220,15 +219,9 @@ class Mixture:
                 epochs.begin()
             elif pulled > _MAX_JOINED and epochs.are_over(entries):
                 if not feed.holds_records():
-                    self._refuse_silence("a whole epoch of each source in this lane", feed)
+                    raise self._tally.silence("a whole epoch of each source in this lane", feed.passed_over())
                 pulled = 0
             yield sample, entries
-
-    def _refuse_silence(self, what: str, feed: MergedFeed) -> NoReturn:
-        raise SourceError(
-            f"source {self._tally.name!r}: {what} gave no sample: {self._tally.summary()}; {feed.passed_over()}\n"
-            "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
-        )
 
 
 def _in_lane(run: Run, node: Node, parent_endless: bool) -> Child:

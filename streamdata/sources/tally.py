@@ -2,6 +2,8 @@
 
 import logging
 
+from streamdata.errors import SourceError
+
 logger = logging.getLogger("streamdata")
 
 
@@ -47,6 +49,14 @@ class Tally:
         """Say what was dropped so far, for an error message."""
         counts = f"{self.dropped} records dropped, {self.bad} failures skipped"
         return f"{counts}; the last: {self._last}" if self._last else counts
+
+    def silence(self, what: str, passed_over: str = "") -> SourceError:
+        """The error that so much of the stream led to no sample."""
+        counts = f"{self.summary()}; {passed_over}" if passed_over else self.summary()
+        return SourceError(
+            f"source {self.name!r}: {what} gave no sample: {counts}\n"
+            "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
+        )
 
     def _remedy(self) -> str:
         if self.bad:
