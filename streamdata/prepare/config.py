@@ -102,6 +102,6 @@ class PrepareConfig(_Strict):
         """Which position ids are stored."""
         return self.position_ids or ("doc_reset" if self.train_type == "sft" else "none")
 
-    def max_bad_of(self, records: float) -> float:
+    def most_bad(self, records: float) -> float:
         """How many of a number of records may be bad."""
         return float(self.max_bad[:-1]) / 100 * records if isinstance(self.max_bad, str) else self.max_bad

@@ -116,7 +116,7 @@ class _Run:
             run_local(spec, missing, workers, self._report, self._count)
 
     def finish(self, plan: Json, facts: Json) -> Json:
-        max_bad = self._config.max_bad_of(self._records)
+        max_bad = self._config.most_bad(self._records)
         if self._bad > max_bad:
             raise self._too_many(f"at most {max_bad:g} of {self._records:,} records to be bad")
         took = time.time() - self._began
@@ -134,7 +134,7 @@ class _Run:
         self._records += marker["counts"].get("records", 0)
         self._bytes += marker["input"]["end"] - marker["input"]["begin"]
         expected = self._records * self._progress.total_bytes / max(self._bytes, 1)
-        if self._bad > self._config.max_bad_of(max(expected, self._records)):
+        if self._bad > self._config.most_bad(max(expected, self._records)):
             raise self._too_many(f"at most {self._config.max_bad} bad records in about {expected:,.0f}")
 
     def _too_many(self, expected: str) -> PrepareError:

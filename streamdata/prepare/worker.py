@@ -77,7 +77,7 @@ class TaskRun:
     def __init__(
         self, config: PrepareConfig, maker: DocumentMaker, task: Task, *, max_bad_bytes: int = MAX_BAD_BYTES
     ) -> None:
-        self._may_quarantine = config.max_bad_of(1) > 0
+        self._may_quarantine = config.most_bad(1) > 0
         self._has_chats = config.has_chats()
         self._maker, self._task, self._max_bad_bytes = maker, task, max_bad_bytes
         self.input = TaskInput(task)

@@ -126,13 +126,13 @@ def test_a_failure_keeps_its_type_and_gains_its_place():
     assert caught.value.__notes__[0].startswith("source 'the top': customized_yield_fn failed at index ")
 
 
-def test_max_bad_of_a_mixture_without_a_function_is_an_error():
+def test_most_bad_a_mixture_without_a_function_is_an_error():
     """It would forgive nothing, least of all failures of the sources below."""
     with pytest.raises(ValueError, match="source 'inner': max_bad=3 of a mixture is for its customized_yield_fn"):
         next(iter(MergedDataset([nested(None, max_bad=3)])))
 
 
-def test_max_bad_of_a_mixture_forgives_failures_of_its_function(caplog):
+def test_most_bad_a_mixture_forgives_failures_of_its_function(caplog):
     """With a log line each; the count is in the state; past the limit it is an error."""
     with caplog.at_level(logging.WARNING, "streamdata"):
         samples = list(islice(nested(fails_at_four, max_bad=9), 16))
