@@ -14,9 +14,8 @@ from streamdata.stores.h5_store import H5Store
 from streamdata.stores.megatron_store import MegatronStore
 from streamdata.stores.mmap_store import MmapStore
 from streamdata.stores.writer import StoreWriter
-from tests.stores.tiny_stores import record, write, write_old_bin, write_old_h5
+from tests.stores.tiny_stores import FORMATS, record, write, write_old_bin, write_old_h5
 
-FORMATS = ["bin", "h5", "megatron"]
 segments = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 
 

@@ -15,9 +15,7 @@ from streamdata.stores.h5_store import H5Store
 from streamdata.stores.sums import BLOCK, Sums, publish_sums
 from streamdata.stores.verify import verify
 from streamdata.stores.writer import StoreWriter
-from tests.stores.tiny_stores import write, write_old_h5, write_old_megatron
-
-FORMATS = ["bin", "h5", "megatron"]
+from tests.stores.tiny_stores import FORMATS, write, write_old_h5, write_old_megatron
 
 
 def contents(store):

@@ -12,10 +12,8 @@ from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.stores.window_datasets import SeqDataset, SFTDataset
 from streamdata.stores.writer import StoreWriter
-from tests.stores.tiny_stores import KEYS, write, write_old_bin, write_old_h5, write_old_megatron, write_rows
+from tests.stores.tiny_stores import FORMATS, KEYS, write, write_old_bin, write_old_h5, write_old_megatron, write_rows
 from tests.streams import plain
-
-FORMATS = ["bin", "h5", "megatron"]
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)

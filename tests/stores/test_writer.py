@@ -15,9 +15,7 @@ from streamdata.errors import StoreError
 from streamdata.stores import publish_shard
 from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter
-from tests.stores.tiny_stores import KEYS, record, tokens, write, write_rows
-
-FORMATS = ["bin", "h5", "megatron"]
+from tests.stores.tiny_stores import FORMATS, KEYS, record, tokens, write, write_rows
 
 
 def contents(directory):

@@ -9,6 +9,9 @@ import numpy as np
 
 from streamdata.stores.writer import StoreWriter
 
+FORMATS = ["bin", "h5", "megatron"]
+"""A new format is named here, and tested as the others are."""
+
 KEYS = {
     "seq": {"sequence": "uint16"},
     "sft": {"sequence": "uint16", "loss_mask": "bool", "position_ids": "int32"},
