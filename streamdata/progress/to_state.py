@@ -1,6 +1,5 @@
 """From delivered samples to a checkpoint."""
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -8,12 +7,10 @@ from typing import Any, TypeAlias
 
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
-from streamdata.progress.cursor import Cursor, Entry, LaneKey, NodeKey, PlainEntry, node_of
+from streamdata.progress.cursor import Cursor, Entry, LaneKey, Mark, NodeKey, PlainEntry, node_of
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
-
-_ALWAYS_WRITTEN = ("epoch", "window", "taken")
 
 
 def to_state(batch: object) -> States:
@@ -36,7 +33,7 @@ def to_state(batch: object) -> States:
         StateError: A sample carries no state, such as one that a collate function built anew.
     """
     latest: dict[tuple[int, LaneKey, str], PlainEntry] = {}
-    last: dict[tuple[int, LaneKey], Entry] = {}
+    last: dict[tuple[int, LaneKey], PlainEntry] = {}
     states: States = {}
     workers: States = {}
     for sample in _samples(batch):
@@ -44,20 +41,21 @@ def to_state(batch: object) -> States:
             # Of each node the newest entry alone is turned into JSON: a batch has one for every sample.
             node = node_of(plain)
             latest[node.generation, node.lane, node.path] = plain
-        entry = Entry(*sample[CURSOR][-1])
-        lane = entry.node.lane
-        last[entry.node.generation, lane] = entry
+        entry = sample[CURSOR][-1]
+        node = node_of(entry)
+        last[node.generation, node.lane] = entry
         # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
-        workers[f"worker/{entry.node.generation}/{lane.epoch_pass}/{lane.dp_rank}"] = lane.worker
-    for entry in itertools.starmap(Entry, latest.values()):
-        node = entry.node
+        workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
+    for node, draws, clock, cursor, drawn, _ in latest.values():
+        lane = _lane(node)
         states[f"generation/{node.generation}"] = _header(node.header)
-        states[f"cursor/{_lane(node)}/{node.path}"] = _as_json(entry)
+        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, node.round, Cursor(*cursor))
         if node.path:
-            mixture = f"drawn/{_lane(node)}/{node.path.rpartition('.')[0]}"
+            mixture = f"drawn/{lane}/{node.path.rpartition('.')[0]}"
             # The sources of a mixture were drawn one after another: the last one's count is the highest.
-            states[mixture] = max(entry.drawn, states.get(mixture, 0))
-    states.update({f"lane/{_lane(entry.node)}": _lane_as_json(entry) for entry in last.values()})
+            states[mixture] = max(drawn, states.get(mixture, 0))
+    for entry in last.values():
+        states[f"lane/{_lane(node_of(entry))}"] = _lane_as_json(Entry(*entry).mark)
     return states | workers
 
 
@@ -91,8 +89,8 @@ def _lane(node: NodeKey) -> str:
     return f"{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}/{node.lane.worker}"
 
 
-def _lane_as_json(entry: Entry) -> States:
-    facts = {"batches": entry.mark.batch, "ended": entry.mark.ended} if entry.mark is not None else {}
+def _lane_as_json(mark: Mark | None) -> States:
+    facts = {"batches": mark.batch, "ended": mark.ended} if mark is not None else {}
     return {name: value for name, value in facts.items() if value}
 
 
@@ -102,9 +100,10 @@ def _header(text: str) -> object:
     return json.loads(text)
 
 
-def _as_json(entry: Entry) -> States:
-    state: States = {"draws": entry.draws, "clock": entry.clock}
-    rest = {**Cursor(*entry.cursor)._asdict(), "round": entry.node.round}
+def _as_json(draws: int, clock: float, round_: int, cursor: Cursor) -> States:
+    epoch, window, taken, part, given, function, dropped, bad = cursor
+    state: States = {"draws": draws, "clock": clock, "epoch": epoch, "window": window, "taken": taken}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
-    state.update({name: value for name, value in rest.items() if value or name in _ALWAYS_WRITTEN})
+    rest = {"part": part, "given": given, "function": function, "dropped": dropped, "bad": bad, "round": round_}
+    state.update({name: value for name, value in rest.items() if value})
     return state
