@@ -1,6 +1,18 @@
 """What holds for all tests."""
 
+import gc
+import multiprocessing
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[1]
+PRELOADED = ["torch.utils.data", "streamdata.mixing", "streamdata.prepare", "tests.prepare.conftest"]
 
 
 def pytest_configure() -> None:
@@ -10,3 +22,25 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Each process of a fork server would else import torch for itself, for two to three seconds.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported to collect the tests is there to stay: no collection of garbage has to walk through it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example data as its script writes it: once, for all processes of the run. Tests must not change it."""
+    run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent  # each process has a folder of its own in that of the run
+    folder = run / "demo_data"
+    with FileLock(run / "demo_data.lock"):
+        if not folder.exists():
+            script = ROOT / "examples" / "make_demo_data.py"
+            subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
+    return folder

@@ -116,7 +116,7 @@ def loading_time(dataset: Dataset[Any], collate: Callable[[list[Any]], object], 
 
 def apart(work: Callable[..., float], *arguments: object) -> float:
     """What a function returns in a process of its own: what one work did to heap and caches, others do not meet."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as pool:
         return pool.submit(work, *arguments).result()
 
 

@@ -22,7 +22,7 @@ _MAX_HEAP_BYTES = 0.05  # per record: a look-ahead more or less, over 10^5 recor
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     """Flat over an epoch, and per record only on disk."""
     tars, lines = tar_shards(directory, scale.tar_records), jsonl_rows(directory, scale.jsonl_rows)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh_process:
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as fresh_process:
         looks = [fresh_process.submit(_resident_mb, *what) for what in (("tar", tars), ("jsonl", lines))]
         yield _flat_row(f"tar, {scale.tar_records:,} records", looks[0].result())
         yield _flat_row(f"JSONL, {scale.jsonl_rows:,} rows", looks[1].result())

@@ -199,7 +199,7 @@ def _lengths_at_random(reader: Any, indices: Any, values: Any, workers: int) -> 
 
 
 def _memory_row(folder: Path, scale: Scale) -> Row:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh_process:
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as fresh_process:
         looks = fresh_process.submit(_heap_mb, folder, scale.many_prompts).result()
     quarter = len(looks) // 4
     first, last = max(looks[:quarter]), max(looks[-quarter:])

@@ -1,6 +1,5 @@
 """Every recipe in configs/ checks, builds, runs and resumes exactly, on the data of the demo."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,6 @@ VARIABLES = {
     "tokens": {"seq_len": 64},
     "prompts": {"seq_len": 64, "copies": 3},
 }
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """The demo's data."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        from make_demo_data import main
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
-    folder = tmp_path_factory.mktemp("demo") / "data"
-    main([str(folder)])
-    return folder
 
 
 def build(name, data):
@@ -53,7 +39,7 @@ def test_a_recipe_checks(name):
 
 @pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_recipe_resumes_exactly(name, num_workers, data):
+def test_a_recipe_resumes_exactly(name, num_workers, demo_data):
     """From every one of its first steps."""
-    assert isinstance(build(name, data), MergedDataset)
-    assert_exact_resume(lambda: build(name, data), steps=6, beyond=6, num_workers=num_workers, batch_size=2)
+    assert isinstance(build(name, demo_data), MergedDataset)
+    assert_exact_resume(lambda: build(name, demo_data), steps=6, beyond=6, num_workers=num_workers, batch_size=2)

@@ -10,22 +10,14 @@ from streamdata.sources.process_image import ImageTextPairProcessFnBuilder, open
 from streamdata.text import load_tokenizer
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole example data, written once."""
-    target = tmp_path_factory.mktemp("demo") / "demo_data"
-    make_demo_data.main([str(target)])
-    return target
-
-
 def lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_tile_has_a_line_and_becomes_a_sample(demo: Path) -> None:
+def test_every_tile_has_a_line_and_becomes_a_sample(demo_data: Path) -> None:
     """A sidecar holds exactly its shard's keys, in order; image and caption become tensors."""
-    for shard in sorted((demo / "tiles").glob("*.tar")):
+    for shard in sorted((demo_data / "tiles").glob("*.tar")):
         with tarfile.open(shard) as tar:
             names = tar.getnames()
             data = tar.extractfile(names[0])
@@ -34,41 +26,43 @@ def test_every_tile_has_a_line_and_becomes_a_sample(demo: Path) -> None:
         facts = lines(shard.with_suffix(".meta.jsonl"))
         assert [name.partition(".")[0] for name in names] == [fact["key"] for fact in facts]
         record = {names[0].partition(".")[2]: image, "caption": facts[0]["caption"]}
-        (sample,) = ImageTextPairProcessFnBuilder(96, 64, str(demo / "tokenizer"))(iter([record]))
+        (sample,) = ImageTextPairProcessFnBuilder(96, 64, str(demo_data / "tokenizer"))(iter([record]))
         assert tuple(sample["img"].shape) == (3, 96, 96)
 
 
-def test_every_crop_is_an_image(demo: Path) -> None:
+def test_every_crop_is_an_image(demo_data: Path) -> None:
     """The paths in crops.jsonl lead from where it lies to images of 256 pixels."""
-    crops = lines(demo / "crops.jsonl")
+    crops = lines(demo_data / "crops.jsonl")
     assert len(crops) > 200
-    assert {open_image(demo / crop["imagepath"]).size for crop in crops[::20]} == {(256, 256)}
+    assert {open_image(demo_data / crop["imagepath"]).size for crop in crops[::20]} == {(256, 256)}
 
 
-def test_tokenizer_spells_the_text_and_knows_its_end(demo: Path) -> None:
+def test_tokenizer_spells_the_text_and_knows_its_end(demo_data: Path) -> None:
     """It loads offline, and a document's ids decode to the document."""
-    tokenizer = load_tokenizer(str(demo / "tokenizer"))
-    text = lines(demo / "code" / "00003.jsonl")[0]["text"]
+    tokenizer = load_tokenizer(str(demo_data / "tokenizer"))
+    text = lines(demo_data / "code" / "00003.jsonl")[0]["text"]
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert len(ids) < len(text) / 2
     assert tokenizer.eos_token == "<|endoftext|>"
 
 
-def test_text_is_real_and_enough(demo: Path) -> None:
+def test_text_is_real_and_enough(demo_data: Path) -> None:
     """Thousands of functions and docstrings, each with its place in the standard library."""
-    documents = [line for path in sorted(demo.glob("*/*.jsonl")) if "meta" not in path.name for line in lines(path)]
+    documents = [
+        line for path in sorted(demo_data.glob("*/*.jsonl")) if "meta" not in path.name for line in lines(path)
+    ]
     assert sum(len(document["text"]) for document in documents) > 3_000_000
     assert {"namedtuple", "Thread", "heappush"} <= {document["name"] for document in documents}
     assert all(document["text"] and document["module"] for document in documents)
 
 
-def test_a_second_run_leaves_the_data_as_it_is(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_leaves_the_data_as_it_is(demo_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Complete data of the same sources is not written again."""
-    before = (demo / "manifest.json").stat().st_ino
-    make_demo_data.main([str(demo)])
+    before = (demo_data / "manifest.json").stat().st_ino
+    make_demo_data.main([str(demo_data)])
     assert "left as it is" in capsys.readouterr().out
-    assert (demo / "manifest.json").stat().st_ino == before
+    assert (demo_data / "manifest.json").stat().st_ino == before
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000, "packing": "simple", "max_packed_len": 128}
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.prepare.conftest", "streamdata.prepare"])  # a run starts in a moment
 
 
 def run_in_group(errors: Path, *arguments: object, **options: object) -> None:
