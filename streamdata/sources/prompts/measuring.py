@@ -79,7 +79,10 @@ def share_out(
     chunks = ((start, indices[start : start + size].tolist()) for start in range(0, len(indices), size))
 
     def measure(chunk: Chunk) -> list[int]:
-        return [reader.measure(index) for index in chunk[1]]
+        start, rows = chunk
+        for number, index in enumerate(rows, start):  # one by one: what was measured before a failure is kept
+            values[number] = reader.measure(index)
+        return list(map(int, values[start : start + len(rows)]))
 
     for (start, rows), lengths in team.run(chunks, ahead=ahead, here=measure):
         done = len(lengths)

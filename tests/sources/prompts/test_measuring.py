@@ -50,7 +50,7 @@ def test_the_others_measure_too(tmp_path):
 
 def test_the_others_need_no_torch():
     """To import it would take most of the time in which they begin."""
-    code = "import sys, streamdata.sources.prompts.reader; from {} import main; print('torch' in sys.modules)"
+    code = "import sys, streamdata.sources.prompts.reader, {}; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code.format(measuring.__name__)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
