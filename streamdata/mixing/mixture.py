@@ -52,8 +52,8 @@ class Mixture:
         weights = [float(child.dataset.percent) for child in node.children]
         total = sum(weights)
         self._steps = [total / weight for weight in weights]
-        standings = [run.entries.standing(child.path) for child in node.children]
-        self._draws = [standing.draws if standing else 0 for standing in standings]
+        self._standings = [run.entries.standing(child.path) for child in node.children]
+        self._draws = [standing.draws if standing else 0 for standing in self._standings]
         self._drawn = sum(run.entries.draws_below(node.path).values())
         self._resumes = True
         """Whether what the states say still applies: only the first round that is read may go on in one of theirs."""
@@ -135,7 +135,7 @@ class Mixture:
         clocks = self._clocks(round_)
         for i, child in enumerate(self._children):
             if i not in self._streams or not child.endless:
-                standing = self._run.entries.standing(child.path) if self._resumes else None
+                standing = self._standings[i] if self._resumes else None
                 known = standing is not None and (child.endless or standing.round == round_)
                 self._streams[i] = child.start(round_, standing.cursor if standing and known else None)
         self._resumes = False
@@ -170,8 +170,7 @@ class Mixture:
         return begin_clocks(starts, self._steps, histories, reweighed)
 
     def _history(self, path: str, round_: int) -> History:
-        stood = self._run.entries.history(path) if self._resumes else []
-        clocks = {standing.generation: standing.clock if standing.round == round_ else None for standing in stood}
+        clocks = self._run.entries.clocks(path, round_) if self._resumes else {}
         return History(self._run.progress.member_since(path, self._run.generation), clocks)
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:

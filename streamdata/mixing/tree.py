@@ -31,7 +31,7 @@ class MixtureSettings(NamedSource):
     cost: Callable[[Sample], float] | None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)  # not frozen: that takes three times as long to make, and there is one per source
 class Node:
     """A mixture, or a source of records."""
 

@@ -44,15 +44,19 @@ class LaneEntries:
         """The generations of the entries."""
         yield from chain(*self.cursors.values(), *self.drawn.values(), self.facts)
 
-    def history(self, path: str) -> list[Standing]:
-        """Where the node stood at the end of each generation that says so, the newest last."""
-        held = self.cursors.get(path, {})
-        return [_standing(generation, held[generation]) for generation in sorted(held)]
-
     def standing(self, path: str) -> Standing | None:
         """Where the node stood last."""
-        history = self.history(path)
-        return history[-1] if history else None
+        held = self.cursors.get(path)
+        if not held:
+            return None
+        generation, entry = max(held), _newest(held)
+        cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
+        return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor)
+
+    def clocks(self, path: str, round_: int) -> dict[int, float | None]:
+        """The node's last clock in each generation in which it was drawn; None where that was in another round."""
+        held = self.cursors.get(path, {})
+        return {number: e["clock"] if e.get("round", 0) == round_ else None for number, e in held.items()}
 
     def draws_below(self, path: str) -> dict[str, int]:
         """The draws of each source that the mixture at the path ever had, by its path."""
@@ -63,11 +67,6 @@ class LaneEntries:
     def mixtures(self) -> dict[str, int]:
         """For each mixture that says so, how many samples it had drawn."""
         return {path: _newest(by_generation) for path, by_generation in self.drawn.items()}
-
-
-def _standing(generation: int, entry: Mapping[str, Any]) -> Standing:
-    cursor = Cursor(**{name: entry[name] for name in Cursor._fields if name in entry})
-    return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor)
 
 
 def _newest(by_generation: Mapping[int, T]) -> T:
