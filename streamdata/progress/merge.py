@@ -40,6 +40,7 @@ def merge_states(*states: Mapping[str, Any]) -> States:
                     )
             else:
                 ranks[_rank(key)][key] = value
+        # Rank by rank: a dict may hold several, one of them newer and another older than in the dict beside it.
         for rank, entries in ranks.items():
             draws = sum(value["draws"] for key, value in entries.items() if key.startswith("cursor/"))
             furthest[rank] = max(furthest.get(rank, (-1, {})), (draws, entries), key=lambda pair: pair[0])

@@ -67,6 +67,7 @@ class MapStyleSource:
 
     def start_of(self, after: Position) -> Position:
         epoch, window, taken, _ = after
+        # After the last record of a block stands the start of the next one.
         return (epoch, window, taken - 1, 0) if taken else (epoch, window - 1, self._block_size - 1, 0)
 
     def num_windows(self, order: BlockOrder, epoch: int) -> int:

@@ -32,5 +32,6 @@ def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
     identity = record.get(INDEX, record.get(CURSOR))
     if not isinstance(identity, int):
         # A sample of a merged stream: its cursor says where the lane stands, not which record it is.
+        # The shard's file name alone: shards may be moved to another directory or bucket between runs.
         identity = (PurePosixPath(record.get(URL, "")).name, record.get(KEY))
     return np.random.Generator(np.random.PCG64(stable_seed(record[SEED], identity)))
