@@ -54,18 +54,17 @@ def workplace(tmp_path_factory, demo_data):
 
 
 def test_the_training_loop_runs_and_resumes(workplace, monkeypatch):
-    """Twice: from the start, and from its checkpoint."""
+    """From the start; then, in another process, from its checkpoint, and the loop over epochs after it."""
     monkeypatch.chdir(workplace)
     code, epochs, *_ = blocks("python")
-    script = written("loop.py", code.replace("), 50):", "), 10):"))
-    assert "), 10):" in script.read_text()
-    for _ in range(2):
-        subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
-    assert '"draws"' in Path("states.json").read_text()
+    loop = code.replace("), 50):", "), 10):")
+    assert loop != code
     finite = code.replace("configs/demo.yaml", "finite.yaml").split("for batch in")[0]
     Path("finite.yaml").write_text(FINITE)
-    script = written("epochs.py", finite.replace("states.json", "none.json") + epochs)
-    subprocess.run([sys.executable, script], check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
+    for script in (loop, loop + finite.replace("states.json", "none.json") + epochs):
+        command, environment = [sys.executable, written("loop.py", script)], {"TOKENIZERS_PARALLELISM": "false"}
+        subprocess.run(command, check=True, env=os.environ | environment)
+        assert '"draws"' in Path("states.json").read_text()
 
 
 def test_the_recipe_and_the_commands_work(workplace, monkeypatch):

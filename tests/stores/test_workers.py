@@ -62,7 +62,7 @@ def test_a_used_store_and_a_shared_one_go_to_workers(tmp_path, method):
     used, shared = H5Store().load(tmp_path), H5Store().load(tmp_path).share_memory_()
     dataset = MixedUp([SFTDataset(store=store, window_size=6) for store in (used, shared)])
     expected = plain([dataset[number] for number in range(len(dataset))])
-    loader = DataLoader(dataset, None, num_workers=2, multiprocessing_context=method)
+    loader = DataLoader(dataset, None, num_workers=1, multiprocessing_context=method)
     assert plain(list(loader)) == expected
 
 
