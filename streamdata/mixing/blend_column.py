@@ -45,6 +45,7 @@ class BlendColumn:
         return self._compute(positions_of(key, self._size))
 
     def __iter__(self) -> Iterator[int]:
+        # In chunks: whoever iterates over 10**9 samples must not need the memory of all.
         for start in range(0, self._size, _CHUNK):
             yield from self[start : start + _CHUNK].tolist()
 

@@ -38,9 +38,11 @@ class BlendIndex:
         self.size = size
         self.period = max(min(int(weights.unit), size), 1) if weights.exact else max(size, 1)
         self.distance = distance or max(4096, 128 * self.num_datasets)
+        # The smallest type that holds every id, since one is stored for each sample.
         ids = np.empty(self.period, np.min_scalar_type(self.num_datasets - 1))
         counts = np.empty((-(-self.period // self.distance), self.num_datasets), np.int64)
         blend(weights, ids, counts, self.distance, megatron=megatron)
+        # The last stored count, and the samples since: there is no row after the end of the period.
         self._per_period = counts[-1] + np.bincount(ids[(len(counts) - 1) * self.distance :], minlength=len(counts[-1]))
         self._ids, self._counts = torch.from_numpy(ids), torch.from_numpy(counts)
 
@@ -58,6 +60,7 @@ class BlendIndex:
     def totals(self) -> npt.NDArray[np.int64]:
         """How many samples each dataset gives, int64 (n,)."""
         periods, rest = divmod(self.size, self.period)
+        # Of the last sample and not of `rest`: after a whole number of stretches there is no further row.
         row = max(rest - 1, 0) // self.distance
         since = self._ids.numpy()[row * self.distance : rest]
         partial = self._counts[row].numpy() + np.bincount(since, minlength=self.num_datasets)
@@ -91,6 +94,7 @@ class BlendIndex:
     def _ranks_in_period(self, ids: npt.NDArray[Any], within: Positions) -> npt.NDArray[np.int64]:
         ranks = np.empty(len(within), np.int64)
         rows = within // self.distance
+        # By stretch, since all positions of one need the same ids; positions of a shuffled batch come in any order.
         order = np.argsort(rows, kind="stable")
         cuts = np.flatnonzero(np.diff(rows[order])) + 1
         for some in np.split(order, cuts) if len(order) else ():
@@ -104,6 +108,7 @@ class BlendIndex:
     def _ranks_of_row(self, ids: npt.NDArray[Any], row: int) -> npt.NDArray[np.int64]:
         """The ranks of all samples between two stored counts."""
         numbers = ids[row * self.distance : (row + 1) * self.distance]
+        # Stable: samples of one dataset stand side by side then, in their order, so that their ranks are consecutive.
         order = np.argsort(numbers, kind="stable")
         each = np.bincount(numbers, minlength=self.num_datasets)
         first = self._counts[row].numpy() - (np.cumsum(each) - each)

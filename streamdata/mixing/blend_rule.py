@@ -61,6 +61,7 @@ def _dtype(weights: BlendWeights, size: int) -> type:
     """Of the shares. Where a product could leave int64, Python's own integers are computed with."""
     if not weights.exact:
         return np.float64
+    # The largest product, and the largest error that is subtracted from it. Half of int64 stays free.
     largest = max(weights.shares) * (size + 1) + weights.unit * (len(weights.shares) + 2)
     return np.int64 if largest < 1 << 62 else object
 
@@ -82,6 +83,7 @@ def compiled_rules() -> tuple[Rule, Rule] | None:
 
 def by_numpy(ids: Numbers, counts: Int64s, distance: int, shares: Numbers, unit: float, late: int) -> None:
     """The rule as it reads, in float64, int64 or Python's ints; the arguments are those of `scan` and `pursue`."""
+    # Zeros of the same kind: in an array of Python's integers these must be such, too.
     taken, given = shares * 0, np.zeros(len(shares), np.int64)
     for sample in range(len(ids)):
         if sample % distance == 0:
@@ -114,6 +116,7 @@ def scan(ids: Numbers, counts: Int64s, distance: int, shares: Numbers, unit: flo
                 error = shares[number] * step - taken[number]
                 errors[number] = error
                 best = max(best, error)
+            # Found again by equality: the first of a tie, as the rule has it, whatever order `max` took them in.
             first = 0
             while errors[first] != best:
                 first += 1

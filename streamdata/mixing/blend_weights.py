@@ -52,6 +52,7 @@ def blend_weights(weights: Sequence[Any], num_datasets: int, *, exact: bool) -> 
             f"BlendableDataset: expected a weight for each of {num_datasets} datasets, got {len(given)} weights"
         )
     numbers = [_checked(weight, number) for number, weight in enumerate(given)]
+    # Taking turns is exact for any kind of number, and its period is the shortest that there is.
     if numbers and all(number == numbers[0] for number in numbers):
         return BlendWeights((1,) * len(numbers), len(numbers))
     if exact and all(isinstance(number, Fraction) for number in numbers):
@@ -70,6 +71,7 @@ def _checked(weight: Any, number: int) -> Fraction | float:
 
 
 def _number(weight: Any) -> Fraction | float | None:
+    # To Python a bool is an integer, but as a weight it is a mistake.
     if isinstance(weight, bool | np.bool_):
         return None
     if isinstance(weight, str):
@@ -85,6 +87,7 @@ def _number(weight: Any) -> Fraction | float | None:
 def _integers(fractions: list[Fraction]) -> BlendWeights:
     scale = math.lcm(*(fraction.denominator for fraction in fractions))
     integers = [int(fraction * scale) for fraction in fractions]
+    # The smallest integers: their sum is the period, of which every sample is stored.
     divisor = math.gcd(*integers)
     shares = tuple(integer // divisor for integer in integers)
     return BlendWeights(shares, sum(shares))
@@ -95,6 +98,7 @@ def _floats(numbers: list[Fraction | float]) -> BlendWeights:
         weights = np.array([float(number) for number in numbers], np.float64)
     except OverflowError:
         weights = np.full(len(numbers), math.inf)
+    # What overflows or vanishes is refused below, with the number of the weight, instead of warned of without it.
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         total = weights.sum()  # pairwise, as Megatron-Core has it, not that of Python's sum()
         shares = weights / total

@@ -105,6 +105,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         positions = positions_of(indices, len(self))
         numbers, ranks = self._index.datasets(positions), self._index.ranks(positions)
         samples: list[Any] = [None] * len(positions)
+        # One call for each dataset, however its samples are spread over the batch: stores read many windows in one go.
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
             found = self._read(number, self._indices(number, ranks[mine]))
