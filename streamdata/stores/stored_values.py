@@ -94,9 +94,16 @@ class StoredValues:
             start: The position of value 0.
         """
         length, item_bytes, sums = rows.shape[1], self._item_bytes, self._sums
-        if sums is None or self._map is not None:
+        if self._map is not None:
             for number, first in begins:
                 rows[number] = self.read(first - start, first - start + length)
+            return
+        if sums is None:  # nothing to check: the file is read straight into the rows
+            fd, zero = self._file.fd, self._begin - start * item_bytes
+            for number, first in begins:
+                row = rows[number]
+                if os.preadv(fd, (row,), zero + first * item_bytes) < row.nbytes:
+                    row[:] = self.read(first - start, first - start + length)
             return
         # One loop with little in it, since batches of windows are read here. All are read into the same few blocks,
         # which stay in the processor's cache until they are checked and copied.
