@@ -52,9 +52,11 @@ class _Process(NamedTuple):
 
     def receive(self) -> tuple[str, Any]:
         try:
-            kind, value = self.connection.recv()
-        except (EOFError, ConnectionError) as error:
+            message = self.connection.recv_bytes()
+        except (EOFError, OSError) as error:  # the latter if it died while it was sending a long message
             raise self._died() from error
+        # Apart from reading it: an error of unpickling does not mean that the process died, and its end may not come.
+        kind, value = pickle.loads(message)  # noqa: S301  # our own process's
         if isinstance(value, ProcessError):
             value.task = self.tasks[0]
         return kind, value
@@ -83,7 +85,8 @@ class Team(Generic[T, R]):
 
         Args:
             tasks: What the function takes.
-            ahead: How many tasks a process has at most, the one that it is at included.
+            ahead: How many tasks a process has at most, the one that it is at included. With more than one, tasks or
+                results must be small: if both sides send more than a socket's buffer holds, each waits for the other.
             here: Does tasks in this process too, one at a time between looking for results.
             report: Called with what the function reports on the way.
 

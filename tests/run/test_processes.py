@@ -95,6 +95,19 @@ def test_a_process_that_dies_is_an_error():
     assert caught.value.task == 3
 
 
+def end_within_a_message(task, report):
+    """As a kill does that comes while a long result is being sent."""
+    os.write(int(sys.argv[1]), (1000).to_bytes(4, "big") + b"the first bytes")
+    os._exit(task)
+
+
+def test_a_process_that_dies_while_it_sends_is_an_error():
+    """The same as of one that sends nothing."""
+    with processes(end_within_a_message, 1) as team, pytest.raises(ProcessError, match=r"exit code 3$") as caught:
+        list(team.run([3]))
+    assert caught.value.task == 3
+
+
 def test_a_process_that_cannot_start_is_an_error(monkeypatch):
     """And however large the function is, nobody waits for a process to read it."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
