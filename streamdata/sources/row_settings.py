@@ -88,8 +88,6 @@ class RowSettings(BaseModel):
     def _only_variables(cls, kwargs: Mapping[Any, Any]) -> Mapping[Any, Any]:
         if others := [key for key in kwargs if not isinstance(key, str) or key in _NOT_OF_THE_TEMPLATE]:
             raise PydanticCustomError("not_variables", "what the template takes, not {others},", {"others": others})
-        if type(kwargs.get("add_generation_prompt", True)) is not bool:
-            raise PydanticCustomError("not_a_flag", "a mapping whose add_generation_prompt is true or false")
         return kwargs
 
     @classmethod

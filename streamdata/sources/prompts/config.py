@@ -1,8 +1,8 @@
 """The settings of prompts: the config's keys, their defaults, and what is allowed."""
 
 import os
-from collections.abc import Callable
-from typing import ClassVar, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -67,3 +67,11 @@ class PromptConfig(RowSettings):
         if max_samples == 0:
             raise PydanticCustomError("no_rows", "-1 for all rows, or a positive number")
         return max_samples
+
+    @field_validator("apply_chat_template_kwargs")
+    @classmethod
+    def _flag(cls, kwargs: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        # Of prompts alone: where answers are trained, the variable is refused whatever its value.
+        if type(kwargs.get("add_generation_prompt", True)) is not bool:
+            raise PydanticCustomError("not_a_flag", "a mapping whose add_generation_prompt is true or false")
+        return kwargs

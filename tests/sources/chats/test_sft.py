@@ -158,6 +158,15 @@ def test_a_wrong_config_is_an_error(tmp_path, tokenizer, config, problem):
     assert SFTChatDataset(path, tokenizer, {"max_length": None}).config.max_length == 1024
 
 
+@pytest.mark.parametrize("value", [True, None, "no"])
+def test_a_generation_prompt_is_refused_whatever_its_value(tmp_path, tokenizer, value):
+    """Nobody is told to write true or false, which is refused next."""
+    path = write(tmp_path / "a.parquet", [{"messages": TURNS}])
+    dataset = SFTChatDataset(path, tokenizer, {"apply_chat_template_kwargs": {"add_generation_prompt": value}})
+    with pytest.raises(ValueError, match=r"expected variables of the template, got \['add_generation_prompt'\]"):
+        dataset[0]
+
+
 def test_padding_needs_a_pad_token(tmp_path, tokenizer):
     """Another token is not taken in its place."""
     tokenizer = pickle.loads(pickle.dumps(tokenizer))
