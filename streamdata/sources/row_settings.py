@@ -109,5 +109,6 @@ class RowSettings(BaseModel):
         name, got = str(detail["loc"][0]), detail["input"]
         least = next((rule.ge for rule in cls.model_fields[name].metadata if hasattr(rule, "ge")), None)
         choices = detail.get("ctx", {}).get("expected", "").split("'")[1::2]
-        expected = _EXPECTED.get(detail["type"], detail["msg"]).format(ge=least, choices=", ".join(choices))
+        known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
+        expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
         return f"{expected} as {name}, got {got!r}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."

@@ -61,6 +61,7 @@ def test_a_path_is_as_good_as_its_text(tmp_path):
         ({"apply_chat_template_kwargs": {"continue_final_message": True}}, "continue_final_message"),
         ({"apply_chat_template_kwargs": {3: 1}}, "what the template takes"),
         ({"apply_chat_template_kwargs": {"add_generation_prompt": "no"}}, "true or false"),
+        ({"apply_chat_template_kwargs": {("{a}",): 1}}, r"takes, not \[\('\{a\}',\)\]"),
         ({"tool_config_path": 3}, "a text as tool_config_path, got 3"),
         ({"cache_dir": True}, "a text as cache_dir, got True"),
         ({"use_shm": 1}, "true or false as use_shm"),
