@@ -110,11 +110,11 @@ def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:
 
 
 def _yaml_value(name: str, text: str) -> Any:
-    from streamdata.recipe.locations import Locations, UnreadableError, refuse
+    from streamdata.recipe.locations import Locations, UnreadableError
     from streamdata.recipe.yaml_tree import read_yaml
 
     try:
-        return read_yaml(text.encode(), Locations(name), refuse)
+        return read_yaml(text.encode(), Locations(name))
     except (RecipeError, UnreadableError) as error:
         raise typer.BadParameter(str(error), param_hint="--var") from error
 

@@ -26,15 +26,16 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
     """
     problems: list[Problem] = []
     tree: Any = config.model_dump() if isinstance(config, PrepareConfig) else config
-    locations = Locations("config")
+    file = "config" if isinstance(tree, Mapping) else os.fspath(tree)
+    locations = Locations(file, on_problem=lambda problem, _: problems.append(problem))
     if not isinstance(tree, Mapping):
-        locations = Locations(os.fspath(tree))
         try:
-            tree = read_yaml(Path(tree).read_bytes(), locations, lambda problem, _=None: problems.append(problem))
+            tree = read_yaml(Path(tree).read_bytes(), locations)
         except UnreadableError as error:
             raise RecipeError(str(error)) from error
     validated, found = _validate(tree)
-    problems += [locations.problem(path, message) for path, message in found]
+    for path, message in found:
+        locations.report(path, message)
     if problems or validated is None:
         raise RecipeError("\n".join(str(problem) for problem in problems))
     return validated

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamdata.errors import did_you_mean
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
-from streamdata.recipe.locations import Path, path_text, refuse
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe, locations_of
+from streamdata.recipe.locations import Path, path_text
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
 from streamdata.recipe.permission import under_allow
@@ -50,8 +50,8 @@ def instantiate_from_yaml(
     """
     allow = validated_allow(allow)
     references = References(variables or {}, dynamic_objs or {})
-    file = load_recipe(config_path, references, refuse)
-    assert file is not None, "a report that raises leaves no recipe unread"
+    file = load_recipe(config_path, references, locations_of(config_path))
+    assert file is not None, "the first problem raises"
     unused = references.unused()
     if unused:
         names = ", ".join(map(repr, unused))
@@ -59,7 +59,7 @@ def instantiate_from_yaml(
     for part in file.files():
         for path, node in part.buildable():
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
-                refuse(part.locations.problem((*path, "target"), refusal))
+                part.locations.report((*path, "target"), refusal)
     with under_allow(allow, variables or {}):
         built: MergedDataset = _Builder(file, allow, []).node(file.value, ())
     return built
@@ -76,7 +76,7 @@ class _Builder:
 
     def __init__(self, file: RecipeFile, allow: Collection[str] | None, uses: Uses) -> None:
         self.file = file
-        self.locations = file.locations
+        self.locations = file.locations  # whose reports raise `RecipeError`
         self.allow = allow
         self.uses = uses
 
@@ -100,7 +100,7 @@ class _Builder:
         try:
             target = import_target(name, self.allow)
         except TargetError as error:
-            refuse(self.locations.problem((*path, "target"), str(error)), error.__cause__ or error)
+            return self.locations.report((*path, "target"), str(error), cause=error.__cause__ or error)
         if "params" not in node:
             return target
         self._check_attributes(target, node, path)  # before the slow work that building may be
@@ -111,15 +111,15 @@ class _Builder:
     def _call(self, target: object, name: str, params: dict[Any, Any], path: Path) -> Any:
         call = callable_of(target)
         if call is None:
-            refuse(self.locations.problem(path, f"expected a callable, got {type(target).__name__}", target=name))
+            return self.locations.report(path, f"expected a callable, got {type(target).__name__}", target=name)
         parameters = parameters_of(call)
-        for problem in parameters.problems(params, path, self.locations, name) if parameters else ():
-            refuse(problem)
+        if parameters:
+            parameters.check(params, path, self.locations, name)
         arguments = {key: self.node(child, (*path, "params", key)) for key, child in params.items()}
         try:
             return call(**arguments)
         except Exception as error:  # whatever a constructor raises is wrapped
-            refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=name), error)
+            return self.locations.report(path, f"{type(error).__name__}: {error}", target=name, cause=error)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.file.includes[path]
@@ -132,10 +132,10 @@ class _Builder:
             obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
             return obj
         if "params" in others:
-            refuse(self.locations.problem((*path, "params"), NO_PARAMS, key=True))
+            self.locations.report((*path, "params"), NO_PARAMS, key=True)
         if _is_bare_target(included):
             message = "an included target without params is the imported thing itself, and takes no attributes"
-            refuse(self.locations.problem(path, message))
+            self.locations.report(path, message)
         return self._finished(obj, node, path, met)
 
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
@@ -143,7 +143,7 @@ class _Builder:
         for key in attributes(node):
             refusal = refusal_of_attribute(key, origin_of(target), parameters.names if parameters else ())
             if refusal:
-                refuse(self.locations.problem((*path, key), refusal, key=True, target=_name_of(node)))
+                self.locations.report((*path, key), refusal, key=True, target=_name_of(node))
 
     def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
         # Again, now of the object: what a factory builds is known only here.
@@ -152,14 +152,14 @@ class _Builder:
             at = (*path, key)
             if isinstance(obj, _SHARED):
                 message = f"attributes cannot be set on {obj!r}, which others share"
-                refuse(self.locations.problem(at, message, key=True, target=_name_of(node)))
+                self.locations.report(at, message, key=True, target=_name_of(node))
             value = self.node(child, at)
             try:
                 setattr(obj, key, value)
             except Exception as error:  # a property's setter may raise anything
                 message = f"setting the attribute {key!r} failed with {type(error).__name__}: {error}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
-                refuse(self.locations.problem(at, message + guess, key=True, target=_name_of(node)), error)
+                self.locations.report(at, message + guess, key=True, target=_name_of(node), cause=error)
 
     def _finished(self, obj: object, node: dict[Any, Any], path: Path, num_uses_before: int) -> object:
         """Sets an object's attributes, and tells it its location in the recipe and which dynamic objects it holds."""
@@ -175,7 +175,7 @@ class _Builder:
             try:
                 remember(self.uses[num_uses_before:])
             except Exception as error:  # it is the object's own code
-                refuse(self.locations.problem(path, f"{type(error).__name__}: {error}", target=_name_of(node)), error)
+                self.locations.report(path, f"{type(error).__name__}: {error}", target=_name_of(node), cause=error)
         return obj
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe, locations_of
-from streamdata.recipe.locations import Path, Problem
+from streamdata.recipe.locations import UNKNOWN, Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture
 from streamdata.recipe.own_targets import is_own, refusal_of_attribute
 from streamdata.recipe.parameters import Parameters, parameters_of
@@ -12,7 +12,7 @@ from streamdata.recipe.permission import refusal_of_text, under_allow
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
 from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
-from streamdata.recipe.variables import UNKNOWN, References
+from streamdata.recipe.variables import References
 
 
 def check_recipe(
@@ -35,29 +35,24 @@ def check_recipe(
     objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
     references = References(variables or {}, objects)
     check = _Check(validated_allow(allow))
-    file = load_recipe(recipe, references, check.report)
+    # A dict, for it keeps the order and drops what a file that is included twice repeats.
+    problems: dict[Problem, None] = {}
+    locations = locations_of(recipe, lambda problem, _: problems.setdefault(problem))
+    file = load_recipe(recipe, references, locations)
     for name in references.unused():
-        message = f"the variable {name!r} is not used by the recipe"
-        check.report(locations_of(recipe).problem((), message, kind="warning"))
+        locations.report((), f"the variable {name!r} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(check.allow, references.variables):
         for part in file.files() if file else ():
             check.file(part)
-    return list(check.problems)
+    return list(problems)
 
 
 class _Check:
-    """Collects problems; one that is met twice counts once."""
+    """Reports the problems of files that are loaded."""
 
     def __init__(self, allow: Collection[str] | None) -> None:
         self.allow = allow
         self.definitions = Definitions()
-        # A dict, for it keeps the order and drops what a file that is included twice repeats.
-        self.problems: dict[Problem, None] = {}
-
-    def report(self, problem: Problem, cause: BaseException | None = None) -> None:
-        """Takes a problem from loading."""
-        del cause  # its text is part of the problem
-        self.problems[problem] = None
 
     def file(self, file: RecipeFile) -> None:
         """Checks all the targets of one file."""
@@ -72,17 +67,17 @@ class _Check:
         locations = file.locations
         refusal = refusal_of_name(node["target"], self.allow)
         if refusal:
-            self.report(locations.problem(at, refusal))
+            locations.report(at, refusal)
             return
         if node["target"] == MIXTURE:
-            check_mixture(file, path, node, self.definitions, self.report)
+            check_mixture(file, path, node, self.definitions)
         self._attributes(file, path, attributes(node), node["target"])
         try:
             self._definition(file, path, node)
         except NotFoundError as error:
-            self.report(locations.problem(at, str(error)))
+            locations.report(at, str(error))
         except NotCheckedError as error:
-            self.report(locations.problem(at, f"not checked: {error}", kind="not checked"))
+            locations.report(at, f"not checked: {error}", kind="not checked")
 
     def _included(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         """Checks what is set on an object that another file builds."""
@@ -90,7 +85,7 @@ class _Check:
         if not isinstance(target, str):
             return
         if "params" in node:
-            self.report(file.locations.problem((*path, "params"), NO_PARAMS, key=True))
+            file.locations.report((*path, "params"), NO_PARAMS, key=True)
         self._attributes(file, path, [key for key in attributes(node) if key != "params"], target)
 
     def _attributes(self, file: RecipeFile, path: Path, keys: Collection[Any], target: str) -> None:
@@ -105,21 +100,20 @@ class _Check:
         for key in keys:
             refusal = refusal_of_attribute(key, definition.name, parameters) if isinstance(key, str) else None
             if refusal:
-                self.report(file.locations.problem((*path, key), refusal, key=True, target=target))
+                file.locations.report((*path, key), refusal, key=True, target=target)
 
     def _definition(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
         definition = self.definitions.find(node["target"])  # of the standard library, any name is found
         refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
         if refusal:
-            self.report(file.locations.problem((*path, "target"), refusal))
+            file.locations.report((*path, "target"), refusal)
             return
         if not isinstance(node.get("params", UNKNOWN), dict | None):
             return
         params = [name for name in node["params"] or {} if isinstance(name, str)]
         for parameters in self._parameters(definition):
-            for problem in parameters.problems(params, path, file.locations, node["target"]):
-                self.report(problem)
+            parameters.check(params, path, file.locations, node["target"])
         if is_own(definition.name):
             self._texts(file, node["params"], (*path, "params"))
 
@@ -128,7 +122,7 @@ class _Check:
         if isinstance(node, str):
             refusal = refusal_of_text(node)
             if refusal:
-                self.report(file.locations.problem(path, refusal))
+                file.locations.report(path, refusal)
         elif path in file.includes:
             included = file.includes[path]
             self._texts(included, included.value, ())

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamdata.recipe.locations import Locations, Path, Report, UnreadableError, path_text
+from streamdata.recipe.locations import UNKNOWN, Locations, OnProblem, Path, UnreadableError, path_text, refuse
 from streamdata.recipe.resolve import resolve
-from streamdata.recipe.variables import UNKNOWN, References
+from streamdata.recipe.variables import References
 from streamdata.recipe.yaml_tree import read_yaml, write_yaml
 
 Recipe = str | os.PathLike[str] | Mapping[str, Any]
@@ -67,28 +67,28 @@ def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
                 yield from _buildable(child, (*path, key))
 
 
-def locations_of(recipe: Recipe) -> Locations:
+def locations_of(recipe: Recipe, on_problem: OnProblem = refuse) -> Locations:
     """Returns the locations of a recipe, still without those of its nodes."""
-    if isinstance(recipe, Mapping):
-        return Locations("<recipe>", has_lines=False)
-    return Locations(os.fspath(recipe))
+    file = "<recipe>" if isinstance(recipe, Mapping) else os.fspath(recipe)
+    return Locations(file, on_problem=on_problem, has_lines=not isinstance(recipe, Mapping))
 
 
 def load_recipe(
-    recipe: Recipe, references: References, report: Report, max_files: int = MAX_FILES
+    recipe: Recipe, references: References, locations: Locations, max_files: int = MAX_FILES
 ) -> RecipeFile | None:
     """Reads a recipe and its includes, fills in references and interpolations, and checks the shape of targets.
 
     Args:
         recipe: The YAML file, or what it would hold; the includes of that are found from the working directory.
         references: The values that it may refer to.
-        report: Takes every problem; where it returns, loading continues with `UNKNOWN` as the value.
+        locations: As `locations_of` returns them. Every problem is reported to them; where that returns, loading
+            continues with `UNKNOWN` as the value.
         max_files: How many to read at most, each as often as it is included.
 
     Returns:
         The root file, or None if the file cannot be read at all.
     """
-    return _Loader(references, report, max_files).load(recipe, locations_of(recipe), ())
+    return _Loader(references, max_files).load(recipe, locations, ())
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -98,9 +98,8 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
 
 
 class _Loader:
-    def __init__(self, references: References, report: Report, max_files: int) -> None:
+    def __init__(self, references: References, max_files: int) -> None:
         self.references = references
-        self.report = report
         self.max_files, self.num_loaded = max_files, 0
 
     def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> RecipeFile | None:
@@ -108,14 +107,14 @@ class _Loader:
         self.num_loaded += 1
         try:
             if self.num_loaded > self.max_files:
-                raise UnreadableError(locations.problem((), f"more than {self.max_files} files are included"))
+                raise locations.unreadable((), f"more than {self.max_files} files are included")
             value = self._read(recipe, locations)
         except UnreadableError as error:
-            self.report(error.problem, error.__cause__)
+            locations.on_problem(error.problem, error.__cause__)
             return None
         file = RecipeFile(locations, value)
         for path, node in file.buildable():
-            _check_shape(node, path, locations, self.report)
+            _check_shape(node, path, locations)
             if isinstance(node.get("include"), str) and "target" not in node:
                 self._include(file, path, node["include"], (*stack, os.path.realpath(locations.file)))
         return file
@@ -126,13 +125,12 @@ class _Loader:
                 write_yaml(recipe, locations) if isinstance(recipe, Mapping) else pathlib.Path(recipe).read_bytes()
             )
         except OSError as error:
-            raise UnreadableError(locations.problem((), f"cannot be read: {error.strerror or error}")) from error
-        tree = read_yaml(content, locations, self.report)
+            raise locations.unreadable((), f"cannot be read: {error.strerror or error}") from error
+        tree = read_yaml(content, locations)
         if not isinstance(tree, dict | list):
             got = "an empty file" if tree is None else repr(tree)
-            raise UnreadableError(locations.problem((), f"expected a mapping or a list as the root, got {got}"))
-        tree = self.references.rewrite(tree, locations, self.report)
-        return resolve(tree, self.references, locations, self.report)
+            raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")
+        return resolve(self.references.rewrite(tree, locations), self.references, locations)
 
     def _include(self, file: RecipeFile, path: Path, name: str, stack: tuple[str, ...]) -> None:
         locations = file.locations
@@ -141,41 +139,40 @@ class _Loader:
         found = next((candidate for candidate in tried if candidate.is_file()), None)
         if found is None:
             looked = ", ".join(str(candidate.absolute()) for candidate in tried)
-            self.report(locations.problem(at, f"the included file {name!r} was not found\n  Looked for {looked}."))
+            locations.report(at, f"the included file {name!r} was not found\n  Looked for {looked}.")
         elif os.path.realpath(found) in stack:
-            self.report(locations.problem(at, f"{name!r} is included by itself (a cycle)"))
+            locations.report(at, f"{name!r} is included by itself (a cycle)")
         else:
             chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
-            included = self.load(found, Locations(os.fspath(found), chain), stack)
+            included = self.load(found, Locations(os.fspath(found), chain, locations.on_problem), stack)
             if included is not None:
                 file.includes[path] = included
 
 
-def _check_shape(node: dict[Any, Any], path: Path, locations: Locations, report: Report) -> None:
+def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None:
     """Checks a mapping that is to be built, as far as that needs no import."""
     kind = "target" if "target" in node else "include"
     value = node[kind]
     if value is not UNKNOWN and (not isinstance(value, str) or not value):
-        report(locations.problem((*path, kind), f"expected text after {kind!r}, got {value!r}"))
+        locations.report((*path, kind), f"expected text after {kind!r}, got {value!r}")
     if kind == "target" and "include" in node:
-        report(locations.problem((*path, "include"), "expected either 'target' or 'include', got both", key=True))
+        locations.report((*path, "include"), "expected either 'target' or 'include', got both", key=True)
     if kind == "target":
-        _check_params(node.get("params"), str(value), (*path, "params"), locations, report)
+        _check_params(node.get("params"), str(value), (*path, "params"), locations)
     others = attributes(node)
     if kind == "target" and "params" not in node and others:
         names = ", ".join(map(str, others))
         message = f"a target without params is the imported thing itself, and takes no attributes, got {names}"
-        report(locations.problem(path, f"{message}\n  Add 'params: {{}}' to build an object.", target=str(value)))
+        locations.report(path, f"{message}\n  Add 'params: {{}}' to build an object.", target=str(value))
     for key in others:
         if not isinstance(key, str) or (key.startswith("__") and key.endswith("__")):
-            report(locations.problem((*path, key), f"expected the name of an attribute, got {key!r}", key=True))
+            locations.report((*path, key), f"expected the name of an attribute, got {key!r}", key=True)
 
 
-def _check_params(params: Any, target: str, path: Path, locations: Locations, report: Report) -> None:
+def _check_params(params: Any, target: str, path: Path, locations: Locations) -> None:
     if isinstance(params, dict):
         for key in params:
             if not isinstance(key, str):
-                message = f"expected a parameter's name, got {key!r}"
-                report(locations.problem((*path, key), message, key=True, target=target))
+                locations.report((*path, key), f"expected a parameter's name, got {key!r}", key=True, target=target)
     elif params is not None and params is not UNKNOWN:
-        report(locations.problem(path, f"expected a mapping or null as params, got {params!r}"))
+        locations.report(path, f"expected a mapping or null as params, got {params!r}")

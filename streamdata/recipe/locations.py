@@ -4,8 +4,9 @@ A *path* leads from the root to a node: keys and list indexes, shown as ``params
 A *location* is ``file:line:column`` (both from 1).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from streamdata.errors import RecipeError
 
@@ -52,16 +53,24 @@ class Problem:
         return "\n".join(lines)
 
 
-class Report(Protocol):
-    """What becomes of a problem: building raises at the first, checking collects them all."""
-
-    def __call__(self, problem: Problem, cause: BaseException | None = None) -> None:
-        """Takes one problem and the exception behind it."""
+OnProblem = Callable[[Problem, BaseException | None], Any]
+"""What becomes of a problem and the exception behind it: building raises at the first, checking collects them all."""
 
 
-def refuse(problem: Problem, cause: BaseException | None = None) -> NoReturn:
-    """The report of building: raises `RecipeError`."""
+def refuse(problem: Problem, cause: BaseException | None) -> NoReturn:
+    """What building does: raises `RecipeError`."""
     raise RecipeError(str(problem)) from cause
+
+
+class Unknown:
+    """The value of a node that has a problem; only a check meets it."""
+
+    def __repr__(self) -> str:
+        """``?``, in messages."""
+        return "?"
+
+
+UNKNOWN = Unknown()
 
 
 class UnreadableError(Exception):
@@ -78,10 +87,11 @@ class UnreadableError(Exception):
 
 @dataclass
 class Locations:
-    """The lines and columns of one file.
+    """The lines and columns of one file, and what becomes of the problems there.
 
     Attributes:
         file: The file's name as shown in messages.
+        on_problem: Takes each problem that is reported.
         has_lines: Whether there is such a file; what a caller gave as a mapping has no lines to point at.
         chain: The locations of the includes that lead to this file, innermost first.
         values: (line, column) where each node's value starts.
@@ -90,6 +100,7 @@ class Locations:
 
     file: str
     chain: tuple[str, ...] = ()
+    on_problem: OnProblem = refuse
     has_lines: bool = True
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
@@ -102,7 +113,7 @@ class Locations:
             path = path[:-1]
         return self._shown(self.values.get(path, (1, 1)))
 
-    def problem(
+    def report(
         self,
         path: Path,
         message: str,
@@ -111,10 +122,20 @@ class Locations:
         at: tuple[int, int] | None = None,
         kind: Kind = "error",
         target: str | None = None,
-    ) -> Problem:
-        """Describes a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column."""
+        cause: BaseException | None = None,
+    ) -> Unknown:
+        """Reports a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column.
+
+        Returns:
+            The value with which to continue, where problems are collected.
+        """
         location = self._shown(at) if at else self.of(path, key=key)
-        return Problem(location, path_text(path), message, kind, target, self.chain)
+        self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
+        return UNKNOWN
+
+    def unreadable(self, path: Path, message: str) -> UnreadableError:
+        """Returns the exception to raise where a problem ends the reading of the file."""
+        return UnreadableError(Problem(self.of(path), path_text(path), message, chain=self.chain))
 
     def _shown(self, mark: tuple[int, int]) -> str:
         return f"{self.file}:{mark[0]}:{mark[1]}" if self.has_lines else self.file

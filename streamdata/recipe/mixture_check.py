@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from streamdata.recipe.load import RecipeFile
-from streamdata.recipe.locations import Path, Report
+from streamdata.recipe.locations import UNKNOWN, Locations, Path
 from streamdata.recipe.own_targets import is_own
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
-from streamdata.recipe.variables import UNKNOWN
 
 _ABSENT = object()
-
-
 MIXTURE: Final = "streamdata.MergedDataset"
 
 
-def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definitions: Definitions, report: Report) -> None:
+def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definitions: Definitions) -> None:
     """Reports missing, duplicate or dotted names, and weights that are missing or not positive numbers.
 
     Args:
@@ -25,44 +22,38 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
         path: Of the mixture.
         node: Its mapping.
         definitions: Shows which classes set their own name or weight.
-        report: Takes the problems.
     """
     params = node.get("params")
     datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
     at = (*path, "params", "datasets")
     if isinstance(datasets, list) and not datasets:
-        report(file.locations.problem(at, "expected at least one dataset, got none", target=node["target"]))
+        file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
     names: dict[str, str] = {}
     for index, child in enumerate(datasets if isinstance(datasets, list) else []):
         if not isinstance(child, dict) or not ("target" in child or "include" in child):
             continue
         where = (*at, index)
-        _check_name(file, where, _attribute(file, where, "name", definitions), names, report)
-        _check_percent(file, where, _attribute(file, where, "percent", definitions), report)
+        _check_name(file.locations, where, _attribute(file, where, "name", definitions), names)
+        _check_percent(file.locations, where, _attribute(file, where, "percent", definitions))
 
 
-def _check_name(file: RecipeFile, path: Path, name: object, names: dict[str, str], report: Report) -> None:
-    locations = file.locations
+def _check_name(locations: Locations, path: Path, name: object, names: dict[str, str]) -> None:
     at = (*path, "name")
     if name is _ABSENT:
-        report(
-            locations.problem(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
-        )
+        locations.report(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
     elif isinstance(name, str) and name and "." not in name:
         if name in names:
-            report(locations.problem(at, f"expected a unique name, got {name!r} again, first at {names[name]}"))
+            locations.report(at, f"expected a unique name, got {name!r} again, first at {names[name]}")
         names.setdefault(name, locations.of(at))
     elif name is not UNKNOWN:
-        report(locations.problem(at, f"expected text without '.' as a name, got {name!r}"))
+        locations.report(at, f"expected text without '.' as a name, got {name!r}")
 
 
-def _check_percent(file: RecipeFile, path: Path, percent: object, report: Report) -> None:
-    locations = file.locations
+def _check_percent(locations: Locations, path: Path, percent: object) -> None:
     if percent is _ABSENT:
-        message = "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'."
-        report(locations.problem(path, message))
+        locations.report(path, "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'.")
     elif percent is not UNKNOWN and not _is_positive(percent):
-        report(locations.problem((*path, "percent"), f"expected a positive number as percent, got {percent!r}"))
+        locations.report((*path, "percent"), f"expected a positive number as percent, got {percent!r}")
 
 
 def _is_positive(value: object) -> bool:

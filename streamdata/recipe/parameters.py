@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 
 from streamdata.errors import did_you_mean
-from streamdata.recipe.locations import Locations, Path, Problem
+from streamdata.recipe.locations import Locations, Path
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Parameters:
         """Those that can be given by name."""
         return self.required + self.optional
 
-    def problems(self, params: Collection[str], path: Path, locations: Locations, target: str) -> Iterator[Problem]:
-        """Yields how the ``params`` of the target at a path differ from these."""
+    def check(self, params: Collection[str], path: Path, locations: Locations, target: str) -> None:
+        """Reports how the ``params`` of the target at a path differ from these."""
         for name, message in self.mismatches(params):
             at = path if name is None else (*path, "params", name)
-            yield locations.problem(at, message, key=name is not None, target=target)
+            locations.report(at, message, key=name is not None, target=target)
 
     def mismatches(self, given: Collection[str]) -> Iterator[tuple[str | None, str]]:
         """Yields (name, message) for each unknown parameter, then (None, message) for the missing ones."""

@@ -10,19 +10,18 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
 
-from streamdata.recipe.locations import Key, Locations, Path, Problem, Report, UnreadableError
-from streamdata.recipe.variables import UNKNOWN, References, first_line
+from streamdata.recipe.locations import Key, Locations, Path, Unknown
+from streamdata.recipe.variables import References, first_line
 from streamdata.recipe.yaml_tree import MAX_DEPTH, MAX_REPEATED_NODES
 
 
-def resolve(tree: Any, references: References, locations: Locations, report: Report) -> Any:
+def resolve(tree: Any, references: References, locations: Locations) -> Any:
     """Resolves interpolations, and puts the held values back where their markers are.
 
     Args:
         tree: A dict or list as `References.rewrite` returns it.
         references: Holds the values behind markers.
-        locations: The locations of the nodes.
-        report: Takes what does not resolve; its value becomes `UNKNOWN`.
+        locations: Of the nodes. What does not resolve is reported to it and becomes `UNKNOWN`.
 
     Raises:
         UnreadableError: The interpolations expand without bound, or OmegaConf refuses the tree as a whole.
@@ -30,9 +29,9 @@ def resolve(tree: Any, references: References, locations: Locations, report: Rep
     try:
         config = OmegaConf.create(tree)
     except (OmegaConfBaseException, RecursionError) as error:
-        raise UnreadableError(locations.problem((), f"OmegaConf refuses it: {first_line(error)}")) from error
+        raise locations.unreadable((), f"OmegaConf refuses it: {first_line(error)}") from error
     limit = _count(tree) + MAX_REPEATED_NODES
-    return _Resolution(references, locations, report, limit).node(config, ())
+    return _Resolution(references, locations, limit).node(config, ())
 
 
 def _count(tree: Any) -> int:
@@ -52,10 +51,9 @@ class _Known:
 
 
 class _Resolution:
-    def __init__(self, references: References, locations: Locations, report: Report, limit: int) -> None:
+    def __init__(self, references: References, locations: Locations, limit: int) -> None:
         self.references = references
         self.locations = locations
-        self._report = report
         self.left = limit
         self.deepest = 0
         self.reported = 0
@@ -100,29 +98,24 @@ class _Resolution:
         below: tuple[Key, ...] = (*path, key)
         try:
             value = config[key]
-        except UnsupportedInterpolationType as error:
-            message = f"{first_line(error)}\n  Register it with OmegaConf before the recipe is built."
-            self.report(self.locations.problem(below, message, kind="not checked"), error)
-            return UNKNOWN
-        except MissingMandatoryValue as error:
-            self.report(self.locations.problem(below, "expected a value instead of '???'"), error)
-            return UNKNOWN
         except (OmegaConfBaseException, RecursionError) as error:
-            self.report(self.locations.problem(below, first_line(error)), error)
-            return UNKNOWN
+            return self._report(below, error)
         return self.node(value, below)
 
     def _text(self, text: str, path: Path) -> Any:
         try:
             return self.references.release(text)
         except ValueError as error:
-            self.report(self.locations.problem(path, str(error)), error)
-            return UNKNOWN
+            return self._report(path, error)
 
-    def report(self, problem: Problem, cause: BaseException) -> None:
-        """Passes a problem on."""
+    def _report(self, path: Path, error: Exception) -> Unknown:
         self.reported += 1
-        self._report(problem, cause)
+        if isinstance(error, UnsupportedInterpolationType):
+            message = f"{first_line(error)}\n  Register it with OmegaConf before the recipe is built."
+            return self.locations.report(path, message, kind="not checked", cause=error)
+        is_missing = isinstance(error, MissingMandatoryValue)
+        message = "expected a value instead of '???'" if is_missing else first_line(error)
+        return self.locations.report(path, message, cause=error)
 
     def _bound(self, path: Path, size: int = 1, height: int = 0) -> None:
         """Counts `size` nodes at and below a path, `height` levels deep."""
@@ -130,7 +123,7 @@ class _Resolution:
         self.deepest = max(self.deepest, len(path) + height)
         if self.left < 0:
             message = f"interpolations add more than {MAX_REPEATED_NODES} nodes to what is written"
-            raise UnreadableError(self.locations.problem(path, message))
+            raise self.locations.unreadable(path, message)
         if len(path) + height > MAX_DEPTH:
             message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"
-            raise UnreadableError(self.locations.problem(path, message))
+            raise self.locations.unreadable(path, message)

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from streamdata.errors import did_you_mean, listing
 from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
-from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
+from streamdata.recipe.locations import UNKNOWN, Key, Locations, Path, Unknown, UnreadableError
 from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
 
 # An even number of backslashes leaves `${` an opening: OmegaConf reads each two as one.
@@ -27,17 +27,6 @@ _UNCLOSED = re.compile(r"\$\{\s*(?:variables|dynamic_objs)\s*:")
 _MISSING_SPELLING = re.compile(r"\\*\?\?\?")
 _GRAMMAR_SAFE = re.compile(r"[\w.+\-/@%|?* ]*")
 _SCALARS = (int, float, bool, bytes, type(None))
-
-
-class Unknown:
-    """The value of a reference that has none; only a check meets it."""
-
-    def __repr__(self) -> str:
-        """``?``, in messages."""
-        return "?"
-
-
-UNKNOWN = Unknown()
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,24 +92,23 @@ class References:
             raise ValueError("an object, a tuple or '???' must be the whole value, got it inside a longer text")
         return self._held[int(number)]
 
-    def rewrite(self, tree: Any, locations: Locations, report: Report) -> Any:
+    def rewrite(self, tree: Any, locations: Locations) -> Any:
         """Returns a tree without references, for OmegaConf.
 
         Args:
             tree: As `read_yaml` returned it.
-            locations: The locations of its nodes.
-            report: Takes what is missing, unsuitable or malformed.
+            locations: Of its nodes. What is missing, unsuitable or malformed is reported to it.
         """
-        return _Rewriting(self, locations, report).node(tree, ())
+        return _Rewriting(self, locations).node(tree, ())
 
 
 class _Rewriting:
     """Rewrites the references of one file."""
 
-    def __init__(self, references: References, locations: Locations, report: Report) -> None:
+    def __init__(self, references: References, locations: Locations) -> None:
         self.references = references
         self.locations = locations
-        self.report = report
+        self.report = locations.report
 
     def node(self, node: Any, path: Path) -> Any:
         if isinstance(node, dict):
@@ -135,13 +123,12 @@ class _Rewriting:
             OmegaConf.create([value])
         except (OmegaConfBaseException, RecursionError) as error:
             message = f"expected a valid interpolation in {value!r}: {first_line(error)}"
-            self.report(self.locations.problem(path, message), error)
-            return self.references.hold(UNKNOWN)
+            return self.references.hold(self.report(path, message, cause=error))
         return value
 
     def _key(self, key: Key, path: Path) -> Key:
         if isinstance(key, str) and _OPENING.search(key):
-            self._problem((*path, key), "expected a plain key, got a reference, which only works in values", key=True)
+            self.report((*path, key), "expected a plain key, got a reference, which only works in values", key=True)
         return key
 
     def _text(self, text: str, path: Path) -> Any:
@@ -157,11 +144,11 @@ class _Rewriting:
         match = _REFERENCE.fullmatch(part.text)
         if match is None:
             if _UNCLOSED.match(part.text):
-                self._problem(path, f"expected '}}' at the end of the reference {part.text!r}")
+                self.report(path, f"expected '}}' at the end of the reference {part.text!r}")
             return None
         name, comma, default = match[2].partition(",")
         if "${" in name:
-            self._problem(path, f"expected a plain name in {part.text!r}, got an interpolation")
+            self.report(path, f"expected a plain name in {part.text!r}, got an interpolation")
         return _Reference(match[1], name.strip(), default.strip() if comma else None)
 
     def _whole(self, reference: _Reference, path: Path) -> Any:
@@ -183,21 +170,21 @@ class _Rewriting:
             return self._literal(self._yaml(reference, default, path), path, reference.name)
         if default[0] in "[{\"'":
             message = f"the default of {reference.name!r} mixes YAML and interpolation: {default}"
-            self._problem(path, f"{message}\n  Write the list, mapping or text beside it, and let the default name it.")
+            self.report(path, f"{message}\n  Write the list, mapping or text beside it, and let the default name it.")
         return self._text(default, path)
 
     def _yaml(self, reference: _Reference, default: str, path: Path) -> Any:
         try:
-            return read_yaml(default.encode(), Locations(self.locations.file), self.report)
+            return read_yaml(default.encode(), Locations(self.locations.file, on_problem=self.locations.on_problem))
         except UnreadableError as error:
             message = f"the default of {reference.name!r} is {error.problem.message}: {default}"
-            self.report(self.locations.problem(path, message), error)
+            self.report(path, message, cause=error)
             return None
 
     def _dynamic(self, reference: _Reference, path: Path) -> object:
         given = self.references.dynamic_objs
         if reference.default is not None:
-            self._problem(path, f"${{dynamic_objs:{reference.name}}} takes no default, got {reference.default!r}")
+            self.report(path, f"${{dynamic_objs:{reference.name}}} takes no default, got {reference.default!r}")
         elif given is not None and reference.name not in given:
             return self._missing(reference, path)
         return Dynamic(reference.name, UNKNOWN if given is None else given.get(reference.name, UNKNOWN))
@@ -207,12 +194,11 @@ class _Rewriting:
         given = (self.references.dynamic_objs if dynamic else self.references.variables) or {}
         what = "dynamic object" if dynamic else "variable"
         remedy = "" if dynamic else f", or write a default: ${{variables:{reference.name},…}}"
-        self._problem(
+        return self.report(
             path,
             f"no {what} {reference.name!r} was given{did_you_mean(reference.name, given)}; given: {listing(given)}\n"
             f"  Pass {reference.kind}={{{reference.name!r}: …}}{remedy}.",
         )
-        return UNKNOWN
 
     def _part(self, part: Part, path: Path) -> list[Part]:
         """What a part of a longer text becomes."""
@@ -222,7 +208,7 @@ class _Rewriting:
         if reference is None:
             return [Interpolation(self._inside(part.text, path))]
         if reference.kind == "dynamic_objs":
-            self._problem(path, f"${{dynamic_objs:{reference.name}}} must be the whole value, got a longer text")
+            self.report(path, f"${{dynamic_objs:{reference.name}}} must be the whole value, got a longer text")
             return []
         if self._is_given(reference):
             value = self.references.variables[reference.name]
@@ -253,7 +239,7 @@ class _Rewriting:
 
     def _argument(self, reference: _Reference, alone: bool, path: Path) -> str:
         if reference.kind == "dynamic_objs":
-            self._problem(path, f"${{dynamic_objs:{reference.name}}} must be the whole value, got an interpolation")
+            self.report(path, f"${{dynamic_objs:{reference.name}}} must be the whole value, got an interpolation")
             return "null"
         if self._is_given(reference):
             return self._grammar_text(self.references.variables[reference.name], alone, path, reference.name)
@@ -274,13 +260,13 @@ class _Rewriting:
                 return f"'{quoted}'"
         if isinstance(value, str | pathlib.Path) and _GRAMMAR_SAFE.fullmatch(str(value)):
             return str(value)
-        self._problem(path, f"the variable {name!r} cannot stand inside another interpolation, its value is {value!r}")
+        self.report(path, f"the variable {name!r} cannot stand inside another interpolation, its value is {value!r}")
         return "null"
 
     def _literal(self, value: Any, path: Path, name: str, depth: int = 0) -> Any:
         """A value as OmegaConf must see it to give it back unchanged."""
         if depth > MAX_DEPTH:
-            self._problem(path, f"the variable {name!r} is nested deeper than {MAX_DEPTH} levels")
+            self.report(path, f"the variable {name!r} is nested deeper than {MAX_DEPTH} levels")
         elif type(value) is dict and all(type(key) in (str, int, float, bool) for key in value):
             return {key: self._literal(child, path, name, depth + 1) for key, child in value.items()}
         elif type(value) is list:
@@ -294,16 +280,10 @@ class _Rewriting:
         elif type(value) in _SCALARS or isinstance(value, pathlib.Path):
             return value
         else:
-            self._unsuitable(value, path, name)
+            got = f"{type(value).__module__}.{type(value).__qualname__}"
+            self.report(
+                path,
+                f"expected text, a number, a path, a list or a dict in the variable {name!r}, got {got}\n"
+                f"  Pass an object as dynamic_objs={{{name!r}: …}} and write ${{dynamic_objs:{name}}}.",
+            )
         return self.references.hold(UNKNOWN)
-
-    def _unsuitable(self, value: object, path: Path, name: str) -> None:
-        got = f"{type(value).__module__}.{type(value).__qualname__}"
-        self._problem(
-            path,
-            f"expected text, a number, a path, a list or a dict in the variable {name!r}, got {got}\n"
-            f"  Pass an object as dynamic_objs={{{name!r}: …}} and write ${{dynamic_objs:{name}}}.",
-        )
-
-    def _problem(self, path: Path, message: str, *, key: bool = False) -> None:
-        self.report(self.locations.problem(path, message, key=key))

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from yaml.constructor import SafeConstructor
 from yaml.representer import RepresenterError
 
-from streamdata.recipe.locations import Key, Locations, Path, Report, UnreadableError
+from streamdata.recipe.locations import Key, Locations, Path
 
 MAX_DEPTH = 100
 MAX_REPEATED_NODES = 100_000
@@ -51,13 +51,12 @@ _SCALARS = {
 _SCALARS[_TAG + "value"] = SafeConstructor.construct_yaml_str  # a plain "=", which is text
 
 
-def read_yaml(content: bytes, locations: Locations, report: Report) -> Any:
+def read_yaml(content: bytes, locations: Locations) -> Any:
     """Reads the one document of a file, and notes the locations of its nodes.
 
     Args:
         content: The file's bytes, UTF-8.
-        locations: Is filled.
-        report: Takes duplicate keys, cycles and unknown tags, after which reading continues.
+        locations: Is filled. Duplicate keys, cycles and unknown tags are reported to it; then reading continues.
 
     Returns:
         Nested dicts, lists and scalars that share nothing with one another; None for an empty document.
@@ -70,14 +69,12 @@ def read_yaml(content: bytes, locations: Locations, report: Report) -> Any:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         locations.values[()] = (line, error.start - content.rfind(b"\n", 0, error.start))
-        raise UnreadableError(
-            locations.problem((), f"expected UTF-8, got byte 0x{content[error.start]:02x}")
-        ) from error
+        raise locations.unreadable((), f"expected UTF-8, got byte 0x{content[error.start]:02x}") from error
     except yaml.YAMLError as error:
-        raise UnreadableError(locations.problem((), _yaml_message(error, locations))) from error
+        raise locations.unreadable((), _yaml_message(error, locations)) from error
     except RecursionError as error:
-        raise UnreadableError(locations.problem((), f"nested deeper than {MAX_DEPTH} levels")) from error
-    return None if node is None else _TreeBuilder(locations, report).value(node, ())
+        raise locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels") from error
+    return None if node is None else _TreeBuilder(locations).value(node, ())
 
 
 class _MappingDumper(yaml.SafeDumper):
@@ -101,9 +98,9 @@ def write_yaml(recipe: Mapping[str, Any], locations: Locations) -> bytes:
     except RepresenterError as error:
         got = type(error.args[-1]).__name__
         message = f"expected text, numbers, lists and dicts, got {got}\n  Pass it as one of dynamic_objs."
-        raise UnreadableError(locations.problem((), message)) from error
+        raise locations.unreadable((), message) from error
     except RecursionError as error:
-        raise UnreadableError(locations.problem((), f"nested deeper than {MAX_DEPTH} levels")) from error
+        raise locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels") from error
     return bytes(text, "utf-8")
 
 
@@ -128,9 +125,9 @@ def _mark(node: yaml.Node) -> tuple[int, int]:
 class _TreeBuilder:
     """Turns PyYAML's graph of nodes, where an alias is the same node again, into a tree."""
 
-    def __init__(self, locations: Locations, report: Report) -> None:
+    def __init__(self, locations: Locations) -> None:
         self.locations = locations
-        self.report = report
+        self.report = locations.report
         self.constructor = SafeConstructor()
         self.built: set[int] = set()
         self.open: set[int] = set()
@@ -145,7 +142,7 @@ class _TreeBuilder:
         """Reads what a node holds; None within itself, where it would be read without end."""
         self._bound(node, path)
         if id(node) in self.open:
-            self._problem(path, f"expected a tree, got {cycle} (a cycle)")
+            self.report(path, f"expected a tree, got {cycle} (a cycle)")
             return None
         self.open.add(id(node))
         try:
@@ -165,22 +162,20 @@ class _TreeBuilder:
         self.built.add(id(node))
         if self.repeated > MAX_REPEATED_NODES:
             message = f"aliases add more than {MAX_REPEATED_NODES} nodes to what is written (an alias bomb)"
-            raise UnreadableError(self.locations.problem(path, message))
+            raise self.locations.unreadable(path, message)
         if len(path) > MAX_DEPTH:
-            raise UnreadableError(self.locations.problem(path, f"nested deeper than {MAX_DEPTH} levels"))
+            raise self.locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
         construct = _SCALARS.get(node.tag)
         if construct is None or not isinstance(node, yaml.ScalarNode):
-            self._problem(path, f"the YAML tag {node.tag!r} is refused, expected plain mappings, lists and scalars")
+            self.report(path, f"the YAML tag {node.tag!r} is refused, expected plain mappings, lists and scalars")
             return None
         try:
             return construct(self.constructor, node)
         except (KeyError, ValueError) as error:
             kind = node.tag.removeprefix(_TAG)
-            self.report(
-                self.locations.problem(path, f"expected a value of YAML type {kind}, got {node.value!r}"), error
-            )
+            self.report(path, f"expected a value of YAML type {kind}, got {node.value!r}", cause=error)
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[Key, Any]:
@@ -209,19 +204,15 @@ class _TreeBuilder:
             if isinstance(source, yaml.MappingNode):
                 yield source
             else:
-                self._problem(path, f"expected mappings after '<<', got {source.tag.removeprefix(_TAG)}")
+                self.report(path, f"expected mappings after '<<', got {source.tag.removeprefix(_TAG)}")
 
     def _add(self, pairs: _Pairs, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> None:
         key = self._scalar(key_node, path)
         at = _mark(key_node)
         if not isinstance(key, Key):
-            self.report(self.locations.problem(path, f"expected text or a number as a key, got {key!r}", at=at))
+            self.report(path, f"expected text or a number as a key, got {key!r}", at=at)
         elif key in pairs:
             first = pairs[key][0].start_mark.line + 1
-            message = f"the key {key!r} is given twice, the first time in line {first}"
-            self.report(self.locations.problem((*path, key), message, at=at))
+            self.report((*path, key), f"the key {key!r} is given twice, the first time in line {first}", at=at)
         else:
             pairs[key] = (key_node, value_node)
-
-    def _problem(self, path: Path, message: str) -> None:
-        self.report(self.locations.problem(path, message))

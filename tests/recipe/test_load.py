@@ -7,8 +7,7 @@ from omegaconf import OmegaConf
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import check_recipe, instantiate_from_yaml
-from streamdata.recipe.load import load_recipe
-from streamdata.recipe.locations import refuse
+from streamdata.recipe.load import load_recipe, locations_of
 from streamdata.recipe.variables import References
 
 Write = Callable[..., str]
@@ -98,7 +97,7 @@ def test_includes_that_multiply_are_bounded(write: Write) -> None:
         write(f"- include: {number + 1}.yaml\n- include: {number + 1}.yaml\n", f"{number}.yaml")
     write("[]", "10.yaml")
     with pytest.raises(RecipeError, match="more than 50 files"):
-        load_recipe("0.yaml", References({}, {}), refuse, max_files=50)
+        load_recipe("0.yaml", References({}, {}), locations_of("0.yaml"), max_files=50)
 
 
 @pytest.mark.parametrize(

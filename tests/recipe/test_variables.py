@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import instantiate_from_yaml
-from streamdata.recipe.locations import Locations, refuse
+from streamdata.recipe.locations import Locations
 from streamdata.recipe.resolve import resolve
 from streamdata.recipe.variables import References
 
@@ -19,8 +19,8 @@ def value_of(text: Any, variables: dict[str, Any] | None = None, objects: dict[s
     """What a text becomes as the value of a key, beside `b: B`."""
     references = References(variables or {}, objects or {})
     locations = Locations("r.yaml")
-    tree = references.rewrite({"a": text, "b": "B"}, locations, refuse)
-    return resolve(tree, references, locations, refuse)["a"]
+    tree = references.rewrite({"a": text, "b": "B"}, locations)
+    return resolve(tree, references, locations)["a"]
 
 
 PLAIN = st.recursive(
@@ -113,8 +113,8 @@ def test_a_dynamic_object_arrives_by_identity() -> None:
     """Also through an interpolation that points at it."""
     marker = object()
     references = References({}, {"o": marker})
-    tree = references.rewrite({"a": "${dynamic_objs:o}", "c": "${a}"}, Locations("r.yaml"), refuse)
-    resolved = resolve(tree, references, Locations("r.yaml"), refuse)
+    tree = references.rewrite({"a": "${dynamic_objs:o}", "c": "${a}"}, Locations("r.yaml"))
+    resolved = resolve(tree, references, Locations("r.yaml"))
     assert resolved["a"].value is marker
     assert resolved["c"].value is marker
 

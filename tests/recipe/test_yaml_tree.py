@@ -2,13 +2,13 @@ from typing import Any
 
 import pytest
 
-from streamdata.recipe.locations import Locations, Problem, UnreadableError, refuse
+from streamdata.recipe.locations import Locations, Problem, UnreadableError
 from streamdata.recipe.yaml_tree import read_yaml
 
 
 def read(text: str) -> Any:
     """Reads as building does."""
-    return read_yaml(text.encode(), Locations("r.yaml"), refuse)
+    return read_yaml(text.encode(), Locations("r.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_scalars_are_read_as_omegaconf_reads_them(text: str, value: object) -> N
 def test_every_node_has_its_location() -> None:
     """Locations count lines and columns from one, for values and keys."""
     locations = Locations("r.yaml")
-    read_yaml(b"a:\n  - b: 1\n    c: [x,  y]\n", locations, refuse)
+    read_yaml(b"a:\n  - b: 1\n    c: [x,  y]\n", locations)
     assert locations.of(("a", 0)) == "r.yaml:2:5"
     assert locations.of(("a", 0, "c", 1)) == "r.yaml:3:13"
     assert locations.of(("a", 0, "c"), key=True) == "r.yaml:3:5"
@@ -54,7 +54,8 @@ def test_every_node_has_its_location() -> None:
 def test_duplicate_keys_are_all_reported() -> None:
     """Each repetition is an error that names the first one, and reading goes on."""
     found: list[Problem] = []
-    read_yaml(b"a: 1\nb: {x: 1, x: 2}\na: 2\n", Locations("r.yaml"), lambda problem, _=None: found.append(problem))
+    locations = Locations("r.yaml", on_problem=lambda problem, _: found.append(problem))
+    read_yaml(b"a: 1\nb: {x: 1, x: 2}\na: 2\n", locations)
     assert [str(problem) for problem in found] == [
         "r.yaml:3:1: a: the key 'a' is given twice, the first time in line 1",
         "r.yaml:2:11: b.x: the key 'x' is given twice, the first time in line 2",
@@ -133,9 +134,9 @@ def test_a_wrong_number_is_an_error() -> None:
 def test_what_is_not_yaml_says_where(content: bytes, message: str) -> None:
     """Encoding and syntax errors have line and column."""
     with pytest.raises(UnreadableError, match=message):
-        read_yaml(content, Locations("r.yaml"), refuse)
+        read_yaml(content, Locations("r.yaml"))
 
 
 def test_a_byte_order_mark_is_accepted() -> None:
     """Editors on Windows write one."""
-    assert read_yaml(b"\xef\xbb\xbfa: 1", Locations("r.yaml"), refuse) == {"a": 1}
+    assert read_yaml(b"\xef\xbb\xbfa: 1", Locations("r.yaml")) == {"a": 1}
