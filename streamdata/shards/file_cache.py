@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamdata.errors import SourceError
 from streamdata.recipe.permission import refusal_of_directory
-from streamdata.shards.publish import cache_directory, publish_written, temporary_beside
+from streamdata.shards.publish import cache_directory, publish_made
 from streamdata.shards.storage import LocalShard
 
 _PIECE_BYTES = 16 << 20
@@ -95,13 +95,7 @@ class FileCache:
     def publish(self, name: str, make: Callable[[Path], object]) -> Path:
         """Let `make` write a temporary file, which then becomes `name` in one step."""
         path = self.directory / name
-        temporary = temporary_beside(path)
-        try:
-            make(temporary)
-            publish_written(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        publish_made(path, make)
         return path
 
     def digest(self, path: str) -> str:

@@ -3,7 +3,7 @@
 import errno
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streamdata.errors import ShardError
@@ -17,10 +17,19 @@ def publish(path: Path, parts: Sequence[bytes]) -> None:
     Raises:
         OSError: The directory cannot be written.
     """
-    temporary = temporary_beside(path)
-    try:
+
+    def write(temporary: Path) -> None:
         with temporary.open("xb") as file:
             file.writelines(parts)
+
+    publish_made(path, write)
+
+
+def publish_made(path: Path, make: Callable[[Path], object]) -> None:
+    """Let `make` write a temporary file, which then becomes `path` in one step; nothing stays of one that fails."""
+    temporary = temporary_beside(path)
+    try:
+        make(temporary)
         publish_written(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

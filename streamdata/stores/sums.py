@@ -11,6 +11,7 @@ Numbers are little-endian. XXH3 needs no secret: sums show damage, and do not pr
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from streamdata.errors import StoreError
-from streamdata.shards.publish import publish_written, temporary_beside
+from streamdata.shards.publish import publish_made
 from streamdata.shards.storage import LocalShard
 
 BLOCK: Final = 4096
@@ -54,13 +55,7 @@ def publish_sums(file: str) -> None:
     Raises:
         OSError: The directory cannot be written.
     """
-    path = Path(file + SUMS)
-    temporary = temporary_beside(path)
-    try:
-        write_sums(Path(file), temporary)
-        publish_written(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    publish_made(Path(file + SUMS), partial(write_sums, Path(file)))
 
 
 def damaged_blocks(file: str) -> Iterator[str]:
