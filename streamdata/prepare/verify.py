@@ -7,8 +7,8 @@ from pathlib import Path
 from streamdata.prepare.manifest import RESULTS, Json, make_manifest
 from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RunDirectory
+from streamdata.stores.factory import open_store
 from streamdata.stores.sums import SUMS, publish_sums
-from streamdata.stores.verify import files_without_sums
 from streamdata.stores.verify import verify as verify_store
 
 
@@ -36,7 +36,8 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 def without_sums(path: str | os.PathLike[str]) -> list[str]:
     """The files of a store, or of a run's output, that have no sums of their blocks: damage in them is not noticed."""
     directory = RunDirectory(path)
-    return files_without_sums(directory.data if directory.manifest.exists() else directory.path)
+    path = directory.data if directory.manifest.exists() else directory.path
+    return open_store(path, verify=False).files_without_sums()
 
 
 def write_sums(files: Iterable[str]) -> None:

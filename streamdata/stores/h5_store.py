@@ -96,12 +96,8 @@ class H5Store(Store):
 def _open(path: str) -> Any:
     import h5py
 
-    try:
+    with _damage_named(path):
         return h5py.File(path, "r", locking=False)  # a published file does not change, and some mounts have no locks
-    except OSError as error:
-        raise StoreError(
-            f"file '{path}': expected an h5 file, got one that does not open: {error}\n  Copy it again."
-        ) from error
 
 
 def _shard(path: str) -> Shard:
@@ -116,7 +112,7 @@ def _damage_named(path: str) -> Iterator[None]:
         yield
     except (KeyError, OSError, RuntimeError, TypeError, UnicodeError) as error:
         raise StoreError(
-            f"file '{path}': expected a sound h5 file, got {type(error).__name__}: {error}\n  Copy it again."
+            f"file '{path}': expected a readable h5 file, got {type(error).__name__}: {error}\n  Copy it again."
         ) from error
 
 

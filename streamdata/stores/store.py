@@ -235,15 +235,19 @@ class Store(ABC):
         while number < len(column.ends) and column.starts[number] < end:
             start, documents = column.starts[number], column.segments[number].documents
             if documents is None:
-                raise StoreError(
-                    f"store '{self.path}': expected the documents in {key!r} to be recorded, got none\n"
-                    "  Give eod_token, the id with which each document ends."
-                )
+                raise self.no_documents(key)
             found += [start] if start > begin else []
             stop = min(end - start, column.segments[number].data.count)
             found += (documents.starts(max(begin - start, 0), stop, self.values) + start).tolist()
             number += 1
         return np.array(found, np.int64)
+
+    def no_documents(self, key: str) -> StoreError:
+        """The error for a key of which some segment does not say where its documents begin."""
+        return StoreError(
+            f"store '{self.path}': expected the documents in {key!r} to be recorded, got none\n"
+            "  Give eod_token, the id with which each document ends."
+        )
 
     def _loaded(self) -> dict[str, Column]:
         if self._columns is None:

@@ -46,16 +46,6 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
     return problems + [problem for file in with_sums for problem in damaged_blocks(file)]
 
 
-def files_without_sums(load_path: str | Path, storage_type: str | None = None) -> list[str]:
-    """The files of a store whose damage is not noticed when they are read.
-
-    Raises:
-        FileNotFoundError: There is no such directory.
-        StoreError: It cannot be loaded.
-    """
-    return open_store(load_path, storage_type, verify=False).files_without_sums()
-
-
 def _of_key(store: Store, key: str, vocab_size: int | None, checked: set[tuple[str, str]]) -> Iterator[str]:
     for segment in store.column(key).segments:
         for array in segment.arrays:

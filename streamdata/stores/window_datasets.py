@@ -218,10 +218,7 @@ class DocumentMarks:
     def __init__(self, store: Store, key: str, size: int, eod_token: int | None) -> None:
         self._store, self._key, self._size, self._eod_token = store, key, size, eod_token
         if eod_token is None and any(segment.documents is None for segment in store.column(key).segments):
-            raise StoreError(
-                f"store '{store.path}': expected the documents in {key!r} to be recorded, got none\n"
-                "  Give eod_token, the id with which each document ends."
-            )
+            raise store.no_documents(key)
 
     def of_window(self, begin: int, tokens: Int64s) -> dict[str, Any]:
         """`cu_seqlens` int32 (documents + 1,), `max_seqlen`, `position_ids` int64 (window,) of the window there."""

@@ -66,7 +66,7 @@ class StoreWriter:
     ) -> None:
         self._directory = Path(directory)
         self._who = f"store '{directory}'"
-        self._dtypes = {key: stored_dtype(dtype, f"{self._who}, key {key!r}") for key, dtype in keys.items()}
+        self._dtypes = {key: stored_dtype(dtype, self._whose(key)) for key, dtype in keys.items()}
         self._storage_type, self._items = storage_type, frozenset(items)
         self._max_tokens = max_tokens_per_shard
         types = possible_train_types(list(keys)) if train_types is None else train_types
@@ -196,7 +196,8 @@ class StoreWriter:
             of_records = _lengths(lengths[key] if isinstance(lengths, Mapping) else lengths, who)
             of_items = _lengths(item_lengths.get(key, ()), f"{who}, items") if key in self._items else None
             keys[key] = KeyRecords(values, of_records, of_items, who)
-        batch = RecordBatch(keys, self._document_lengths(documents))
+        of_documents = None if documents is None else _lengths(documents, f"{self._who}, documents")
+        batch = RecordBatch(keys, of_documents)
         if batch.num_records:
             self._check_documents(documents is not None)
         return batch
@@ -210,9 +211,6 @@ class StoreWriter:
                 f"{self._who}: expected records with the keys {sorted(self._dtypes)}, got {sorted(record)}\n"
                 "  Give every record all keys of its store."
             )
-
-    def _document_lengths(self, documents: Any) -> Int64s | None:
-        return None if documents is None else _lengths(documents, f"{self._who}, documents")
 
     def _check_documents(self, given: bool) -> None:
         if given and not self._purpose.rows:

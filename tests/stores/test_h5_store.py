@@ -108,7 +108,7 @@ def test_other_contents_are_refused(tmp_path, fill, message):
 def test_what_is_not_an_h5_file_is_an_error(tmp_path):
     """Or one that was cut short."""
     (tmp_path / "data_0000.h5").write_bytes(b"nothing")
-    with pytest.raises(StoreError, match=r"data_0000.h5': expected an h5 file"):
+    with pytest.raises(StoreError, match=r"data_0000.h5': expected a readable h5 file"):
         open_store(tmp_path)
     path = write("h5", tmp_path / "store", records=4) / "data_0000.h5"
     path.write_bytes(path.read_bytes()[:-20])
