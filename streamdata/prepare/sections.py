@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
-from streamdata.text.messages import Message, media_beside_text
+from streamdata.text.messages import Message, media_beside_text, text_of
 from streamdata.text.pairs import mask_shared, with_prompt
 from streamdata.text.tools import read_tools
 
@@ -174,8 +174,7 @@ class Extractor:
         min_chars, max_chars = self._config.min_chars, self._config.max_chars
         if not min_chars and max_chars is None:
             return
-        parts = _all_parts(sequences)
-        count = sum(len(part.text) if isinstance(part, TextPart) else _chars(part) for part in parts)
+        count = sum(map(_chars, _all_parts(sequences)))
         if count < min_chars:
             raise DroppedRecordError("fewer than min_chars")
         if max_chars is not None and count > max_chars:
@@ -226,15 +225,9 @@ def _names(record: Record) -> str:
     return f"the fields {', '.join(map(str, record)) or 'none'}"
 
 
-def _chars(chat: ChatPart) -> int:
-    return sum(_content_chars(message.get("content")) for message in chat.messages)
-
-
-def _content_chars(content: Any) -> int:
-    """Of a text, or of the texts among typed parts."""
-    parts = content if isinstance(content, list) else [content]
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-    return sum(len(text) for text in texts if isinstance(text, str))
+def _chars(part: Part) -> int:
+    texts = [part.text] if isinstance(part, TextPart) else map(text_of, part.messages)
+    return sum(map(len, texts))
 
 
 def _chat(record: Record, section: Section, value: Any) -> ChatPart:

@@ -128,6 +128,14 @@ def typed_parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
     return [part for content in contents for part in content if isinstance(part, dict)]
 
 
+def text_of(message: Mapping[str, Any]) -> str:
+    """What a message says: its content, or the texts among its typed parts."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def _medium_type(part: Mapping[str, Any]) -> str | None:
     """The type of a part that stands for a medium, as `image`, `image_url` or `input_audio`; templates take its key."""
     names = [part.get("type"), *(key for key, value in part.items() if value is not None)]

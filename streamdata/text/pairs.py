@@ -7,11 +7,11 @@ rejected      What?
 Offline and online, pairs are put together here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 from streamdata.text.masks import TRAIN_KEY
-from streamdata.text.messages import Message
+from streamdata.text.messages import Message, text_of
 
 
 def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) -> list[Message]:
@@ -31,7 +31,7 @@ def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) ->
             return list(messages)
         _check_not_repeated(prompt, messages)
         return [*prompt, *messages]
-    asked = next((_text(message) for message in messages if message.get("role") == "user"), None)
+    asked = next((text_of(message) for message in messages if message.get("role") == "user"), None)
     if asked is None or asked.strip() != prompt.strip():
         raise ValueError(
             f"prompt: expected messages, or the text that the first user says, {asked!r}, got the text {prompt!r}\n"
@@ -46,8 +46,8 @@ def _check_not_repeated(prompt: Sequence[Message], messages: Sequence[Message]) 
     if prompt and any(_gist(message) == _gist(prompt[-1]) for message in asked):
         raise ValueError(
             f"prompt: expected the conversation to begin with all of it or to answer it, got its last message again, "
-            f"{_text(prompt[-1])!r}\n  Store whole conversations, and name no field of prompts (prompt_key: null in a "
-            "dataset), or leave the prompt out of them."
+            f"{text_of(prompt[-1])!r}\n  Store whole conversations, and name no field of prompts (prompt_key: null in "
+            "a dataset), or leave the prompt out of them."
         )
 
 
@@ -70,12 +70,4 @@ def _all_said(messages: Sequence[Message]) -> list[Message]:
 
 
 def _gist(message: Message) -> tuple[object, str]:
-    return message.get("role"), _text(message).strip()
-
-
-def _text(message: Message) -> str:
-    """What a message says: its content, or the texts among its typed parts."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-    return "".join(text for text in texts if isinstance(text, str))
+    return message.get("role"), text_of(message).strip()

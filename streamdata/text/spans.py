@@ -170,10 +170,14 @@ class MessageSpans:
         """
         if number < 0:
             return 0
+        return len(self._text) - len(self._after(number))
+
+    def _after(self, number: int) -> str:
+        """What follows on the content of a message where a probe stands in its place."""
         around = self._probes.around_full(number)
         if around is None:
             raise self._lost(number, _NOT_ONCE)
-        return len(self._text) - len(around.after)
+        return around.after
 
     def _after_header(self, text: str, position: int, limit: int | None = None) -> int:
         """Where the text leaves the generation prompt, if that begins at the position; else the position."""
@@ -229,10 +233,7 @@ class MessageSpans:
         return None
 
     def _end_by_probe(self, number: int) -> int:
-        around = self._probes.around_full(number)
-        if around is None:
-            raise self._lost(number, _NOT_ONCE)
-        after = around.after
+        after = self._after(number)
         for ending in self._endings(number):
             rest = after[len(ending) :]
             if after.startswith(ending) and self._text.endswith(rest):
