@@ -3,7 +3,8 @@
 Each message says who, where, what was expected, what was found, and what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Final
 
@@ -32,6 +33,19 @@ class StateError(StreamdataError, ValueError):
 
 class SourceError(StreamdataError, RuntimeError):
     """A source cannot deliver, such as one whose records were all dropped."""
+
+
+@contextmanager
+def needs(package: str, extra: str, who: str) -> Iterator[None]:
+    """Says what to install where an import fails that only an extra of ours brings.
+
+    Raises:
+        ImportError: It failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{who} needs the package {package}\n  pip install torch-streamdata[{extra}]") from error
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:

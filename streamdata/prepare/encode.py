@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import needs
 from streamdata.prepare.errors import PrepareError, shown
 from streamdata.prepare.sections import TextPart
 from streamdata.shards.publish import publish
@@ -130,12 +131,8 @@ class GigatokenBackend:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        try:
+        with needs("gigatoken", "fast", "backend: gigatoken: it"):
             import gigatoken
-        except ImportError as error:
-            raise ImportError(
-                "backend: gigatoken: the package gigatoken is needed\n  pip install torch-streamdata[fast]"
-            ) from error
         self._reference = TokenizersBackend(tokenizer)
         self._has_special = special_finder(tokenizer)
         try:

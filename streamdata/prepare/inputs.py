@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, needs
 from streamdata.prepare.errors import PrepareError
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.storage import ByteSource, FileStamp, LocalShard, byte_source, check_stamp, is_pipe, stamps_of
@@ -208,13 +208,9 @@ def _parquet_file(url: str) -> Iterator[Any]:
         ImportError: pyarrow is not installed.
         ShardError: It is damaged.
     """
-    try:
+    with needs("pyarrow", "parquet", f"input '{url}': reading parquet"):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ImportError(
-            f"input '{url}': reading parquet needs the package pyarrow\n  pip install torch-streamdata[parquet]"
-        ) from error
     try:
         # A row group may be all of the file, so that it must not be read at once.
         with fsspec.open(url, "rb") as raw, ParquetFile(raw, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False) as file:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from streamdata.errors import needs
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.inputs import Task
 from streamdata.prepare.worker import Marker, Report, RunSpec, do_task
@@ -28,10 +29,8 @@ def run_on_ray(spec: RunSpec, tasks: Sequence[Task], report: Report, done: Calla
         PrepareError: A record is bad, or a task was lost too often.
         Exception: What a task raised.
     """
-    try:
+    with needs("ray", "ray", "engine ray: it"):
         import ray
-    except ImportError as error:
-        raise ImportError("engine ray: the package ray is needed\n  pip install torch-streamdata[ray]") from error
     is_ours = not ray.is_initialized()
     if is_ours:
         ray.init(log_to_driver=False)

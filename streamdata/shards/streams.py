@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import fsspec
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, needs
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
 from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe, is_remote
@@ -96,12 +96,8 @@ class _ZstdBytes:
     """
 
     def __init__(self, url: str, stream: _Bytes, unchecked: set[str]) -> None:
-        try:
+        with needs("zstandard", "zstd", f"shard '{url}': reading .zst"):
             import zstandard
-        except ImportError as error:
-            raise ImportError(
-                f"shard '{url}': reading .zst needs the package zstandard\n  pip install torch-streamdata[zstd]"
-            ) from error
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
