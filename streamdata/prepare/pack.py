@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import Tokens
+from streamdata.stores.dtypes import Int64s
 from streamdata.stores.train_types import SOURCES
 from streamdata.text.plan import Plan, plan_bfd, plan_bfd_split, plan_simple
 
-Int64s = npt.NDArray[np.int64]
 _PLANS: Mapping[str, Callable[[Int64s, int], Plan]] = {
     "simple": plan_simple,
     "bfd": plan_bfd,
@@ -107,7 +107,7 @@ class Packer:
         ends = np.concatenate([[0], np.cumsum(sizes)])
         filled = ends[bounds[1:]] - ends[bounds[:-1]]
         row_of = np.repeat(np.arange(stop - first), np.diff(bounds))
-        within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
+        within = positions(sizes)
         source = np.repeat(starts[plan.document[pieces]] + plan.begin[pieces], sizes) + within
         target = np.repeat(row_of * self._row + ends[:-1] - ends[bounds[:-1]][row_of], sizes) + within
         out_ids = np.full((stop - first) * self._row, self._padding, ids.dtype)
