@@ -31,38 +31,33 @@ class Window(Protocol):
         ...
 
 
-class IndexedShards(Protocol):
-    """Shards of which any record can be read by its number."""
+class _Shards(Protocol):
+    """What all shards have."""
 
     urls: list[str]
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Base name per shard, and its number of records, or of a sequential one its bytes (0 for a pipe)."""
+        ...
+
+    def anomalies(self) -> dict[str, int]:
+        """How much is no record, or less than one, by kind; of sequential shards, what this process has seen so far."""
+        ...
+
+
+class IndexedShards(_Shards, Protocol):
+    """Shards of which any record can be read by its number."""
+
     num_records: Int64s  # per shard
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
         ...
 
-    def identity(self) -> list[tuple[str, int]]:
-        """Base name and number of records per shard."""
-        ...
 
-    def anomalies(self) -> dict[str, int]:
-        """How much of the shards is no record, or less than one, by kind."""
-        ...
-
-
-class SequentialShards(Protocol):
+class SequentialShards(_Shards, Protocol):
     """Shards that are read from their start."""
-
-    urls: list[str]
 
     def stream(self, shard: int) -> Iterator[Record]:
         """The records of one shard in their order in the file."""
-        ...
-
-    def identity(self) -> list[tuple[str, int]]:
-        """Base name and size in bytes per shard (0 for a pipe)."""
-        ...
-
-    def anomalies(self) -> dict[str, int]:
-        """What this process has seen so far that is no record, or less than one, by kind."""
         ...
