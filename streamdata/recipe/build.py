@@ -133,7 +133,8 @@ class _Builder:
             return obj
         if "params" in others:
             self.locations.report((*path, "params"), NO_PARAMS, key=True)
-        if _is_bare_target(included):
+        root = included.root()  # an include on the way to it has no attributes, or building that one has failed
+        if "target" in root and "params" not in root:
             message = "an included target without params is the imported thing itself, and takes no attributes"
             self.locations.report(path, message)
         return self._finished(obj, node, path, met)
@@ -182,13 +183,3 @@ class _Builder:
 def _name_of(node: dict[Any, Any]) -> str:
     """The target or file that builds a node."""
     return str(node.get("target", node.get("include")))
-
-
-def _is_bare_target(file: RecipeFile) -> bool:
-    """Whether a file's root is a target without params, also through further includes."""
-    root = file.value
-    if not isinstance(root, dict):
-        return False
-    if "target" in root:
-        return "params" not in root
-    return "include" in root and not attributes(root) and _is_bare_target(file.includes[()])

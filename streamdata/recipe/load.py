@@ -55,8 +55,7 @@ def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
         for index, child in enumerate(node):
             yield from _buildable(child, (*path, index))
     elif isinstance(node, dict):
-        builds = "target" in node or "include" in node
-        if builds:
+        if "target" in node or "include" in node:
             yield path, node
         for key, child in node.items():
             if "target" in node and key == "params" and isinstance(child, dict):
@@ -121,12 +120,10 @@ class _Loader:
 
     def _read(self, recipe: Recipe, locations: Locations) -> Any:
         try:
-            content = (
-                write_yaml(recipe, locations) if isinstance(recipe, Mapping) else pathlib.Path(recipe).read_bytes()
-            )
+            text = write_yaml(recipe, locations) if isinstance(recipe, Mapping) else pathlib.Path(recipe).read_bytes()
         except OSError as error:
             raise locations.unreadable((), f"cannot be read: {error.strerror or error}") from error
-        tree = read_yaml(content, locations)
+        tree = read_yaml(text, locations)
         if not isinstance(tree, dict | list):
             got = "an empty file" if tree is None else repr(tree)
             raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")

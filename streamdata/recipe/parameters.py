@@ -28,19 +28,15 @@ class Parameters:
     @classmethod
     def of(cls, parameters: Iterable[Parameter]) -> "Parameters":
         """Sorts the parameters of a signature."""
-        required: list[str] = []
-        optional: list[str] = []
-        positional: list[str] = []
-        accepts_any = False
-        for parameter in parameters:
-            has_default = parameter.default is not Parameter.empty
-            if parameter.kind is Parameter.VAR_KEYWORD:
-                accepts_any = True
-            elif parameter.kind is Parameter.POSITIONAL_ONLY:
-                positional += [] if has_default else [parameter.name]
-            elif parameter.kind is not Parameter.VAR_POSITIONAL:
-                (optional if has_default else required).append(parameter.name)
-        return cls(tuple(required), tuple(optional), tuple(positional), accepts_any)
+        found = list(parameters)
+        needed = [parameter for parameter in found if parameter.default is Parameter.empty]
+        by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        return cls(
+            required=tuple(parameter.name for parameter in needed if parameter.kind in by_name),
+            optional=tuple(p.name for p in found if p.kind in by_name and p.default is not Parameter.empty),
+            positional=tuple(parameter.name for parameter in needed if parameter.kind is Parameter.POSITIONAL_ONLY),
+            accepts_any=any(parameter.kind is Parameter.VAR_KEYWORD for parameter in found),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -63,7 +63,10 @@ class _Resolution:
         """Returns the value of a node of OmegaConf's, and of what is below it."""
         if isinstance(node, DictConfig | ListConfig):
             known = self.known.get(id(node))
-            return self._resolved(node, path) if known is None else self._again(known, path)
+            if known is None:
+                return self._resolved(node, path)
+            self._bound(path, known.size, known.height)  # counted as often as it is named, but walked only once
+            return known.value
         self._bound(path)
         if isinstance(node, dict):  # a plain one comes from a resolver
             return {key: self.node(child, (*path, key)) for key, child in node.items()}
@@ -88,11 +91,6 @@ class _Resolution:
             self.known[id(config)] = _Known(config, value, left - self.left, self.deepest - len(path))
         self.deepest = max(self.deepest, deepest)
         return value
-
-    def _again(self, known: _Known, path: Path) -> Any:
-        """The same once more: it counts as often as it is named, but is not gone through again."""
-        self._bound(path, known.size, known.height)
-        return known.value
 
     def _child(self, config: Any, key: Any, path: Path) -> Any:
         below: tuple[Key, ...] = (*path, key)

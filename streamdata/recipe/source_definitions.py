@@ -96,11 +96,10 @@ class Definitions:
 
     def _bound(self, module: SourceModule, binding: Binding, parts: list[str], depth: int) -> Definition:
         first, rest = parts[0], parts[1:]
-        if isinstance(binding, Computed):
+        leads_nowhere = isinstance(binding, Alias) and binding.dotted.partition(".")[0] not in module.names
+        if isinstance(binding, Computed) or leads_nowhere:
             raise NotCheckedError(f"{module.name}.{first} is computed when {module.name} is imported")
         if isinstance(binding, Alias):
-            if binding.dotted.partition(".")[0] not in module.names:
-                raise NotCheckedError(f"{module.name}.{first} is computed when {module.name} is imported")
             return self._inside(module, [*binding.dotted.split("."), *rest], depth)
         if isinstance(binding, Imported):
             return self._imported(module, binding, rest, depth)
@@ -187,24 +186,21 @@ class Definitions:
             NotCheckedError: The source does not show it.
         """
         if isinstance(definition.node, ast.ClassDef):
-            return list(self._constructors(definition))
+            return self._constructors(definition)
         if definition.node is None:
             raise NotCheckedError(f"the source of {definition.name} is not read")
         _refuse_decorators(definition.node, definition.name)
-        names = [] if definition.owner is None else _decorators(definition.node)
-        is_bound = definition.owner is not None and "classmethod" in names
+        is_bound = definition.owner is not None and "classmethod" in _decorators(definition.node)
         return [_function_parameters(definition.node, skip_first=is_bound)]
 
-    def _constructors(self, cls: Definition) -> Iterator[Parameters]:
+    def _constructors(self, cls: Definition) -> list[Parameters]:
         lineage = self.lineage(cls)
         # Python passes the same arguments to both, so that a call must satisfy each that is defined.
-        found = [self._constructor(lineage, name) for name in ("__new__", "__init__")]
+        found = [own for name in ("__new__", "__init__") if (own := self._constructor(lineage, name))]
         opaque = next((base.name for base in lineage if self._is_opaque(base)), None)
-        if opaque and not any(found):
+        if opaque and not found:
             raise NotCheckedError(f"the class {opaque} is not read, which {cls.name} is based on")
-        yield from (parameters for parameters in found if parameters)
-        if not any(found):
-            yield Parameters()
+        return found or [Parameters()]
 
     def _constructor(self, lineage: list[Definition], name: str) -> Parameters | None:
         for at, cls in enumerate(lineage):

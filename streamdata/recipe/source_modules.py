@@ -52,10 +52,9 @@ class SourceModule:
     stars: list[str] = field(default_factory=list)
     is_dynamic: bool = False
 
-    def submodules(self) -> Iterator[str]:
-        """Yields the names of the modules in a package."""
-        for module in pkgutil.iter_modules(self.locations or []):
-            yield module.name
+    def submodules(self) -> list[str]:
+        """Returns the names of the modules in a package."""
+        return [module.name for module in pkgutil.iter_modules(self.locations or [])]
 
 
 class SourceModules:
@@ -83,19 +82,17 @@ class SourceModules:
                 return None
             # Not `importlib.util.find_spec`, which imports the parents.
             return importlib.machinery.PathFinder.find_spec(name, parent.locations)
-        for finder in sys.meta_path:  # editable installations bring finders of their own
-            spec = finder.find_spec(name, None)
-            if spec is not None:
-                return spec
-        return None
+        # Editable installations bring finders of their own.
+        specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+        return next(filter(None, specs), None)
 
 
 def _read(name: str, spec: importlib.machinery.ModuleSpec) -> SourceModule:
     locations = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
     source = spec.loader.get_source(name) if isinstance(spec.loader, InspectLoader) else None
+    module = SourceModule(name, has_source=source is not None, locations=locations)
     if source is None:
-        return SourceModule(name, has_source=False, locations=locations)
-    module = SourceModule(name, has_source=True, locations=locations)
+        return module
     tree = ast.parse(source, spec.origin or name)
     _Bindings(module).collect(tree.body, certain=True)
     module.is_dynamic = "__getattr__" in module.names or any(map(_changes_namespace, ast.walk(tree)))

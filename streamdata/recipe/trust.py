@@ -104,11 +104,8 @@ def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, hold
     """
     if isinstance(holder, type) and isinstance(obj, types.BuiltinFunctionType) and not (obj.__module__ or obj.__self__):
         return _refusal_of_part(holder, allow)
-    for part in _parts(obj):
-        refusal = _refusal_of_part(part, allow)
-        if refusal:
-            return refusal
-    return None
+    refusals = (_refusal_of_part(part, allow) for part in _parts(obj))
+    return next(filter(None, refusals), None)
 
 
 def _parts(obj: object) -> Iterator[object]:
@@ -127,10 +124,9 @@ def _parts(obj: object) -> Iterator[object]:
 def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
     if isinstance(obj, types.ModuleType):
         return f"it is the module {obj.__name__!r}, expected something inside a module"
-    if any(obj is permitted for permitted in PERMITTED.values()):
-        return refusal_of_origin(origin_of(obj), allow, permitted=True)
-    if isinstance(obj, type):
-        return refusal_of_origin(origin_of(obj), allow)
+    permitted = any(obj is known for known in PERMITTED.values())
+    if permitted or isinstance(obj, type):
+        return refusal_of_origin(origin_of(obj), allow, permitted=permitted)
     if isinstance(obj, _BOUND):
         return _refusal_of_bound(obj, allow)
     # A method of a class in C, such as `str.format`: it has no module, but its class has.

@@ -23,7 +23,6 @@ from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
 # An even number of backslashes leaves `${` an opening: OmegaConf reads each two as one.
 _OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)")
 _REFERENCE = re.compile(r"\$\{\s*(variables|dynamic_objs)\s*:(.*)\}", re.DOTALL)
-_UNCLOSED = re.compile(r"\$\{\s*(?:variables|dynamic_objs)\s*:")
 _MISSING_SPELLING = re.compile(r"\\*\?\?\?")
 _GRAMMAR_SAFE = re.compile(r"[\w.+\-/@%|?* ]*")
 _SCALARS = (int, float, bool, bytes, type(None))
@@ -143,7 +142,7 @@ class _Rewriting:
             return None
         match = _REFERENCE.fullmatch(part.text)
         if match is None:
-            if _UNCLOSED.match(part.text):
+            if _OPENING.match(part.text):
                 self.report(path, f"expected '}}' at the end of the reference {part.text!r}")
             return None
         name, comma, default = match[2].partition(",")
