@@ -163,7 +163,7 @@ class ResumableDistributedSampler(Sampler[int]):
         # A finished epoch may have ended with the repeats of more replicas than there are now.
         by_all = min(begin + (int(delivered) - lowest) * self.num_replicas, self._size + self.num_replicas - 1)
         position = {"epoch": self.epoch, "delivered_by_all": by_all, "num_replicas": self.num_replicas}
-        return self._identity() | position
+        return {"version": _VERSION} | position | self._identity()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the job stood, with the present number of replicas.
