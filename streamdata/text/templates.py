@@ -1,8 +1,7 @@
 """Messages → text, by the chat template of a tokenizer or processor."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import accumulate
@@ -86,8 +85,10 @@ class ChatRenderer:
         with_tools = tools is not None
         if with_tools not in self._compiled:
             source = template_source(self._tokenizer, self._template_name, tools)
-            with _failures_named(self._name):
+            try:
                 self._compiled[with_tools] = compile_template(source)
+            except Exception as error:  # jinja's own
+                raise _failure(self._name, error) from error
         return self._compiled[with_tools]
 
 
@@ -115,8 +116,10 @@ class Conversation:
         Raises:
             ValueError: The template fails or passes a limit.
         """
-        with _failures_named(self.name):
+        try:
             return self.template.render(self._all(messages, add_generation_prompt), self.max_chars)
+        except Exception as error:  # a template may raise anything
+            raise _failure(self.name, error) from error
 
     def render_marked(self) -> tuple[str, list[tuple[int, int]]]:
         """Renders its messages; returns the text and the spans [begin, end) of its generation blocks.
@@ -124,11 +127,13 @@ class Conversation:
         Raises:
             ValueError: The template fails or passes a limit, or its blocks are nested.
         """
-        with _failures_named(self.name):
+        try:
             marked, count = self.template.render_marked(self._all(self.messages, False), self.max_chars)
-            pieces = _MARKS.split(marked)  # text, mark, text, mark … text
-            if pieces[1::2] != [MARK_BEGIN, MARK_END] * count:
-                raise ValueError("its generation blocks are nested, or their text was cut or repeated")
+        except Exception as error:
+            raise _failure(self.name, error) from error
+        pieces = _MARKS.split(marked)  # text, mark, text, mark … text
+        if pieces[1::2] != [MARK_BEGIN, MARK_END] * count:
+            raise _failure(self.name, ValueError("its generation blocks are nested, or their text was cut or repeated"))
         edges = list(accumulate(map(len, pieces[::2])))[:-1]
         return "".join(pieces[::2]), list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -136,15 +141,11 @@ class Conversation:
         return {"messages": messages, "add_generation_prompt": add_generation_prompt, **self.variables}
 
 
-@contextmanager
-def _failures_named(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # a template may raise anything
-        remedy = "Change the messages or the tokenizer's chat_template."
-        if _DATE in str(error):
-            remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
-        raise ValueError(f"chat template of {name!r}: {type(error).__name__}: {error}\n  {remedy}") from error
+def _failure(name: str, error: Exception) -> ValueError:
+    remedy = "Change the messages or the tokenizer's chat_template."
+    if _DATE in str(error):
+        remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
+    return ValueError(f"chat template of {name!r}: {type(error).__name__}: {error}\n  {remedy}")
 
 
 def _formatter(day: Any) -> Callable[[str], str]:
