@@ -10,6 +10,8 @@ from streamdata.shards.indexing import IndexJob, build, find
 
 logger = logging.getLogger(__name__)
 _MAX_PROCESSES = 16
+_MAX_DEATHS = 4
+"""Of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
 
 
 def headers_of(jobs: Sequence[IndexJob], min_bytes: int = 256 << 20) -> list[IndexHeader]:
@@ -35,13 +37,16 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int = 256 << 20) -> list[Ind
 
 
 def _build_in_processes(jobs: list[IndexJob], count: int) -> None:
-    jobs = sorted(jobs, key=lambda job: -job.stamp.size)  # the largest first, or it would end long after the others
-    try:
-        with processes(_build_quietly, count) as team:
-            for _ in team.run(jobs):
-                pass
-    except ProcessError as error:
-        logger.warning("a process that indexes shards: %s; those that are not indexed yet are indexed here", error)
+    waiting = sorted(jobs, key=lambda job: -job.stamp.size)  # the largest first, or it would end long after the others
+    for _ in range(_MAX_DEATHS):
+        try:
+            with processes(_build_quietly, count) as team:
+                for job, _ in team.run(tuple(waiting)):
+                    waiting.remove(job)
+            return
+        except ProcessError as error:
+            logger.warning("a process that indexes shards: %s; its shard is indexed here", error)
+            waiting = [job for job in waiting if job != error.task]
 
 
 def _build_quietly(job: IndexJob, _: object) -> None:
