@@ -142,7 +142,8 @@ class _Builder:
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
         parameters = parameters_of(target)
         for key in attributes(node):
-            refusal = refusal_of_attribute(key, origin_of(target), parameters.names if parameters else ())
+            names = parameters.names if parameters else ()
+            refusal = refusal_of_attribute(key, origin_of(target), names, node.get("params") or ())
             if refusal:
                 self.locations.report((*path, key), refusal, key=True, target=_name_of(node))
 

@@ -71,7 +71,7 @@ class _Check:
             return
         if node["target"] == MIXTURE:
             check_mixture(file, path, node, self.definitions)
-        self._attributes(file, path, attributes(node), node["target"])
+        self._attributes(file, path, attributes(node), node["target"], node.get("params") or ())
         try:
             self._definition(file, path, node)
         except NotFoundError as error:
@@ -86,9 +86,11 @@ class _Check:
             return
         if "params" in node:
             file.locations.report((*path, "params"), NO_PARAMS, key=True)
-        self._attributes(file, path, [key for key in attributes(node) if key != "params"], target)
+        self._attributes(file, path, [key for key in attributes(node) if key != "params"], target, ())
 
-    def _attributes(self, file: RecipeFile, path: Path, keys: Collection[Any], target: str) -> None:
+    def _attributes(
+        self, file: RecipeFile, path: Path, keys: Collection[Any], target: str, given: Collection[Any]
+    ) -> None:
         """Compares what is set on an object with what it takes."""
         try:
             definition = self.definitions.find(target)
@@ -98,7 +100,7 @@ class _Check:
             return
         parameters = [name for part in self.definitions.parameters(definition) for name in part.names]
         for key in keys:
-            refusal = refusal_of_attribute(key, definition.name, parameters) if isinstance(key, str) else None
+            refusal = refusal_of_attribute(key, definition.name, parameters, given) if isinstance(key, str) else None
             if refusal:
                 file.locations.report((*path, key), refusal, key=True, target=target)
 

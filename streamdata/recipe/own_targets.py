@@ -4,7 +4,7 @@ A name that is not listed is refused: a writer, a helper or a private class woul
 """
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 from streamdata.errors import did_you_mean
 
@@ -76,16 +76,21 @@ def refusal_of_own(name: str) -> str | None:
     )
 
 
-def refusal_of_attribute(attribute: str, origin: str, parameters: Collection[str]) -> str | None:
+def refusal_of_attribute(
+    attribute: str, origin: str, parameters: Collection[str], given: Collection[Any]
+) -> str | None:
     """Returns why an attribute may not be set on what streamdata built, or None; what others built takes any.
 
     Args:
         attribute: Its name in the recipe.
         origin: The dotted name of the target, or of the object's class.
-        parameters: The names of what it is called with.
+        parameters: The names of what it can be called with.
+        given: The names of what the recipe calls it with.
     """
     if not is_own(origin):
         return None
+    if attribute in given:  # one of the two would be passed over
+        return f"expected {attribute!r} once, got it here and below 'params'\n  Remove one of them."
     public = public_name(origin)
     known = TARGETS[public] if public else ()
     if attribute in known:

@@ -12,9 +12,11 @@ from streamdata import (
     JsonlIterableDataset,
     MergedDataset,
     MetaDistributedWebDataset,
+    RecipeError,
     SeqDataset,
     instantiate_from_yaml,
 )
+from streamdata.recipe import check_recipe
 from tests.shard_files import write_jsonl, write_tars
 from tests.stores.tiny_stores import write
 
@@ -73,12 +75,10 @@ def test_every_source_takes_its_name_and_weight(kind: str, tmp_path: Path) -> No
 
 
 def test_recipes_name_by_parameter_or_attribute(tmp_path: Path) -> None:
-    """What stands beside the target is set last."""
-    params = {"path": write_jsonl(tmp_path, [2]), "name": "inside", "percent": 2}
-    recipe = {"target": "streamdata.JsonlIterableDataset", "params": params}
-    assert instantiate_from_yaml(recipe).name == "inside"
-    beside = instantiate_from_yaml({**recipe, "name": "beside"})
-    assert (beside.name, beside.percent) == ("beside", 2)
+    """One in params, the other beside the target, as they come."""
+    params = {"path": write_jsonl(tmp_path, [2]), "percent": 2}
+    source = instantiate_from_yaml({"target": "streamdata.JsonlIterableDataset", "params": params, "name": "web"})
+    assert (source.name, source.percent) == ("web", 2)
 
 
 def test_type_checkers_know_names_weights_and_what_a_recipe_builds(tmp_path: Path) -> None:
@@ -93,3 +93,21 @@ def test_type_checkers_know_names_weights_and_what_a_recipe_builds(tmp_path: Pat
     errors = [line.split(": ", 1) for line in found.splitlines() if ": error: " in line]
     assert [int(where.rpartition(":")[2]) for where, _ in errors] == [first, first + 1, first + 2]
     assert [message.rpartition("[")[2] for _, message in errors] == ["assignment]", "arg-type]", "arg-type]"]
+
+
+def test_a_name_that_is_given_twice_is_an_error(tmp_path: Path) -> None:
+    """One of the two would be passed over in silence."""
+    recipe = tmp_path / "recipe.yaml"
+    path = write_jsonl(tmp_path / "jsonl", [2])
+    recipe.write_text(f"""
+target: streamdata.MergedDataset
+params:
+  datasets:
+    - target: streamdata.JsonlIterableDataset
+      params: {{path: "{path}", name: one, percent: 1}}
+      name: other
+""")
+    with pytest.raises(RecipeError, match=r"recipe.yaml:7:7: .*expected 'name' once, got it here and below 'params'"):
+        instantiate_from_yaml(recipe)
+    (problem,) = check_recipe(recipe)
+    assert "expected 'name' once" in str(problem)
