@@ -129,11 +129,11 @@ def _reweigh(clock: float, lowest: float, start: float, step: float) -> float:
 
 def _lowest_before(generation: int, histories: Sequence[History], starts: Sequence[float]) -> float | None:
     """The lowest clock at the moment when the generation began, of the sources of then; None before any draw."""
-    clocks = [history.clock_before(generation) if history.joined < generation else None for history in histories]
-    if all(clock is None for clock in clocks):
+    there = [(history, start) for history, start in zip(histories, starts, strict=True) if history.joined < generation]
+    clocks = [(history.clock_before(generation), start) for history, start in there]
+    if all(clock is None for clock, _ in clocks):
         return None
-    there = zip(clocks, histories, starts, strict=True)
-    return min(start if clock is None else clock for clock, history, start in there if history.joined < generation)
+    return min(start if clock is None else clock for clock, start in clocks)
 
 
 def _turn(lane: Lane, seeds: Sequence[object]) -> int:

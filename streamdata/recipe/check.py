@@ -71,7 +71,7 @@ class _Check:
             return
         if node["target"] == MIXTURE:
             check_mixture(file, path, node, self.definitions)
-        self._attributes(file, path, attributes(node), node["target"], node.get("params") or ())
+        self._attributes(file, path, node, node["target"])
         try:
             self._definition(file, path, node)
         except NotFoundError as error:
@@ -86,11 +86,9 @@ class _Check:
             return
         if "params" in node:
             file.locations.report((*path, "params"), NO_PARAMS, key=True)
-        self._attributes(file, path, [key for key in attributes(node) if key != "params"], target, ())
+        self._attributes(file, path, node, target)
 
-    def _attributes(
-        self, file: RecipeFile, path: Path, keys: Collection[Any], target: str, given: Collection[Any]
-    ) -> None:
+    def _attributes(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
         """Compares what is set on an object with what it takes."""
         try:
             definition = self.definitions.find(target)
@@ -99,9 +97,10 @@ class _Check:
         if not is_own(definition.name):
             return
         parameters = [name for part in self.definitions.parameters(definition) for name in part.names]
-        for key in keys:
+        given = node.get("params") or ()
+        for key in attributes(node):  # those of an include, `params` among them, were looked at by who called
             refusal = refusal_of_attribute(key, definition.name, parameters, given) if isinstance(key, str) else None
-            if refusal:
+            if refusal and key != "params":
                 file.locations.report((*path, key), refusal, key=True, target=target)
 
     def _definition(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:

@@ -76,26 +76,24 @@ def refusal_of_own(name: str) -> str | None:
     )
 
 
-def refusal_of_attribute(
-    attribute: str, origin: str, parameters: Collection[str], given: Collection[Any]
-) -> str | None:
+def refusal_of_attribute(name: str, origin: str, parameters: Collection[str], given: Collection[Any]) -> str | None:
     """Returns why an attribute may not be set on what streamdata built, or None; what others built takes any.
 
     Args:
-        attribute: Its name in the recipe.
+        name: The attribute, as the recipe calls it.
         origin: The dotted name of the target, or of the object's class.
         parameters: The names of what it can be called with.
         given: The names of what the recipe calls it with.
     """
     if not is_own(origin):
         return None
-    if attribute in given:  # one of the two would be passed over
-        return f"expected {attribute!r} once, got it here and below 'params'\n  Remove one of them."
+    if name in given:  # one of the two would be passed over
+        return f"expected {name!r} once, got it here and below 'params'\n  Remove one of them."
     public = public_name(origin)
     known = TARGETS[public] if public else ()
-    if attribute in known:
+    if name in known:
         return None
-    if attribute in parameters:
-        return f"expected {attribute!r} as a parameter, got it as an attribute\n  Write it below 'params'."
-    guess = did_you_mean(attribute, [*known, *parameters])
-    return f"unknown attribute {attribute!r}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."
+    if name in parameters:
+        return f"expected {name!r} as a parameter, got it as an attribute\n  Write it below 'params'."
+    guess = did_you_mean(name, [*known, *parameters])
+    return f"unknown attribute {name!r}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."

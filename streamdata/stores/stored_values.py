@@ -101,9 +101,8 @@ class StoredValues:
         if sums is None:  # nothing to check: the file is read straight into the rows
             fd, zero = self._file.fd, self._begin - start * item_bytes
             for number, first in begins:
-                row = rows[number]
-                if os.preadv(fd, (row,), zero + first * item_bytes) < row.nbytes:
-                    row[:] = self.read(first - start, first - start + length)
+                if os.preadv(fd, (rows[number],), zero + first * item_bytes) < length * item_bytes:
+                    rows[number] = self.read(first - start, first - start + length)
             return
         # One loop with little in it, since batches of windows are read here. All are read into the same few blocks,
         # which stay in the processor's cache until they are checked and copied.
