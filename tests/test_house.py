@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamdata
+from tests.count_code import lines_in
 
 PACKAGE = Path(streamdata.__file__).parent
 FLOORS = (
@@ -119,3 +120,17 @@ def test_an_unknown_name_is_an_attribute_error():
     """As for any module."""
     with pytest.raises(AttributeError, match="no attribute 'Merged'"):
         streamdata.Merged  # noqa: B018
+
+
+def test_no_two_classes_share_a_name():
+    """One word, one thing: whoever reads a name in a message or a traceback finds one class."""
+    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
+    names = [node.name for module in modules for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
+    assert len(names) > 100
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+@pytest.mark.parametrize("room", ["run", "progress", "sources", "mixing"])
+def test_rooms_where_the_code_is_hard_say_why(room):
+    """What decides the order and the resume has at least 4 lines of comments for each 100 of code."""
+    assert lines_in([PACKAGE / room]).comments_per_100 >= 4
