@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+# An environment of its own with the lowest versions that pyproject.toml admits, and what it admits at least.
+LOWEST := .venv-lowest
+FLOOR = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: demo test bench venv
+.PHONY: demo test test-lowest bench venv
 
 demo: venv
 	$(BIN)/python examples/make_demo_data.py demo_data
@@ -17,6 +20,16 @@ test: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
+# What these versions need in turn comes as new as they take it: uv knows how to resolve so, pip does not. A torch that is
+# there before uv runs stays, and brings no CUDA if it is the CPU build.
+test-lowest: $(LOWEST)/bin/python
+	$(LOWEST)/bin/pip install -q "uv==0.13.9"
+	$(LOWEST)/bin/pip install -q "torch==$(call FLOOR,torch)+cpu" || $(LOWEST)/bin/pip install -q "torch==$(call FLOOR,torch)"
+	$(LOWEST)/bin/uv pip install -q --python $(LOWEST) --resolution lowest-direct -e '.[test]'
+	$(LOWEST)/bin/uv pip install -q --python $(LOWEST) --no-deps "scikit-image==$(call FLOOR,scikit-image)"
+	$(LOWEST)/bin/pip install -q -c constraints.txt --no-deps trl axolotl
+	$(LOWEST)/bin/pytest -q -n 2 --dist loadfile $(TESTS)
+
 # Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that.
 bench: venv
 	$(PIP) install -q --no-deps megatron-core==0.16.1
@@ -24,10 +37,10 @@ bench: venv
 
 venv: $(STAMP)
 
-$(BIN)/python:
+$(BIN)/python $(LOWEST)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), expected Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@:/bin/python=)
 
 # torch comes first, its CPU build where pip knows one: the CUDA build brings some GB of packages that nothing here needs.
 # Of scikit-image only the photographs are wanted, of trl and axolotl the chat templates, all of which are read as files:

@@ -9,7 +9,7 @@ from tests.benchmarks.__main__ import GROUPS, machine
 from tests.benchmarks.measure import TINY
 
 # webdataset leaves the last shard of an iteration open until it is collected, which may be in the next test
-pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in.*[.]tar:pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:(?s)Exception ignored.*[.]tar:pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(scope="module")

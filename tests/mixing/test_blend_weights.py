@@ -1,6 +1,8 @@
 import math
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
@@ -38,10 +40,10 @@ def test_a_float_makes_all_float64(weights):
 
 
 def test_sum_is_that_of_an_array():
-    """Pairwise, which differs from Python's sum in the last places."""
+    """Pairwise, which differs from one number after another in the last places."""
     weights = np.random.default_rng(1).random(1000)
     assert blend_weights(weights, 1000, exact=True).shares == tuple((weights / weights.sum()).tolist())
-    assert weights.sum() != sum(weights.tolist())
+    assert weights.sum() != reduce(add, weights.tolist())
 
 
 def test_nearly_equal_is_not_equal():

@@ -133,9 +133,10 @@ def test_the_trainer_is_told_once_that_an_iteration_was_left(persistent):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             firsts.append([plain(batch) for batch in islice(batches, 4)])
-        assert [LEFT in str(warning.message) for warning in caught] == [True] * expected
-    assert "set_epoch" in str(caught[0].message)
-    assert "set_dataloader_states" in str(caught[0].message)
+        ours = [str(warning.message) for warning in caught if warning.category is UserWarning]  # not those of a fork
+        assert [LEFT in message for message in ours] == [True] * expected
+    assert "set_epoch" in ours[0]
+    assert "set_dataloader_states" in ours[0]
     assert firsts[0] == firsts[1] == firsts[2]
 
 

@@ -61,7 +61,7 @@ def test_instruct(tokenizer: str, tmp_path: Path) -> None:
     for row in range(2):
         answers = decoded(tokenizer, trained(batch, row)).split("<|end|>")
         assert answers == ["def f()"] * (len(answers) - 1) + [""]
-        assert len(answers) > 4
+        assert len(answers) > 3  # how many fit depends on Python's own texts
     text = decoded(tokenizer, batch["input_ids"].flatten())
     asked, said = text.count("### Instruction:\n"), text.count("### Response:\ndef f()<|end|>")
     assert asked == said > text.count("### Input:\n") > 0

@@ -1,4 +1,5 @@
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,7 +20,9 @@ def register() -> Iterator[Callable[[str, Any], None]]:
 
     def _register(name: str, resolver: Any) -> None:
         names.append(name)
-        getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)(name, resolver)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of two names, OmegaConf 2.3 calls the one deprecated, 2.4 the other
+            getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)(name, resolver)
 
     yield _register
     for name in names:

@@ -266,9 +266,9 @@ def test_missing_tools_kwargs_are_told(tokenizer, tmp_path, caplog):
         assert [int(message[-1]) for message in told] == expected
 
 
-SCHEMA = {
+SCHEMA = {  # in the order of its keys, in which older Arrows put them
+    "function": {"name": "add", "parameters": {"properties": {"x": {"type": "number"}}, "type": "object"}},
     "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {"x": {"type": "number"}}}},
 }
 
 
