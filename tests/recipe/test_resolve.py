@@ -22,7 +22,7 @@ def register() -> Iterator[Callable[[str, Any], None]]:
         names.append(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of two names, OmegaConf 2.3 calls the one deprecated, 2.4 the other
-            getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)(name, resolver)
+            OmegaConf.register_new_resolver(name, resolver)
 
     yield _register
     for name in names:
