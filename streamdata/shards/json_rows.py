@@ -124,7 +124,7 @@ def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
     """
     start = found.copy()
     for _ in range(_STRIDE - 1):
-        start -= _is_digit_at(text, start - 1)
+        start -= _is_digit_at(text, start - 1) & (start > 0)
     before = text.take(start - 1, mode="clip")
     start, before = start[before != ord(".")], before[before != ord(".")]
     for further in range(12, _MAX_DIGITS - 1):

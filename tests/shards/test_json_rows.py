@@ -1,6 +1,6 @@
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamdata.shards.json_rows import doubtful_integers
@@ -12,6 +12,7 @@ PIECES = st.lists(
 
 
 @given(PIECES)
+@example(["0" * 20, ","])
 def test_every_integer_too_long_is_found(pieces):
     """Each run of 20 digits, or 19 after a minus sign, that is no fraction has an offset within it."""
     text = "".join(pieces).encode()
