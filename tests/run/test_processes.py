@@ -167,9 +167,20 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path, number):
         os.kill(found.pid, number) if number == signal.SIGKILL else os.killpg(found.pid, number)
         _, errors = found.communicate(timeout=20)  # until the last process has closed it
     assert errors.count("Traceback") == (number == signal.SIGINT)
-    assert not pathlib.Path(f"/proc/{pid}").exists() or is_zombie(pid)
+    wait_for_end(pid)
 
 
-def is_zombie(pid):
-    """Whether a process has ended, and nobody has waited for it yet."""
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+def wait_for_end(pid, within_s=20):
+    """A process closes its files a moment before it has ended; ended is also one that nobody has waited for yet."""
+    deadline = time.monotonic() + within_s
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    """Whether a process is there and no zombie."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
