@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LOWEST := .venv-lowest
 FLOOR = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: demo test test-lowest bench venv
+.PHONY: demo test test-long test-lowest bench venv
 
 demo: venv
 	$(BIN)/python examples/make_demo_data.py demo_data
@@ -19,6 +19,12 @@ test: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+# Random jobs over many topologies, real processes that are killed, and what an elastic resume costs in large jobs.
+test-long: venv
+	$(BIN)/python -m tests.elastic.soak --steps 100000
+	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
+	$(BIN)/python -m tests.elastic.scale
 
 # What these versions need in turn comes as new as they take it: uv knows how to resolve so, pip does not. A torch that is
 # there before uv runs stays, and brings no CUDA if it is the CPU build.

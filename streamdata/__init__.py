@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from streamdata.prepare import Pipeline as Pipeline
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
+    from streamdata.progress.gathering import gather_states as gather_states
+    from streamdata.progress.loading import load_states as load_states
     from streamdata.progress.merge import merge_states as merge_states
+    from streamdata.progress.saving import save_states as save_states
     from streamdata.progress.to_state import to_state as to_state
     from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
@@ -93,6 +96,9 @@ _MODULES = {
     # states
     "to_state": "progress.to_state",
     "merge_states": "progress.merge",
+    "save_states": "progress.saving",
+    "load_states": "progress.loading",
+    "gather_states": "progress.gathering",
     # token stores, and datasets over them
     "DatasetFactory": "stores.dataset_factory",
     "BaseDataset": "stores.base_dataset",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from streamdata import MergedDataset
+from streamdata import MergedDataset, load_states
 from streamdata.cli.main import app
 from streamdata.recipe import check_recipe
 from tests.streams import Numbers, assert_exact_resume
@@ -53,33 +53,48 @@ def workplace(tmp_path_factory, demo_data):
     return folder
 
 
-def test_the_training_loop_runs_and_resumes(workplace, monkeypatch):
-    """From the start; then, in another process, from its checkpoint, and the loop over epochs after it."""
-    monkeypatch.chdir(workplace)
+def run_script(code):
+    """In a process of its own."""
+    command, environment = [sys.executable, written("loop.py", code)], {"TOKENIZERS_PARALLELISM": "false"}
+    subprocess.run(command, check=True, env=os.environ | environment)
+
+
+@pytest.fixture(scope="module")
+def trained(workplace):
+    """The same folder, after the training loop has run in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workplace)
+        run_script(blocks("python")[0])
+    return workplace
+
+
+def test_the_training_loop_resumes(trained, monkeypatch):
+    """From its checkpoints, in another process; and the loop over epochs after it."""
+    monkeypatch.chdir(trained)
     code, epochs, *_ = blocks("python")
-    loop = code.replace("), 50):", "), 10):")
+    loop = code.replace("loader, 50)", "loader, 10)")
     assert loop != code
-    finite = code.replace("configs/demo.yaml", "finite.yaml").split("for batch in")[0]
+    finite = code.replace("configs/demo.yaml", "finite.yaml").split("for step, batch in")[0]
     Path("finite.yaml").write_text(FINITE)
-    for script in (loop, loop + finite.replace("states.json", "none.json") + epochs):
-        command, environment = [sys.executable, written("loop.py", script)], {"TOKENIZERS_PARALLELISM": "false"}
-        subprocess.run(command, check=True, env=os.environ | environment)
-        assert '"draws"' in Path("states.json").read_text()
+    assert load_states("checkpoints").step == 50
+    run_script(loop + finite.replace('"checkpoints"', '"none"') + epochs)
+    assert load_states("checkpoints").step == 60
 
 
-def test_the_recipe_and_the_commands_work(workplace, monkeypatch):
+def test_the_recipe_and_the_commands_work(trained, monkeypatch):
     """The recipe checks; each command of the console blocks ends well; what `prepare` wrote becomes a batch."""
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(trained)
     (recipe,) = blocks("yaml")
     Path("recipe.yaml").write_text(recipe)
     assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
     lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ streamdata")]
     commands = [shlex.split(line[2:], comments=True) for line in lines]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         more = ["--batches", "5"] if command[1] == "run" else []
         result = CliRunner().invoke(app, [*command[1:], *more])
         assert result.exit_code == 0, result.output
+    assert '"draws"' in Path("states.json").read_text()
     _, _, code, _ = blocks("python")
     assert runpy.run_path(str(written("tokens.py", code)))["batch"]["target_ids"].shape == (8, 1024)
 

@@ -92,6 +92,34 @@ def check(
         raise typer.Exit(0 if passed else 1)
 
 
+@app.command()
+def state(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
+        ),
+    ],
+    merge: Annotated[bool, typer.Option("--merge", help="Join them, and write them to --output.")] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Join them, drop what no resume needs, and write them to --output.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
+    if (merge or compact) != (output is not None):
+        raise typer.BadParameter("expected --merge or --compact, and the file to write", param_hint="--output")
+    with messages(OSError):
+        from streamdata.cli.state import show_states, write_states
+
+        if output is None:
+            show_states(files)
+        else:
+            write_states(files, output, compacted=compact)
+
+
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:
     """Read NAME=VALUE, the value as a recipe's YAML is read.
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from streamdata.mixing.blend_column import BlendColumn, position_of, positions_of
 from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import BlendWeights, blend_weights
-from streamdata.recipe.named_source import NamedSource
+from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
 
 logger = logging.getLogger("streamdata")
@@ -64,7 +64,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         compat: Literal["megatron"] | None = None,
         *,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         self.datasets = list(datasets)

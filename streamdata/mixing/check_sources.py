@@ -1,19 +1,19 @@
 """What the sources of a mixture must be: checked when it is built, where the recipe's line is known."""
 
-import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
+from streamdata.recipe.percent import is_absent, read_percent
 
 
 def check_sources(mixture: MixtureSettings) -> None:
     """Check the sources of a mixture, among which other mixtures have been checked when they were built.
 
     Raises:
-        ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is not a positive
-            number, a `max_bad` that is not a count, something that is not a function or not a source, or mixtures
-            whose ends do not fit together.
+        ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is not one or does
+            not go with those beside it, a `max_bad` or `max_epochs` that is not a count, something that is not a
+            function or not a source, or mixtures whose ends do not fit together.
     """
     if not mixture.datasets:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
@@ -28,9 +28,15 @@ def check_sources(mixture: MixtureSettings) -> None:
         names[name] = dataset
         _check_percent(dataset, f"{who}, {name!r}")
         _check_max_bad(dataset, f"{who}, {name!r}")
+        _check_max_epochs(dataset, f"{who}, {name!r}")
         _check_functions(dataset, f"{who}, {name!r}")
+        _check_skip(dataset, f"{who}, {name!r}")
+    _check_any_is_there(mixture)
+    _check_cost(mixture.cost)
     top = tree_of(mixture)
     _check_once(top)
+    _check_weights(top)
+    _check_told(top)
     for child in top.children:
         if child.is_mixture:
             _check_rounds(child)
@@ -45,14 +51,55 @@ def _checked_name(dataset: Any, who: str) -> str:
 
 
 def _check_percent(dataset: Any, who: str) -> None:
-    percent: Any = getattr(dataset, "percent", None)
-    is_number = isinstance(percent, Real) and percent is not True
-    number = float(percent) if is_number else 0.0
-    if not 0 < number < math.inf:
+    try:
+        read_percent(getattr(dataset, "percent", None))
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from None
+
+
+def _check_any_is_there(mixture: MixtureSettings) -> None:
+    if all(is_absent(dataset.percent) for dataset in mixture.datasets):
+        first = mixture.datasets[0]
         raise ValueError(
-            f"{who}: expected a positive number as percent, got {percent!r}\n"
-            "  Set its attribute `percent`; they need not add to 1."
+            f"MergedDataset{in_recipe(first)}, {first.name!r}: expected a positive number as percent, got 0\n"
+            "  0 leaves a source out, and here all are left out."
         )
+
+
+def _check_cost(cost: object) -> None:
+    if cost is not None and not callable(cost) and not (isinstance(cost, str) and cost):
+        raise ValueError(
+            f"MergedDataset: expected a function of a sample, or the name of a field, as cost, got {cost!r}"
+        )
+
+
+def _check_weights(mixture: Node) -> None:
+    """Whether the weights of its sources go together: those of mixtures within it were checked with these."""
+    try:
+        _ = mixture.weights
+    except ValueError as error:
+        raise ValueError(f"MergedDataset: {error}") from None
+
+
+def _check_told(top: Node) -> None:
+    """A schedule below the top is told the top's time at each draw: states must say again when that was.
+
+    They do not, of what a yield function between the two had pulled and not given yet.
+    """
+    for child in top.children:
+        for node in child.walk():
+            if node.is_mixture and node.dataset.customized_yield_fn is not None:
+                _check_unscheduled(node)
+
+
+def _check_unscheduled(mixture: Node) -> None:
+    for node in mixture.walk():
+        if node.is_mixture and node.shares is not None:
+            raise ValueError(
+                f"MergedDataset: the sources of {node.path!r} have a schedule as percent, and {mixture.path!r} has a "
+                "customized_yield_fn: what that pulls ahead cannot be drawn again at the time at which it was\n"
+                "  Give the schedule to mixtures above it, or the customized_yield_fn to the top."
+            )
 
 
 def _check_max_bad(dataset: Any, who: str) -> None:
@@ -64,6 +111,22 @@ def _check_max_bad(dataset: Any, who: str) -> None:
         )
 
 
+def _check_max_epochs(dataset: Any, who: str) -> None:
+    max_epochs: Any = getattr(dataset, "max_epochs", None)
+    if max_epochs is None:
+        return
+    if isinstance(dataset, MixtureSettings):
+        raise ValueError(
+            f"{who}: expected no max_epochs of a mixture, got {max_epochs!r}\n"
+            "  Its sources differ in how long their epochs are: give it to them."
+        )
+    if isinstance(max_epochs, bool) or not isinstance(max_epochs, Integral) or max_epochs < 1:
+        raise ValueError(
+            f"{who}: expected a whole number of epochs from 1 on as max_epochs, got {max_epochs!r}\n"
+            "  Without it the number of epochs is not bounded."
+        )
+
+
 def _check_functions(dataset: Any, who: str) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
@@ -72,6 +135,14 @@ def _check_functions(dataset: Any, who: str) -> None:
                 f"{who}: expected a function as {name}, got {function!r}\n"
                 f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
             )
+
+
+def _check_skip(dataset: Any, who: str) -> None:
+    if isinstance(dataset, MixtureSettings) and dataset.skip is not None:
+        raise ValueError(
+            f"{who}: expected no `skip` in a mixture below another one, got one\n"
+            "  Give it to the top mixture, with the paths of sources from there."
+        )
 
 
 def _check_once(top: Node) -> None:

@@ -1,12 +1,26 @@
 """What a mixture needs of its children in one lane, and what all nodes of the tree share there."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from streamdata.mixing.deals import Deals
+from streamdata.mixing.present import Present
 from streamdata.mixing.tree import Node
-from streamdata.progress import Cursor, LaneEntries, LaneKey, LaneLink, NodeKey, PlainCursor, Progress, Tree
+from streamdata.progress import (
+    COUNTS,
+    Base,
+    Cursor,
+    LaneEntries,
+    LaneKey,
+    LaneLink,
+    NodeKey,
+    PlainCursor,
+    Progress,
+    Tree,
+)
 from streamdata.run import Lane
+from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 from streamdata.sources.tally import Tally
 
@@ -24,10 +38,14 @@ class Run:
     entries: LaneEntries
     """Of `progress`, those of this lane in this pass."""
     generation: int
+    base: Base
+    deals: Deals
     tree: Tree
     header: str
     from_window: bool
     link: LaneLink
+    skips: Skips
+    present: Present = field(default_factory=Present)
 
     def node_key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""
@@ -36,9 +54,10 @@ class Run:
     def tally(self, node: Node) -> Tally:
         """What was not delivered of a node, counted on from where the states stand."""
         standing = self.entries.standing(node.path)
-        cursor = Cursor() if standing is None else standing.cursor
+        at = None if standing is None else standing.cursor
+        counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
         max_bad = int(getattr(node.dataset, "max_bad", 0))
-        return Tally(node.path or "the top", max_bad, cursor.dropped, cursor.bad)
+        return Tally(node.path or "the top", max_bad, *counts)
 
 
 class Child(Protocol):
@@ -51,6 +70,9 @@ class Child(Protocol):
 
     def has_records(self, round_: int) -> bool:
         """Whether the lane has a share of it in this round."""
+
+    def beginning(self, round_: int) -> PlainCursor:
+        """The cursor before its first sample: of a round, or of what does not end."""
 
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
         """Its samples with the cursor after each, from where it stood, or from the beginning of the round."""

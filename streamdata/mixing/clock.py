@@ -2,30 +2,43 @@
 
 | what the states say of a source, in this lane, pass and round | its clock | rule |
 |---|---|---|
-| nothing: a fresh start, a new pass or round, not drawn yet | its start | `start_clocks` |
+| nothing: a fresh start, a new pass or round, not drawn yet | its start | `start_clocks`, `scheduled_starts` |
+| the same, after a change of topology | its start, later by what the job gave of it above its share | `shifted` |
 | a clock | that clock | `begin_clocks` |
 | it joined or returned, and was not drawn since | the lowest of the others then, or its own if higher | `_join` |
 | the same, but the others had not been drawn then | its start | `_join` |
 | its mixture's sources or weights changed, and it was not drawn since | at most a step above the lowest | `_reweigh` |
-| the same, but the mixture is finite or has a cost | as if nothing had changed | `begin_clocks` |
+| the same, with costs or schedules | as much above the lowest as it still owes by cumulative share | `Carry` |
+| the same, but the mixture is finite | as if nothing had changed | `begin_clocks` |
 | it was removed | none: its share goes to those that stay, whose weights have changed with it | `_reweigh` |
 
-The last two rules look at the states before the change, and never at where the run stands by now. So all resumes of one
-generation put a clock at the same value until its source is drawn, and from then on its own entry says it.
+The rules for a change look at the states before the change, and never at where the run stands by now. So all resumes of
+one generation put a clock at the same value until its source is drawn, and from then on its own entry says it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapreplace
 from typing import NamedTuple
 
 import numpy as np
 
+from streamdata.mixing.pace import ClockPace
 from streamdata.run import Lane, Permutation, stable_seed
 
 # Its multiples, modulo 1, are spread evenly however many there are: what is a good start for ten sources is one for a
 # thousand, and no table of starts is needed.
 GOLDEN_RATIO = 0.6180339887498949
+
+# Lanes that begin one draw after another where shares follow schedules. In simulation (`schedule_table`) global batches
+# are as even with 16 as with 8 or 32; with all lanes they come in clumps once shares have changed, with 1 at the start.
+_GROUP = 16
+_FIXED_POINT_STEPS = 50
+
+# After a change of topology virtual time begins here, so that what a source was given too little of can be made up for
+# before it: by (excess per lane) / share. Not as much as is needed: that depends on shares, and with other weights the
+# same clock would be another time.
+HEADROOM = 2.0**20
 
 
 class History(NamedTuple):
@@ -46,8 +59,35 @@ class History(NamedTuple):
 
     def clock_before(self, generation: int) -> float | None:
         """The same, at the moment when that generation began."""
-        held = [number for number in self.clocks if number < generation]
-        return self.clocks[max(held)] if held else None
+        held = self.drawn_before(generation)
+        return None if held is None else self.clocks[held]
+
+    def drawn_before(self, generation: int) -> int | None:
+        """The generation in which it was drawn last, before that one."""
+        return max((number for number in self.clocks if number < generation), default=None)
+
+
+class Carry(NamedTuple):
+    """How clocks pass a change of weights where a step is not the same for each draw: by costs or schedules."""
+
+    pace: ClockPace
+    """That of now."""
+    pace_in: Callable[[int], ClockPace]
+    """That of a generation, in whose sources this one's have the same numbers."""
+    phases: Sequence[float]
+    """For each source the part of a draw at which it starts."""
+
+    def join(self, source: int, clock: float) -> float:
+        """The clock of a source that joins: where its share is 0, it waits until that grows."""
+        return self.pace.due(source, clock, 0.0)
+
+    def reweigh(self, source: int, clock: float, lowest: float, drawn_in: int | None) -> float:
+        """A clock after the change: the source still owes what it owed, and pays that by its present share."""
+        # What its last sample cost is at most what it owes: so it waits no longer than if it had always had its present
+        # share, and an expensive sample is made up for whatever the weights are now.
+        if drawn_in is not None and clock >= lowest:
+            return self.pace.due(source, lowest, self.pace_in(drawn_in).grown(source, lowest, clock))
+        return clock if clock >= lowest else self.pace.due(source, lowest, self.phases[source])
 
 
 def start_clocks(names: Sequence[str], steps: Sequence[float], lane: Lane, seeds: Sequence[object]) -> list[float]:
@@ -63,19 +103,66 @@ def start_clocks(names: Sequence[str], steps: Sequence[float], lane: Lane, seeds
         lane: Whose clocks.
         seeds: Of the mixture: they choose which rank is when in its turn.
     """
+    clocks = [phase * step for phase, step in zip(phases(names), steps, strict=True)]
+    return _advanced(clocks, turn(lane, seeds), lambda source, clock: clock + steps[source])
+
+
+def scheduled_starts(names: Sequence[str], pace: ClockPace, lane_turn: int, first: float) -> list[float]:
+    """The same where shares follow schedules: the phase is a part of a draw of cumulative share.
+
+    Lanes keep the distances from one another, in cumulative shares, with which they start. Those of a sequence of draws
+    are even for the shares of the start alone. So that lanes are even for later ones, too, only some begin one draw
+    after another in one sequence; the next ones do so in another, whose phases are spread evenly among all others'.
+
+    Args:
+        names: Of the sources.
+        pace: Time stands still in it until `first`.
+        lane_turn: How many draws into the sequence the lane would start if there were only one.
+        first: The lane's virtual time at its first draw.
+    """
+    group, num_draws = divmod(lane_turn, _GROUP)
+    # Roberts' sequence, the golden ratio of as many dimensions as phases can be chosen in: the last one follows, so
+    # that a lane of any group has drawn as much by the same virtual time.
+    ratio, sorted_names = 2.0, sorted(names)
+    for _ in range(_FIXED_POINT_STEPS):
+        ratio = (1 + ratio) ** (1 / len(names))
+    shifts = {name: ratio ** -(k + 1) for k, name in enumerate(sorted_names[:-1])}
+    shifts[sorted_names[-1]] = -sum(shifts.values())
+    spread = [(phase + group * shifts[name]) % 1 for phase, name in zip(phases(names), names, strict=True)]
+    clocks = [pace.due(source, first - num_draws, phase) for source, phase in enumerate(spread)]
+    return _advanced(clocks, num_draws, lambda source, clock: pace.due(source, clock, 1.0))
+
+
+def shifted(clocks: Sequence[float], pace: ClockPace, amounts: Sequence[float]) -> list[float]:
+    """Start clocks that are later by what a lane has to make up for of each source: draws, or costs."""
+    pairs = enumerate(zip(clocks, amounts, strict=True))
+    # States hold no clocks below 0; `HEADROOM` is such that none of them comes near it.
+    return [max(0.0, pace.due(source, clock, amount)) for source, (clock, amount) in pairs]
+
+
+def phases(names: Sequence[str]) -> list[float]:
+    """For each source the part of a draw at which it starts."""
     # By name and not by position in the recipe: moving a source there must not change what comes next.
     ranks = {name: k for k, name in enumerate(sorted(names))}
-    clocks = [ranks[name] * GOLDEN_RATIO % 1 * step for name, step in zip(names, steps, strict=True)]
-    heap = sorted((clock, i) for i, clock in enumerate(clocks))
-    for _ in range(_turn(lane, seeds)):
-        clock, i = heap[0]
-        clocks[i] = clock + steps[i]
-        heapreplace(heap, (clocks[i], i))
+    return [ranks[name] * GOLDEN_RATIO % 1 for name in names]
+
+
+def _advanced(clocks: list[float], num_draws: int, following: Callable[[int, float], float]) -> list[float]:
+    heap = sorted((clock, source) for source, clock in enumerate(clocks))
+    for _ in range(num_draws):
+        clock, source = heap[0]
+        clocks[source] = following(source, clock)
+        heapreplace(heap, (clocks[source], source))
     return clocks
 
 
 def begin_clocks(
-    starts: Sequence[float], steps: Sequence[float], histories: Sequence[History], reweighed: int
+    starts: Sequence[float],
+    steps: Sequence[float],
+    histories: Sequence[History],
+    reweighed: int,
+    carry: Carry | None = None,
+    gone: Sequence[History] = (),
 ) -> list[float]:
     """Return the clock of each source when a lane begins a round, or goes on in it.
 
@@ -85,31 +172,46 @@ def begin_clocks(
         histories: What the states say; without clocks where they say nothing of this round.
         reweighed: The generation with which the present sources and weights began; 0 where a change of them is not to
             move the clocks of sources that stayed.
+        carry: How clocks pass a change where `steps` do not say it: with costs or schedules, of then or of now.
+        gone: Of the sources that left with that generation: the lowest clock of then may have been one of theirs.
     """
     # Once per generation, not per source: a thousand sources may have joined together.
     joined = {history.joined for history in histories}
-    lowest_at = {generation: _lowest_before(generation, histories, starts) for generation in joined}
+    known, known_starts = [*histories, *gone], [*starts, *[math.inf] * len(gone)]
+    lowest_at = {generation: _lowest_before(generation, known, known_starts) for generation in joined}
     clocks = [
         _join(history, start, lowest_at[history.joined]) for history, start in zip(histories, starts, strict=True)
     ]
+    if carry is not None:
+        waits = [_has_joined(history, lowest_at[history.joined]) for history in histories]
+        clocks = [carry.join(i, clock) if waits[i] else clock for i, clock in enumerate(clocks)]
     # Sources that were not drawn before the change do not count: they stand at their starts, which may be far behind.
-    lowest = _lowest_before(reweighed, histories, [math.inf] * len(starts)) if reweighed else None
+    lowest = _lowest_before(reweighed, known, [math.inf] * len(known)) if reweighed else None
     if lowest is None:
         return clocks
-    return [
-        _reweigh(clock, lowest, start, step) if _has_moved(history, reweighed) else clock
-        for clock, history, start, step in zip(clocks, histories, starts, steps, strict=True)
-    ]
+    for i, history in enumerate(histories):
+        if _has_moved(history, reweighed):
+            clocks[i] = (
+                _reweigh(clocks[i], lowest, starts[i], steps[i])
+                if carry is None
+                else carry.reweigh(i, clocks[i], lowest, history.drawn_before(reweighed))
+            )
+    return clocks
 
 
 def _join(history: History, start: float, lowest: float | None) -> float:
     clock = history.clock()
     # Where nothing was drawn before it joined, as in each round that begins later, it starts together with the others.
-    if lowest is None or history.was_drawn_since(history.joined):
+    if lowest is None or not _has_joined(history, lowest):
         return start if clock is None else clock
     # At zero it would be drawn thousands of times in a row, until it had caught up with the others. Below its own clock
     # of before it left, it would be given again what it had had.
     return max(clock or 0.0, lowest)
+
+
+def _has_joined(history: History, lowest: float | None) -> bool:
+    """Whether the source begins among others that were drawn before, and was not drawn since."""
+    return lowest is not None and not history.was_drawn_since(history.joined)
 
 
 def _has_moved(history: History, reweighed: int) -> bool:
@@ -136,7 +238,7 @@ def _lowest_before(generation: int, histories: Sequence[History], starts: Sequen
     return min(start if clock is None else clock for clock, start in clocks)
 
 
-def _turn(lane: Lane, seeds: Sequence[object]) -> int:
+def turn(lane: Lane, seeds: Sequence[object]) -> int:
     """How many draws into the sequence the lane starts; each lane another number."""
     # The ranks are permuted anew for each worker: else the same ranks would be neighbours in every global batch.
     permutation = Permutation(lane.dp_size, stable_seed("turns", seeds, lane.worker))

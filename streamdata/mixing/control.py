@@ -3,7 +3,7 @@
 import os
 import uuid
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -73,6 +73,7 @@ class Control:
         notes[_ITERATIONS] += 1
         beginning = Beginning(
             rank=f"{self._name}/{lane.dp_rank}",
+            version=version,
             worker=lane.worker,
             iteration=int(notes[_ITERATIONS]),
             # Whoever calls set_epoch after an iteration left it on purpose, and needs no warning.
@@ -89,14 +90,14 @@ class Control:
         if version == self.version:
             self._lane(worker)[_BATCHES] = number
 
-    def end(self, version: int, lane: Lane, epoch_pass: int, workers: Sequence[int]) -> None:
-        """Note that a lane has come to the end of a pass, of those workers that have a share of it."""
+    def end(self, version: int, lane: Lane, epoch_pass: int) -> None:
+        """Note that a lane has come to the end of a pass."""
         if version != self.version:
             return
         notes = self._lane(lane.worker)
         notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
         notes[_BEGUN] = 0
-        if self.first_unended(version, workers) > epoch_pass:
+        if self.first_unended(version, range(lane.num_workers)) > epoch_pass:
             # The pass has ended for as many workers as there may be another time.
             for worker in range(lane.num_workers, MAX_WORKERS):
                 others = self._lane(worker)

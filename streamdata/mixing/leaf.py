@@ -1,39 +1,51 @@
 """A source of records in one lane: its samples, each with the cursor after it."""
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 
 from streamdata.errors import StateError
 from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.tree import Node
-from streamdata.progress import Cursor, Position, check_position
-from streamdata.sources import BlockOrder, Source
+from streamdata.progress import Cursor, LeftOut, PlainCursor, Position
+from streamdata.sources import Deal, DealtLane, DealtPiece
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
-from streamdata.sources.source import ReadTask, Record
+from streamdata.sources.skip import Skipping
+from streamdata.sources.source import ReadTask, Record, Sample
+from streamdata.sources.tally import Tally, counts_of
+
+Records = Iterator[tuple[Record, Position]]
 
 
 class Leaf:
-    """Reads a source; under an endless parent it rolls from epoch to epoch, else round r is its epoch r.
+    """Reads a source: under an endless parent one epoch after another, else in each round the epochs of that round.
 
     Args:
         run: The lane and where it stood.
         node: The source; its dataset's `single_process_fn`, `process_fn` and `max_bad` apply.
-        source: The same, as blocks of records.
+        deal: How its blocks are dealt out to the lanes.
         parent_endless: Whether its parent is endless.
     """
 
     is_mixture = False
 
-    def __init__(self, run: Run, node: Node, source: Source, parent_endless: bool) -> None:
-        self.path, self.endless = node.path, parent_endless
-        self._run, self._node, self._source, self._tally = run, node, source, run.tally(node)
+    def __init__(self, run: Run, node: Node, deal: Deal, parent_endless: bool) -> None:
+        self.path, self.endless = node.path, node.is_endless(parent_endless)
+        self._run, self._deal, self._tally = run, deal, run.tally(node)
+        self._epochs = partial(node.epochs, parent_endless=parent_endless)
+        self._is_left_out = run.skips.of(node.path)
+        self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFn | None = getattr(node.dataset, "process_fn", None)
 
     def has_records(self, round_: int) -> bool:
-        return self.endless or self._order(round_).share(round_) > 0
+        return self.endless or self._lane(round_).has_records()
 
     def epoch_paths(self) -> Iterator[str]:
         yield self.path
+
+    def beginning(self, round_: int) -> PlainCursor:
+        return (*self._lane(round_).start, 0, None, *counts_of(self._tally), None)
 
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
         """Its samples, from the cursor on.
@@ -42,53 +54,90 @@ class Leaf:
             SourceError: A whole epoch of the lane's share gave no sample.
             StateError: The cursor stands where there is nothing, or a function does not do again what it did.
         """
-        order, at = self._order(round_), cursor or Cursor(0 if self.endless else round_)
-        self._check_cursor(at, order)
+        lane = self._lane(round_)
+        at = cursor or Cursor(*lane.start)
+        if cursor is not None:
+            lane.check(at.position)
         has_function = self._single is not None or self._stream is not None
-        task = ReadTask(self.path, self._run.lane, order, self._tally, with_indices=has_function)
+        task = ReadTask(self.path, self._run.lane, lane.order, self._tally, with_indices=has_function)
         if self._run.from_window:
-            at = Cursor(*self._source.window_start(task, at.position))
-        records = self._source.read(task, at.position)
-        if not has_function and not self._tally.max_bad:
-            return records  # every record is a sample, and its position the whole cursor
-        return self._processed(task, records, at)
+            at = Cursor(*lane.window_start(at.position))
+        if not has_function and not self._tally.max_bad and self._is_left_out is None:
+            # Every record is a sample, and its position the whole cursor.
+            return chain.from_iterable(records for _, records in lane.segments(task, at.position))
+        return self._processed(lane, task, at)
 
-    def _order(self, round_: int) -> BlockOrder:
-        seeds = (*self._node.seeds, self._run.key.epoch_pass)
-        only_epoch = None if self.endless else round_
-        return BlockOrder(self._source.num_blocks, self._run.lane, seeds, self._node.shuffle, only_epoch)
+    def _lane(self, round_: int) -> DealtLane:
+        return self._deal.lane(self._run.lane.index, self._epochs(round_))
 
-    def _check_cursor(self, at: Cursor, order: BlockOrder) -> None:
-        if order.only_epoch not in (None, at.epoch):
-            raise StateError(
-                f"source {self.path!r}: states in epoch {at.epoch}, expected {order.only_epoch}\n"
-                "  Restore the states as they were saved."
-            )
-        last = self._source.num_windows(order, at.epoch)
-        check_position(self.path, f"in window {at.window} of epoch {at.epoch}", at.window, last)
-
-    def _processed(self, task: ReadTask, records: Iterator[tuple[Record, Position]], at: Cursor) -> Pairs:
+    def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:
+        for piece in lane.bursts:
+            if (piece.epoch, piece.number) >= at[:2]:
+                given = at.given if (piece.epoch, piece.number) == at[:2] else 0
+                yield from self._burst(lane, task, piece, max(given, piece.given))
+        position = lane.after_bursts(at.position)
+        if position != at.position:
+            at = Cursor(*position)
         self._outputs = self._outputs_before = 0
         # The first epoch is judged if it is read from its start; of one that a resume enters, part was seen before.
-        self._whole_epoch = not (at.window or at.taken or at.part or at.given)
+        # Nor is a lane that was dealt nothing but open bursts.
+        self._whole_epoch = not any(at[1:6]) and lane.order.is_whole(at.epoch) and lane.has_blocks()
         self._feed: Feed[Position] | None = None
         task.on_epoch_end = self._end_epoch
-        if self._single is not None:
-            records = call_per_record(self._single, records, at.part, self._tally, self._source.start_of)
+        self._skipping = self._skip(at.left_out)
+        records = self._records(lane.segments(task, at.position))
         outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records, at)
         for output in outputs:
             self._outputs += 1
             yield output
         self._check_epoch("the stream")
 
-    def _with_counts(self, records: Iterator[tuple[Record, Position]]) -> Pairs:
-        for sample, position in records:
-            yield sample, (*position, 0, None, self._tally.dropped, self._tally.bad)
+    def _skip(self, left_out: LeftOut) -> Skipping | None:
+        """What leaves records out, if there are any: first those of the open burst, then those of the list."""
+        if self._is_left_out is None and not left_out:
+            return None
+        return Skipping(self._is_left_out, self._tally, None if self._stream is None else left_out)
 
-    def _bursts(self, function: StreamFn, records: Iterator[tuple[Record, Position]], at: Cursor) -> Pairs:
+    def _records(self, segments: Iterator[tuple[int, Records]]) -> Records:
+        """What the stream function is given, or delivered where there is none."""
+        return chain.from_iterable(self._made_of(found, given) for given, found in segments)
+
+    def _made_of(self, found: Records, given: int) -> Records:
+        records = found if self._skipping is None else self._skipping.filter(found, is_begun=given > 0)
+        if self._single is not None:
+            return call_per_record(self._single, records, given, self._tally, self._deal.dealt.source.start_of)
+        return records if self._stream is None else _counted(records, self._tally)
+
+    def _burst(self, lane: DealtLane, task: ReadTask, piece: DealtPiece, given: int) -> Pairs:
+        """The rest of the burst of another lane: the function is fed exactly its records, and sees their end."""
+        assert self._stream is not None, "a source without a stream function has no bursts"
+        self._skipping = self._skip(piece.left_out)
+        records = self._records(lane.section(task, piece)) if piece.start != piece.end else iter(())
+        records = _until(piece.end, records, self.path)
+        start = (piece.epoch, piece.number, 0, 0)
+        feed = Feed(records, start, _latest, given, self._tally, "process_fn", is_one_burst=True)
+        for sample in run_bursts(self._stream, feed, piece.function):
+            yield sample, (*start, feed.given, None, *counts_of(self._tally), None)
+
+    def _with_counts(self, records: Records) -> Pairs:
+        tally = self._tally
+        for sample, position in records:
+            yield sample, (*position, 0, None, *counts_of(tally), None)
+
+    def _bursts(self, function: StreamFn, records: Records, at: Cursor) -> Pairs:
         feed = self._feed = Feed(records, at.position, _latest, at.given, self._tally, "process_fn")
-        for sample in run_bursts(function, feed, at.function):
-            yield sample, (*feed.start, feed.given, feed.state, self._tally.dropped, self._tally.bad)
+        samples = run_bursts(function, feed, at.function)
+        if self._skipping is not None:
+            yield from self._with_left_out(samples, feed, self._skipping)
+            return
+        tally = self._tally
+        for sample in samples:
+            yield sample, (*feed.start, feed.given, feed.state, *counts_of(tally), feed.pulled)
+
+    def _with_left_out(self, samples: Iterator[Sample], feed: Feed[Position], skipping: Skipping) -> Pairs:
+        for sample in samples:
+            left_out = skipping.since(feed.start)
+            yield sample, (*feed.start, feed.given, feed.state, *counts_of(self._tally), feed.pulled, left_out, 0)
 
     def _end_epoch(self, epoch: int) -> None:
         """Raise when a whole epoch led to no sample."""
@@ -104,9 +153,38 @@ class Leaf:
         return self._outputs if self._feed is None else self._feed.outputs
 
     def _check_epoch(self, what: str) -> None:
+        # A share of which all was to be skipped is not one that a function gave nothing for; an endless stream is
+        # judged all the same, for it would go through it without end.
+        if not self.endless and self._skipping is not None and not self._skipping.num_given:
+            return
         if self._whole_epoch and self._num_outputs() == self._outputs_before:
             passed_over = "" if self._feed is None else self._feed.passed_over()
             raise self._tally.silence(f"{what} of this lane's share", passed_over)
+
+
+def _counted(records: Records, tally: Tally) -> Records:
+    for pair in records:
+        if not tally.replaying:
+            tally.records += 1
+        yield pair
+
+
+def _until(end: Position | None, records: Records, name: str) -> Records:
+    """The records up to the one that `end` is the position after.
+
+    Raises:
+        StateError: None of them is.
+    """
+    for record, after in records:
+        assert end is not None, "a burst has an end"
+        if after > end:
+            raise StateError(
+                f"source {name!r}: a burst of its process_fn ends at {end} in the states, got a record up to {after}\n"
+                "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
+            )
+        yield record, after
+        if after == end:
+            return
 
 
 def _latest(_: Position, after: Position) -> Position:

@@ -15,9 +15,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR
+from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
+from streamdata.mixing.deals import Deals
+from streamdata.mixing.elastic import begin_deal
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.progress import (
@@ -26,16 +29,19 @@ from streamdata.progress import (
     Progress,
     Shape,
     Tree,
+    announce,
     check_complete,
     describe_changes,
     header,
     marked,
     warn_once,
 )
+from streamdata.recipe.named_source import Percent
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.sources.functions import StreamFn
+from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 
 logger = logging.getLogger("streamdata")
@@ -50,7 +56,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it,
     `set_dataloader_states(states)` goes on there. A source is a map-style dataset, one of streamdata's own, or
     another MergedDataset, with the attributes `name` and `percent`; of a map-style one also `single_process_fn`,
-    `process_fn` and `max_bad` apply. The `max_bad` of a mixture is for its `customized_yield_fn`.
+    `process_fn` and `max_bad` apply. The `max_bad` of a mixture is for its `customized_yield_fn`. Of a source of
+    records `max_epochs` bounds how many epochs it has: where they are over it is at its end, also if `cyclic`.
 
     Args:
         datasets: The sources.
@@ -62,13 +69,19 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         customized_yield_fn: A stream function over the merged stream, such as one that joins several samples to one.
         stop: `first_exhausted` ends the stream when a draw finds a source at its end, `all_exhausted` leaves that
         source out.
-        cost: What a sample adds to its source's clock, such as its number of tokens; 1 where not given.
+        skip: Records that are left out and counted as `skipped`, of the top mixture alone: a list, or a JSONL file, of
+            `{source, index}` or `{source, url, key}`, which are a sample's `__datasetname__`, `__index__`, `__url__`
+            and `__key__`. It is no part of the order, and may differ at each resume: what a process function had begun
+            is finished as it was.
+        cost: What a sample adds to its source's clock, such as its number of tokens: a function of it, or the name of
+        a field; 1 where not given.
         name: Its name in another mixture, without a ".".
         percent: Its weight there.
 
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
-            missing or not a positive number.
+            missing or not one; a `max_epochs` that is not a whole number from 1 on; an entry of `skip` that does not
+            name a record.
     """
 
     def __init__(
@@ -81,9 +94,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         customized_yield_fn: StreamFn | None = None,
         stop: str = "first_exhausted",
         *,
-        cost: Callable[[Sample], float] | None = None,
+        skip: SkipList | None = None,
+        cost: Callable[[Sample], float] | str | None = None,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         if stop not in _STOP_RULES:
@@ -93,12 +107,16 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
+        self.skip = skip
         check_sources(self)
+        nodes = () if skip is None else tree_of(self).walk()
+        self._skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
         self._data_parallel: DataParallel | None = None
         self._group_of_sender: DataParallel | None = None
         self._received_in: int | None = None
         remember_data_parallel_at_fork()
-        self._states: Mapping[str, Any] = {}
+        self._progress = Progress({})
+        """What the states say that were set; made once here, and sent to the workers."""
         self._from_window = False
         self._version = 0
         self._iterated_in: int | None = None
@@ -145,16 +163,27 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
         Raises:
             StateError: They are of another dataset or seed, lack entries of what was delivered, or are no states.
-                Another topology is found when iteration starts.
         """
         progress, top = Progress(states), tree_of(self)
         tree = top.tree()
         progress.check_nodes(tree.nodes)
-        check_complete(progress, Shape(joins=top.joins(), is_endless=self.cyclic, least=top.least_samples))
+        is_endless = top.is_endless(parent_endless=False)
+        least = partial(_least, top, progress, self._skips.num_records)
+        check_complete(progress, Shape(joins=top.joins(), is_endless=is_endless, least=least))
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
-        self._states, self._from_window = dict(states), reload_from_url_level
+        self._progress, self._from_window = progress, reload_from_url_level
         self._version = self._control.version = self._control.version + 1
+
+    def verify_agreement(self) -> None:
+        """Compare what this rank is about to read with what the others are; call it on every rank, with states set.
+
+        Of states that hold only their own rank, the headers are compared.
+
+        Raises:
+            StateError: Some rank has other states, another recipe, seed or number of ranks than most; on every rank.
+        """
+        verify_mixture_agrees(self, self._data_parallel or find_data_parallel(), self._progress.entries.columns)
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
@@ -165,16 +194,15 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """Iterate over this lane's samples: those of the rank and of the DataLoader worker that calls.
 
         Raises:
-            StateError: The states were written under another topology.
+            StateError: The states hold nothing of this rank, or cannot go on under another topology.
             SourceError: A source has no records.
             ValueError: WORLD_SIZE is set without a usable RANK.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
-        progress, top = Progress(self._states), tree_of(self)
+        progress, top = self._progress, tree_of(self)
         tree = top.tree()
         progress.check_nodes(tree.nodes)
         lane = self._lane()
-        progress.check_lane(lane)
         # A generator behind: which pass it is, and whose turn, is decided when the first sample is asked for, by when
         # all lanes of an iteration that came to its end have said so.
         version = None if self._lacks_states() else self._version
@@ -192,8 +220,15 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
                 "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
             )
-        sharing = [worker for worker in range(lane.num_workers) if top.has_share(replace(lane, worker=worker))]
-        epoch_pass, progress = self._pass(lane, progress, version, sharing)
+        change = None
+        if not progress.is_under(lane):
+            if from_window:
+                raise StateError(
+                    "states: reload_from_url_level goes back within lanes, and another topology has other lanes\n"
+                    f"  Resume once under the {progress.topology()} that wrote them, or without it."
+                )
+            progress, change = begin_deal(progress, top, tree, lane)
+        epoch_pass, progress, deals, sharing = self._pass(lane, progress, top, version)
         if sharing and progress.lacks_rank(self._control.epoch_pass, lane.dp_rank):
             raise StateError(
                 f"states: they hold nothing of rank {lane.dp_rank}, only of ranks {progress.ranks()}\n"
@@ -205,8 +240,12 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
         key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
         beginning = self._control.begin(version, lane, epoch_pass)
-        if beginning is not None and beginning.was_left and get_worker_info() is None:
-            warn_once(beginning)
+        if beginning is not None:
+            beginning = beginning._replace(change=change and change(deals.num_pieces(top)))
+            if get_worker_info() is None:
+                announce(beginning)
+                if beginning.was_left:
+                    warn_once(beginning)
         note_batches = partial(self._control.note_batches, version, lane.worker)
         run = Run(
             lane=lane,
@@ -214,26 +253,40 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             progress=progress,
             entries=progress.lane(key),
             generation=progress.generation(tree),
+            base=progress.base(epoch_pass),
+            deals=deals,
             tree=tree,
-            header=header(tree, lane, top.anomalies()),
+            header=header(tree, lane, progress.of_deal, top.anomalies()),
             from_window=from_window,
+            skips=self._skips,
             link=LaneLink(progress.batches_before(key), beginning, note_batches),
         )
         mixture = Mixture(run, top)
         samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
-        note_end = partial(self._control.end, version, lane, epoch_pass, sharing)
-        yield samples if self.cyclic else _with_end(samples, note_end)
+        if progress.is_finished(epoch_pass) or progress.has_given_all(key, tree):
+            samples = iter(())
+        note_end = partial(self._control.end, version, lane, epoch_pass)
+        yield samples if mixture.endless else _with_end(samples, note_end)
 
-    def _pass(self, lane: Lane, progress: Progress, version: int, sharing: list[int]) -> tuple[int, Progress]:
-        """The pass to read, and where it stands: at its start where it was ended since the states were set."""
-        unended = self._control.first_unended(version, sharing)
+    def _pass(self, lane: Lane, progress: Progress, top: Node, version: int) -> tuple[int, Progress, Deals, list[int]]:
+        """The pass to read, and where it stands: at its start where it was ended since the states were set.
+
+        Returns:
+            The pass, its states, how it is dealt out, and which workers have a share of it.
+        """
         epoch_pass = self._control.epoch_pass
+        newest = progress.newest_pass(lane.dp_rank)
+        begins = progress.first_pass if newest is None else newest
+        _, sharing = _dealt(lane, progress, top, begins)
+        # Of all workers: one without a share of the pass comes to its end at once, and notes that too.
+        unended = self._control.first_unended(version, range(lane.num_workers))
         if epoch_pass is None:
-            newest = progress.newest_pass(lane.dp_rank) or 0
-            if newest >= unended and progress and progress.has_ended(newest, lane.dp_rank, sharing):
-                newest += 1
-            epoch_pass = max(newest, unended)
-        return epoch_pass, progress if epoch_pass >= unended else progress.without_cursors()
+            if newest is not None and newest >= unended and progress.has_ended(newest, lane.dp_rank, sharing):
+                begins += 1
+            epoch_pass = max(begins, unended)
+        if epoch_pass < unended:
+            progress = progress.without_cursors(epoch_pass)
+        return epoch_pass, progress, *_dealt(lane, progress, top, epoch_pass)
 
     def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
         """Keep the recipe's dynamic objects with their locations, to name the one that cannot be pickled to workers."""
@@ -268,7 +321,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         draws = standing.draws if standing else 0
         for sample, cursor in top.start(0, standing.cursor if standing else None):
             draws += 1
-            sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None),)
+            sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0),)
             yield sample
 
     def _lane(self) -> Lane:
@@ -288,6 +341,22 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """Whether this is a worker that lives on, and has the states that were set when it was made, not the newest."""
         is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
         return not is_first and get_worker_info() is not None and self._version != self._control.version
+
+
+def _dealt(lane: Lane, progress: Progress, top: Node, epoch_pass: int) -> tuple[Deals, list[int]]:
+    """How a pass is dealt out, and which workers of the rank have a share of it."""
+    deals = Deals(progress, epoch_pass, lane.count)
+    if top.is_endless(parent_endless=False):  # not found anew for each worker
+        return deals, list(range(lane.num_workers))
+    lanes = {worker: replace(lane, worker=worker).index for worker in range(lane.num_workers)}
+    return deals, [worker for worker, index in lanes.items() if deals.has_share(top, index)]
+
+
+def _least(top: Node, progress: Progress, skipped: int, lane: Lane, epoch_pass: int) -> float:
+    """How many samples a lane got at least in a pass that its rank has come through, where so many were skipped."""
+    deals = Deals(progress, epoch_pass, lane.count)
+    # Sources that were not there all the time may have given nothing.
+    return max(0, top.least_samples(partial(deals.num_blocks, lane.index), progress.paths_always_there()) - skipped)
 
 
 def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:

@@ -4,17 +4,20 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
+from typing import NoReturn
 
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.child import Child, Pairs, Run
-from streamdata.mixing.clock import History, begin_clocks, start_clocks
+from streamdata.mixing.clocks import Clocks, ShareAt
 from streamdata.mixing.leaf import Leaf
+from streamdata.mixing.present import cost_function
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
-from streamdata.progress import Cursor, PlainEntry, node_of
+from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
 from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
+from streamdata.sources.tally import counts_of
 
 logger = logging.getLogger("streamdata")
 
@@ -37,6 +40,7 @@ class Mixture:
         run: The lane and where it stood.
         node: The mixture; its children in the order of the recipe, which decides ties.
         parent_endless: Whether it begins again by itself when it ends.
+        above: The shares on the path from the top to it.
 
     Raises:
         ValueError: It has a `max_bad`, and no yield function that could fail.
@@ -44,20 +48,27 @@ class Mixture:
 
     is_mixture = True
 
-    def __init__(self, run: Run, node: Node, parent_endless: bool = False) -> None:
+    def __init__(self, run: Run, node: Node, parent_endless: bool = False, above: tuple[ShareAt, ...] = ()) -> None:
         settings: MixtureSettings = node.dataset
-        self.path, self.endless = node.path, settings.cyclic or parent_endless
+        self.path, self.endless = node.path, node.is_endless(parent_endless)
         self._run, self._node, self._settings = run, node, settings
-        self._children = [_in_lane(run, child, settings.cyclic) for child in node.children]
-        weights = [float(child.dataset.percent) for child in node.children]
-        total = sum(weights)
-        self._steps = [total / weight for weight in weights]
+        self._clocks = Clocks(run, node, above)
+        shares_at = [self._clocks.share_at(i) for i in range(len(node.children))]
+        self._children = [
+            _in_lane(run, child, settings.cyclic, (*above, share_at))
+            for child, share_at in zip(node.children, shares_at, strict=True)
+        ]
         self._standings = [run.entries.standing(child.path) for child in node.children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
+        self._costs = [standing.cost if standing else 0.0 for standing in self._standings]
+        self._weigh = None if settings.cost is None else cost_function(settings.cost)
         self._drawn = sum(run.entries.draws_below(node.path).values())
         self._resumes = True
         """Whether what the states say still applies: only the first round that is read may go on in one of theirs."""
         self._streams: dict[int, Pairs] = {}
+        self._heap: list[tuple[float, int]] = []
+        self._cursors: list[PlainCursor] = []
+        """Of the sources, where it is told the time."""
         self._passed_over: dict[str, PlainEntry] = {}
         self._tally = run.tally(node)
         if self._tally.max_bad and settings.customized_yield_fn is None:
@@ -76,17 +87,21 @@ class Mixture:
         else:
             yield self.path
 
+    def beginning(self, round_: int) -> PlainCursor:
+        is_in_rounds = self.endless and not self._settings.cyclic
+        return (self._run.deals.first_round(self.path) if is_in_rounds else round_, 0, 0, 0)
+
     def start(self, round_: int, cursor: Cursor | None) -> Pairs:
         if self._settings.cyclic or not self.endless:
             return self._round(0 if self._settings.cyclic else round_, cursor)
         return self._rounds(cursor)
 
     def _rounds(self, cursor: Cursor | None) -> Pairs:
-        round_, empty = cursor.epoch if cursor else 0, 0
-        # Where lanes outnumber a source's blocks, a lane has a share of it at least once in as many rounds as there
-        # are lanes.
+        round_, empty = cursor.epoch if cursor else self._run.deals.first_round(self.path), 0
+        # Rounds of which the lane has no share do not count: lanes may outnumber a source's blocks, and of a round that
+        # was begun under another topology there may be little left.
         while empty <= self._run.lane.count:
-            empty += 1
+            empty += any(child.has_records(round_) for child in self._children)
             for pair in self._round(round_, cursor):
                 empty = 0
                 yield pair
@@ -100,6 +115,11 @@ class Mixture:
         if self._settings.customized_yield_fn is not None:
             yield from self._yielded(self._settings.customized_yield_fn, round_, cursor)
             return
+        if self._clocks.is_told:
+            # A mixture has no windows: its cursor has room for the segment that its clocks are for.
+            for sample in self._draw_as_told(round_):
+                yield sample, (round_, self._clocks.segment, 0, 0)
+            return
         after = (round_, 0, 0, 0)
         for sample in self.draw(round_):
             yield sample, after
@@ -107,10 +127,12 @@ class Mixture:
     def draw(self, round_: int) -> Iterator[Sample]:
         """Yield the merged stream of a round; a sample carries the entries of its source and of the nodes between."""
         heap = self._begin(round_)
-        pulls = [self._streams[i].__next__ for i in range(len(self._children))]
+        pulls = [self._pull(i, heap) for i in range(len(self._children))]
         keys = [self._run.node_key(child.path, round_) for child in self._children]
         nested = [child.is_mixture for child in self._children]
-        steps, draws, cost, drawn = self._steps, self._draws, self._settings.cost, self._drawn
+        steps, draws, drawn, spent = self._clocks.steps, self._draws, self._drawn, 0.0
+        weigh, costs = self._weigh, self._costs
+        is_plain = weigh is None and bool(steps)
         while heap:
             clock, i = heap[0]
             try:
@@ -120,10 +142,17 @@ class Mixture:
                 if self._settings.stop == "first_exhausted":
                     break
                 continue
-            clock += steps[i] if cost is None else steps[i] * self._cost(i, cost, sample)
+            if is_plain:
+                clock += steps[i]
+            elif steps and weigh is not None:
+                clock += steps[i] * self._spend(i, weigh, sample)
+                spent = costs[i]
+            else:
+                clock = self._due(i, clock, sample)
+                spent = costs[i]
             draws[i] = count = draws[i] + 1
             drawn += 1
-            entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None)
+            entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None, spent)
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
             # Before the yield: what follows it runs when the next sample is asked for, or never.
             heapreplace(heap, (clock, i))
@@ -132,50 +161,117 @@ class Mixture:
 
     def _begin(self, round_: int) -> list[tuple[float, int]]:
         """Start the children where they stood, or for this round; return (clock, number) of those with records."""
-        clocks = self._clocks(round_)
+        clocks = self._clocks.begin(round_, self._resumes)
         for i, child in enumerate(self._children):
             if i not in self._streams or not child.endless:
                 standing = self._standings[i] if self._resumes else None
                 known = standing is not None and (child.endless or standing.round == round_)
                 self._streams[i] = child.start(round_, standing.cursor if standing and known else None)
         self._resumes = False
-        heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records(round_)]
+        self._heap = heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records(round_)]
         heapify(heap)
+        if self._clocks.is_told:
+            self._cross()
         return heap
 
-    def _cost(self, i: int, cost: Callable[[Sample], float], sample: Sample) -> float:
-        who = f"source {self._children[i].path!r}: cost"
+    def _pull(self, i: int, heap: list[tuple[float, int]]) -> Callable[[], tuple[Sample, PlainCursor]]:
+        """What draws from a source; where schedules within it are told the time, it tells them."""
+        pull = self._streams[i].__next__
+        below = [node for node in self._node.children[i].walk() if node.is_mixture and node.shares is not None]
+        if self.path or not below:
+            return pull
+        present, clocks, draws, costs = self._run.present, self._clocks, self._draws, self._costs
+        present.weigh = self._weigh
+
+        def tell_and_pull() -> tuple[Sample, PlainCursor]:
+            # The heap is as before this draw: its lowest clock is the lane's virtual time.
+            present.time = clocks.time(heap[0][0])
+            present.unit = costs[i] / draws[i] if costs[i] else 1.0
+            return pull()
+
+        return tell_and_pull
+
+    def _draw_as_told(self, round_: int) -> Iterator[Sample]:
+        """The same as `draw` where it is told the time: what clocks become without a draw joins the next sample."""
+        clocks, keys = self._clocks, [self._run.node_key(child.path, round_) for child in self._children]
+        numbers = {child.path: i for i, child in enumerate(self._children)}
+        cursors = self._cursors = [self._plain_cursor(i, round_) for i in range(len(keys))]
+        samples, self._heap = self.draw(round_), []
+        while True:
+            self._cross()
+            sample = next(samples, None)
+            if sample is None:
+                return
+            drawn = Entry(*sample[CURSOR][-1])
+            number = numbers[drawn.node.path]
+            cursors[number] = drawn.cursor
+            # Clocks that moved without a draw: a resume would find others, at another time.
+            if clocks.is_new:
+                others = [(clock, i) for clock, i in self._heap if i != number]
+                entries: Iterator[PlainEntry] = (
+                    (keys[i], self._draws[i], clock, cursors[i], drawn.drawn, None, self._costs[i])
+                    for clock, i in others
+                )
+                sample[CURSOR] = (*entries, *sample[CURSOR])  # last is what was drawn
+                clocks.is_new = False
+            yield sample
+
+    def _cross(self) -> None:
+        """Move the clocks if schedules have come to another segment."""
+        moved = self._clocks.cross(self._heap, self._unit()) if self._heap else None
+        if moved is not None:
+            self._heap[:] = moved
+            heapify(self._heap)
+
+    def _unit(self) -> float:
+        """What a sample has cost on average; 1 where they have no cost."""
+        return sum(self._costs) / sum(self._draws) if self._weigh is not None and any(self._draws) else 1.0
+
+    def _plain_cursor(self, i: int, round_: int) -> PlainCursor:
+        child, standing = self._children[i], self._standings[i] if self._resumes else None
+        # What is endless goes on from round to round.
+        if child.endless and self._cursors:
+            return self._cursors[i]
+        if standing is not None and (child.endless or standing.round == round_):
+            return standing.cursor
+        return child.beginning(round_)
+
+    def _due(self, i: int, clock: float, sample: Sample) -> float:
+        """The clock after a draw, where shares follow schedules."""
+        clocks, present = self._clocks, self._run.present
+        amount = 1.0 if self._weigh is None else self._spend(i, self._weigh, sample)
+        if not clocks.is_told:
+            return clocks.pace(clock).due(i, clock, amount)
+        # The sample is the one that the top will weigh: no yield function lies between.
+        drawn = 1.0 if present.weigh is None else float(present.weigh(sample))
+        return clocks.pace(clock + amount, self._unit(), drawn).due(i, clock, amount)
+
+    def _spend(self, i: int, weigh: Callable[[Sample], float], sample: Sample) -> float:
+        """What a sample costs, added to what those of its source have cost."""
         try:
-            value = cost(sample)
-            if 0 < value < math.inf:
-                return float(value)
+            value = weigh(sample)
+            is_cost = 0 < value < math.inf  # in here: what is not even a number fails in the comparison
         except Exception as error:
-            at = describe_record(sample)
+            who, at = f"source {self._children[i].path!r}: cost", describe_record(sample)
             error.add_note(f"{who} failed at {at}\n  It is called with what the source yields, and returns a number.")
             raise
+        if not is_cost:
+            self._refuse_cost(i, value, sample)
+        amount = float(value)
+        self._costs[i] += amount
+        return amount
+
+    def _refuse_cost(self, i: int, value: object, sample: Sample) -> NoReturn:
         raise ValueError(
-            f"{who} gave {value!r}, expected a positive number, at {describe_record(sample)}\n"
+            f"source {self._children[i].path!r}: cost gave {value!r}, expected a positive number, "
+            f"at {describe_record(sample)}\n"
             "  It says how much of the mixture a sample takes, such as its number of tokens."
         )
 
-    def _clocks(self, round_: int) -> list[float]:
-        run, settings = self._run, self._settings
-        names = [child.dataset.name for child in self._node.children]
-        starts = start_clocks(names, self._steps, run.lane, self._node.seeds)
-        histories = [self._history(child.path, round_) for child in self._children]
-        # The clock of a source that has ended stays behind, so a finite mixture's lowest clock is not where it stands;
-        # and with a cost, what an expensive sample took is still to be made up for, whatever the weights are now.
-        moves = settings.cyclic and settings.cost is None
-        reweighed = run.progress.blended_since(self.path, run.tree, run.generation) if moves else 0
-        return begin_clocks(starts, self._steps, histories, reweighed)
-
-    def _history(self, path: str, round_: int) -> History:
-        clocks = self._run.entries.clocks(path, round_) if self._resumes else {}
-        return History(self._run.progress.member_since(path, self._run.generation), clocks)
-
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
-        if given and not self._draws_alike():
+        skips = self._run.skips.digest(self.path)
+        if given and not self._draws_alike(cursor, skips):
             given, state = 0, None
         tally = self._tally
         # What the function of the round before pulled at its end, and gave nothing for, was drawn all the same.
@@ -187,19 +283,20 @@ class Mixture:
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
             feed.start = {}
-            yield sample, (round_, 0, 0, 0, feed.given, feed.state, tally.dropped, tally.bad)
+            yield sample, (round_, 0, 0, 0, feed.given, feed.state, *counts_of(tally), None, (), skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
         feed.forget()
         self._passed_over = feed.start
 
-    def _draws_alike(self) -> bool:
+    def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
         run, standing = self._run, self._run.entries.standing(self.path)
         is_alike = standing is None or run.progress.draws_alike(self.path, run.tree, standing.generation)
+        is_alike = is_alike and (cursor is None or cursor.skips == skips)
         if not is_alike:
             logger.warning(
-                "source %r: its sources or weights are others than when the states were written, so that what its "
+                "source %r: its sources, weights or `skip` are others than when the states were written, so what its "
                 "customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
                 self._tally.name,
             )
@@ -223,9 +320,10 @@ class Mixture:
             yield sample, entries
 
 
-def _in_lane(run: Run, node: Node, parent_endless: bool) -> Child:
-    source = node.source
-    return Mixture(run, node, parent_endless) if source is None else Leaf(run, node, source, parent_endless)
+def _in_lane(run: Run, node: Node, parent_endless: bool, above: tuple[ShareAt, ...]) -> Child:
+    if node.is_mixture:
+        return Mixture(run, node, parent_endless, above)
+    return Leaf(run, node, run.deals.of(node, parent_endless), parent_endless)
 
 
 def _entries(sample: Sample) -> dict[str, PlainEntry]:

@@ -1,17 +1,21 @@
 """The tree of sources that a recipe built, walked once: what its nodes are, and what follows from that for a lane."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from streamdata.errors import SourceError
+from streamdata.mixing.schedule import Shares
+from streamdata.mixing.weights import resolved_weights, shares_of_weights
 from streamdata.progress import Tree
+from streamdata.progress.header import BY_COST
 from streamdata.recipe.named_source import NamedSource
-from streamdata.run import Lane
+from streamdata.recipe.percent import Weight, is_absent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
+from streamdata.sources.order import ALL_EPOCHS, Epochs
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
@@ -28,7 +32,9 @@ class MixtureSettings(NamedSource):
     shuffle_unstreaming_subsets: bool
     shuffle_streaming_subsets: bool
     customized_yield_fn: StreamFn | None
-    cost: Callable[[Sample], float] | None
+    skip: object
+    cost: Callable[[Sample], float] | str | None
+    """What a sample adds to its source's clock: a function of it, or the name of a field."""
 
 
 @dataclass(kw_only=True, eq=False)  # not frozen: that takes three times as long to make, and there is one per source
@@ -41,7 +47,7 @@ class Node:
     seeds: tuple[object, ...]
     """The seeds and names on the path from the top, its own included."""
     children: tuple["Node", ...] = ()
-    """Of a mixture, in the order of the recipe."""
+    """Of a mixture, in the order of the recipe; those whose percent is 0 are not there."""
     as_source: Callable[[], Source] | None = None
     """Of a source of records: gives it as blocks."""
     shuffle: bool = False
@@ -68,6 +74,20 @@ class Node:
             )
         return source
 
+    @cached_property
+    def weights(self) -> dict[str, Weight]:
+        """Of a mixture, the weight of each child, by its path.
+
+        Raises:
+            ValueError: They do not go together, or one of them follows from a size that is not known.
+        """
+        return resolved_weights(self.children)
+
+    @cached_property
+    def shares(self) -> Shares | None:
+        """Of a mixture, the shares of its children over time; None where they do not change."""
+        return shares_of_weights(self.weights)
+
     def walk(self) -> Iterator["Node"]:
         """Yield this node and all below it, parents first."""
         yield self
@@ -78,14 +98,20 @@ class Node:
     def order(self) -> str:
         """What determines its order: a line to be compared on resume."""
         if self.source is not None:
-            return self.source.describe(self.shuffle)
+            epochs = "" if self.max_epochs is None else f", at most {self.max_epochs} epochs"
+            return self.source.describe(self.shuffle) + epochs
         settings: MixtureSettings = self.dataset
         joins = settings.customized_yield_fn is not None
-        return f"mixture, seed {settings.seed}, cyclic {settings.cyclic}, stop {settings.stop}, yield function {joins}"
+        # Clocks count in draws, or in costs: they do not go on in the other unit.
+        costs = "" if settings.cost is None else BY_COST
+        ends = f"cyclic {settings.cyclic}, stop {settings.stop}"
+        return f"mixture, seed {settings.seed}, {ends}, yield function {joins}{costs}"
 
     def tree(self) -> Tree:
         """What of it and all below determines the order of the stream, to be compared on resume."""
-        weights = {node.path: float(node.dataset.percent) for node in self.walk() if node is not self}
+        # Parents before children, as in `walk`.
+        mixtures = (node for node in self.walk() if node.is_mixture)
+        weights = {path: weight for node in mixtures for path, weight in node.weights.items()}
         return Tree({node.path: node.order for node in self.walk()}, weights)
 
     def joins(self) -> dict[str, bool]:
@@ -97,27 +123,52 @@ class Node:
         found = {node.path: node.source.anomalies() for node in self.walk() if node.source is not None}
         return {path: anomalies for path, anomalies in found.items() if anomalies}
 
-    def has_share(self, lane: Lane) -> bool:
-        """Whether the lane has a share of it in its first round."""
-        if self.source is not None:
-            return self._num_blocks(lane) > 0
-        return self.dataset.cyclic or any(child.has_share(lane) for child in self.children)
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether some records of a source may give no sample."""
+        return any(getattr(self.dataset, name, None) for name in _MAY_LEAVE_OUT)
 
-    def least_samples(self, lane: Lane) -> float:
-        """How many samples the lane gets of it at least: a block has a record, and a function gives something."""
-        if self.source is not None:
-            blocks = self._num_blocks(lane)
-            return min(blocks, 1) if any(getattr(self.dataset, name, None) for name in _MAY_LEAVE_OUT) else blocks
-        if self.dataset.cyclic:
+    @property
+    def max_epochs(self) -> int | None:
+        """Of a source of records: how many epochs it has, where that is bounded."""
+        max_epochs = getattr(self.dataset, "max_epochs", None)
+        return None if max_epochs is None else int(max_epochs)
+
+    def is_endless(self, parent_endless: bool) -> bool:
+        """Whether a lane's stream of it goes on without end, where its parent lets it."""
+        if not self.is_mixture:
+            return parent_endless and self.max_epochs is None
+        if not self.dataset.cyclic:
+            return parent_endless  # in rounds
+        endless = [child.is_endless(parent_endless=True) for child in self.children]
+        return all(endless) if self.dataset.stop == "first_exhausted" else any(endless)
+
+    def epochs_per_round(self, parent_endless: bool) -> float:
+        """How many epochs a lane reads of a source of records in one round of its parent."""
+        return math.inf if self.is_endless(parent_endless) else self.max_epochs or 1
+
+    def epochs(self, round_: int, parent_endless: bool) -> Epochs:
+        """The epochs of a source of records that are read in a round of its parent."""
+        size = self.epochs_per_round(parent_endless)
+        return ALL_EPOCHS if math.isinf(size) else Epochs(round_ * int(size), (round_ + 1) * int(size))
+
+    def least_samples(self, num_blocks: Callable[["Node"], int], paths: Collection[str]) -> float:
+        """How many samples a lane gets of it at least: a block has a record, and a function gives something.
+
+        Args:
+            num_blocks: How many blocks of a source of records are the lane's.
+            paths: The nodes that count; of others it got nothing, perhaps.
+        """
+        if not self.is_mixture:
+            blocks = num_blocks(self)
+            return min(blocks, 1) if self.may_leave_out else blocks
+        if self.is_endless(parent_endless=False):
             return math.inf
-        shares = [count for count in (child.least_samples(lane) for child in self.children) if count]
+        there = [child for child in self.children if child.path in paths]
+        shares = [count for count in (child.least_samples(num_blocks, paths) for child in there) if count]
         # Under first_exhausted it ends when some source has: at worst the shortest, with nothing drawn of the others.
         least = min(shares, default=0) if self.dataset.stop == "first_exhausted" else sum(shares)
         return least if self.dataset.customized_yield_fn is None else min(least, 1)
-
-    def _num_blocks(self, lane: Lane) -> int:
-        assert self.source is not None, "a mixture has no blocks"
-        return len(range(lane.index, self.source.num_blocks, lane.count))
 
 
 def tree_of(mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] | None = None) -> Node:
@@ -127,7 +178,9 @@ def tree_of(mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] 
         ValueError: Something in it is not a source.
     """
     seeds = (mixture.seed,) if seeds is None else seeds
-    children = tuple(_child(mixture, child, f"{path}.{child.name}".lstrip("."), seeds) for child in mixture.datasets)
+    # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
+    there = [child for child in mixture.datasets if not is_absent(getattr(child, "percent", None))]
+    children = tuple(_child(mixture, child, f"{path}.{child.name}".lstrip("."), seeds) for child in there)
     return Node(path=path, dataset=mixture, seeds=seeds, children=children)
 
 

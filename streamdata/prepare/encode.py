@@ -17,7 +17,7 @@ import numpy.typing as npt
 from streamdata.errors import needs
 from streamdata.prepare.errors import PrepareError, shown
 from streamdata.prepare.sections import TextPart
-from streamdata.shards.publish import publish
+from streamdata.run.publish import publish
 
 Ids = npt.NDArray[np.uint32]
 _PARALLEL = "TOKENIZERS_PARALLELISM"

@@ -18,7 +18,7 @@ from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout, task_name
 from streamdata.prepare.pack import Block, Packer
-from streamdata.shards.publish import publish_written
+from streamdata.run.publish import publish_written
 from streamdata.stores.dtypes import token_dtype
 from streamdata.stores.train_types import SOURCES
 from streamdata.stores.writer import StoreWriter

@@ -10,7 +10,7 @@ from pathlib import Path
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.manifest import Json, differences, json_bytes, make_manifest
-from streamdata.shards.publish import publish
+from streamdata.run.publish import publish
 
 
 class RunDirectory(Layout):

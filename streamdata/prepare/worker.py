@@ -21,8 +21,8 @@ from streamdata.prepare.load_config import load_config
 from streamdata.prepare.manifest import json_bytes
 from streamdata.prepare.output import Staging
 from streamdata.prepare.sections import Record
+from streamdata.run.publish import publish
 from streamdata.shards.json_rows import Flaw, row_or_flaw
-from streamdata.shards.publish import publish
 from streamdata.text.tokenizer import load_tokenizer
 
 Marker = dict[str, Any]

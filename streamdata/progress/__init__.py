@@ -6,6 +6,7 @@
 4. `Progress`, `Shape` → `check_complete` → an error that says which entries are missing
 """
 
+from streamdata.progress.base import Base
 from streamdata.progress.changes import describe_changes
 from streamdata.progress.checked import check_position
 from streamdata.progress.complete import Shape, check_complete
@@ -14,6 +15,7 @@ from streamdata.progress.cursor import (
     Entry,
     FunctionState,
     LaneKey,
+    LeftOut,
     NodeKey,
     PlainCursor,
     PlainEntry,
@@ -22,20 +24,27 @@ from streamdata.progress.cursor import (
     node_of,
     number_batch,
 )
+from streamdata.progress.finals import COUNTS, Finals, share_out, sums
+from streamdata.progress.header import Topology, Tree, header
+from streamdata.progress.history import compact, history_of
 from streamdata.progress.lane_entries import LaneEntries
-from streamdata.progress.lane_link import Beginning, LaneLink, warn_once
+from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
 from streamdata.progress.merge import merge_states
-from streamdata.progress.progress import Progress, Tree, header
+from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, to_state
 
 __all__ = [
+    "COUNTS",
+    "Base",
     "Beginning",
     "Cursor",
     "Entry",
+    "Finals",
     "FunctionState",
     "LaneEntries",
     "LaneKey",
     "LaneLink",
+    "LeftOut",
     "NodeKey",
     "PlainCursor",
     "PlainEntry",
@@ -43,15 +52,21 @@ __all__ = [
     "Progress",
     "Shape",
     "States",
+    "Topology",
     "Tree",
+    "announce",
     "check_complete",
     "check_position",
+    "compact",
     "describe_changes",
     "header",
+    "history_of",
     "marked",
     "merge_states",
     "node_of",
     "number_batch",
+    "share_out",
+    "sums",
     "to_state",
     "warn_once",
 ]

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from streamdata.progress.progress import Progress, Tree
+from streamdata.progress.header import Tree
+from streamdata.progress.progress import Progress
 
 
 def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
@@ -10,7 +11,7 @@ def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
     before = progress.newest_tree(now)
     if before is None:
         return
-    held = {path for entries in progress.lanes.values() for path in entries.cursors}
+    held = progress.paths()
     removed = {path: node for path, node in before.nodes.items() if path not in now.nodes}
     for path, node in now.nodes.items():
         if path not in before.nodes and path in held:

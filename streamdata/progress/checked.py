@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamdata.errors import StateError
+from streamdata.progress.base import Base
+from streamdata.recipe.percent import check_weight
 from streamdata.run import MAX_WORKERS
 
 # Of the states, in each generation's header: another one is refused there, before anything is misread.
-FORMAT = 1
-_REQUIRED = ("draws", "epoch", "window", "taken")
+FORMAT = 2
+_FORMATS = (1, FORMAT)
+"""What can be read: in the first, the topology never changes, and open bursts do not say what they have pulled."""
+_REQUIRED = ("draws", "epoch", "taken")
 # Written only where they are not zero, see `to_state`.
-_OPTIONAL = ("part", "given", "dropped", "bad", "round")
+_OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "round")
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
 _MAX_CLOCK = 2.0**63
@@ -32,40 +36,94 @@ def count(value: Any) -> int:
     return value
 
 
+def _count_or_negative(value: Any) -> int:
+    return count(abs(value) if type(value) is int else value)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def checked_header(value: Any) -> Mapping[str, Any]:
     """A generation's header.
 
     Raises:
         ValueError: It is not one.
     """
-    if value["format"] != FORMAT:
-        raise ValueError(f"expected format {FORMAT}, got {shown(value['format'])}")
+    if type(value["format"]) is not int or value["format"] not in _FORMATS:
+        raise ValueError(f"expected one of the formats {_FORMATS}, got {shown(value['format'])}")
     count(value["dp_size"])
     if count(value["num_workers"]) > MAX_WORKERS:  # each is looked at
         raise ValueError(f"expected at most {MAX_WORKERS} in 'num_workers', got {shown(value['num_workers'])}")
     nodes = value["nodes"]
     if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
         raise ValueError("expected strings in 'nodes'")
-    weights = value.get("weights", {})
-    if not all(type(weight) in (int, float) and 0 < float(weight) < math.inf for weight in weights.values()):
-        raise ValueError("expected positive numbers in 'weights'")
+    for weight in value.get("weights", {}).values():
+        check_weight(weight)
+    for name in ("deal", "step", "pass"):
+        count(value.get(name, 0))
+    for epoch_pass in value.get("finished", ()):
+        count(epoch_pass)
+    for epoch_pass, base in value.get("base", {}).items():
+        count(int(epoch_pass))
+        _check_base(base)
+    for line in value.get("history", ()):
+        _check_line(line)
     return dict(value)
 
 
-def checked_cursor(value: Any) -> Mapping[str, Any]:
+def _check_line(line: Mapping[str, Any]) -> None:
+    for name in ("generation", "dp_size", "num_workers", "step"):
+        count(line[name])
+    for weight in line.get("weights", {}).values():
+        check_weight(weight)
+    for counts in line["sources"].values():
+        if not all(_is_finite(number) for number in counts.values()):
+            raise ValueError("expected numbers in 'history'")
+
+
+def _check_base(base: Mapping[str, Any]) -> None:
+    if not base.keys() <= Base.__dataclass_fields__.keys():
+        raise ValueError("expected other fields in 'base'")
+    if not all(_is_finite(number) for number in (base["time"], *base.get("excess", {}).values())):
+        raise ValueError("expected numbers in 'base'")
+    for counts in base.get("counts", {}).values():
+        _, _, _, _ = map(count, counts)
+    for number in (*base.get("rounds", {}).values(), *base.get("shifts", {}).values()):
+        count(number)
+
+
+def checked_cursor(value: Any, *, follows: bool = False) -> Mapping[str, Any]:
     """A node's entry.
+
+    Args:
+        value: The entry.
+        follows: Whether the topology is not the first: then it may stand in a piece, and owe its source some draws.
 
     Raises:
         ValueError: It is not one.
     """
     for name in _REQUIRED:
         count(value[name])
+    counted = _count_or_negative if follows else count
+    counted(value["window"])  # below 0 it is a piece that another lane had begun
     for name in _OPTIONAL:
         count(value.get(name, 0))
+    if "pulled" in value:
+        epoch, window, taken, part = value["pulled"]
+        counted(window)
+        for number in (epoch, taken, part):
+            count(number)
+    if not _is_finite(value.get("cost", 0.0)) or value.get("cost", 0.0) < 0:
+        raise ValueError(f"expected a cost, got {shown(value['cost'])}")
     clock = value["clock"]
-    if type(clock) not in (int, float) or not 0 <= clock < _MAX_CLOCK:
+    if not _is_finite(clock) or not (-_MAX_CLOCK if follows else 0) <= clock < _MAX_CLOCK:
         raise ValueError(f"expected a clock, got {shown(clock)}")
-    _check_levels(value.get("function", {}))
+    for position in value.get("left_out", []):
+        epoch, window, taken, part = position
+        for number in (epoch, abs(window), taken, part):
+            count(number)
+    check_levels(value.get("function", {}))
     return {**value, "clock": float(clock)}
 
 
@@ -101,7 +159,12 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def _check_levels(function: Any) -> None:
+def check_levels(function: Any) -> None:
+    """Refuse what is not a function's state, or nests deeper than what copies it can follow.
+
+    Raises:
+        ValueError: It is not one, or does.
+    """
     if not isinstance(function, Mapping):
         raise ValueError(f"expected a mapping in 'function', got {shown(function)}")
     # Level by level and not by recursion, which could itself run out of stack here.

@@ -1,13 +1,16 @@
 """Whether a checkpoint holds all that was delivered: what is missing would come again in silence."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+
 from streamdata.errors import StateError
 from streamdata.progress.cursor import LaneKey
-from streamdata.progress.lane_entries import LaneEntries
+from streamdata.progress.finals import Column
 from streamdata.progress.progress import Progress
 from streamdata.run import Lane
 
@@ -24,8 +27,8 @@ class Shape:
     joins: Mapping[str, bool]
     """Of each mixture, by its path: whether it has a yield function, and so gives other samples than it draws."""
     is_endless: bool
-    least: Callable[[Lane], float]
-    """How many samples the stream gives the lane at least."""
+    least: Callable[[Lane, int], float]
+    """How many samples the stream gives the lane at least in a pass."""
 
 
 def check_complete(progress: Progress, shape: Shape) -> None:
@@ -34,53 +37,87 @@ def check_complete(progress: Progress, shape: Shape) -> None:
     Raises:
         StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
     """
-    for lane, entries in progress.lanes.items():
-        _check_sums(lane, entries, shape)
-        _check_top(lane, entries, shape)
+    held = {epoch_pass: progress.num_batches(epoch_pass) for epoch_pass in progress.passes()}
+    for epoch_pass in held:
+        _check_sums(progress, shape, epoch_pass)
+        _check_top(progress, shape, epoch_pass)
+    by_rank = _by_rank(progress, held)
+    drawn = {epoch_pass: progress.drawn_by_lane(epoch_pass, "", of_its_own=shape.joins[""]) for epoch_pass in held}
     for dp_rank in progress.ranks():
-        _check_workers(progress, shape, dp_rank)
-    if not all(entries.facts for entries in progress.lanes.values()):
+        _check_workers(progress, by_rank, drawn, shape, dp_rank)
+    if any(None in lanes.values() and not progress.has_facts(epoch_pass) for epoch_pass, lanes in held.items()):
         logger.warning(
             "states: some were written by an earlier version of streamdata: entries that are missing would go unnoticed"
         )
 
 
-def _check_sums(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
+def _check_sums(progress: Progress, shape: Shape, epoch_pass: int) -> None:
     """Each mixture says how many samples it drew: the draws of its sources must add up to that."""
-    mixtures = entries.mixtures()
-    for path, joins in shape.joins.items():
-        standing = entries.standing(path)
-        if standing is not None and path and not joins:
-            mixtures[path] = standing.draws
-    for path, expected in mixtures.items():
-        draws = entries.draws_below(path)
-        missing = expected - sum(draws.values())
-        if missing:
-            who = f"mixture {path!r}" if path else "the top mixture"
-            what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
-            _refuse(
-                lane,
-                f"{what}: {who} had drawn {expected} samples, of its sources there are the draws {draws}",
-                _SAVE_ALL if missing > 0 else _SAVE_APART,
-            )
+    joined = [path for path, joins in shape.joins.items() if path and not joins]
+    for path in {*progress.mixtures(epoch_pass), *joined}:
+        expected = progress.drawn_by_lane(epoch_pass, path, of_its_own=path in joined)
+        found = sum(
+            (
+                progress.draws(epoch_pass, child)
+                for child in progress.paths()
+                if child and child.rpartition(".")[0] == path
+            ),
+            np.zeros_like(expected),
+        )
+        wrong = np.flatnonzero((expected >= 0) & (expected != found))
+        if len(wrong):
+            _refuse_sum(progress, epoch_pass, path, int(wrong[0]), int(expected[wrong[0]]))
 
 
-def _check_top(lane: LaneKey, entries: LaneEntries, shape: Shape) -> None:
+def _refuse_sum(progress: Progress, epoch_pass: int, path: str, index: int, expected: int) -> NoReturn:
+    lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
+    draws = progress.lane(lane).draws_below(path)
+    missing = expected - sum(draws.values())
+    who = f"mixture {path!r}" if path else "the top mixture"
+    what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
+    _refuse(
+        lane,
+        f"{what}: {who} had drawn {expected} samples, of its sources there are the draws {draws}",
+        _SAVE_ALL if missing > 0 else _SAVE_APART,
+    )
+
+
+def _check_top(progress: Progress, shape: Shape, epoch_pass: int) -> None:
     # States had the entry of a yield function from the first; the count of a mixture without one is newer.
-    is_there = entries.standing("") is not None if shape.joins[""] else "" in entries.drawn or not entries.facts
-    if not is_there:
-        what = f"the entry of the top mixture is missing, there are those of {sorted(entries.cursors)}"
-        _refuse(lane, what, _SAVE_ALL)
+    is_there = progress.drawn_by_lane(epoch_pass, "", of_its_own=shape.joins[""]) >= 0
+    for index in progress.num_batches(epoch_pass):
+        if not is_there[index] and (shape.joins[""] or progress.has_facts(epoch_pass, index)):
+            lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
+            what = f"the entry of the top mixture is missing, there are those of {sorted(progress.lane(lane).cursors)}"
+            _refuse(lane, what, _SAVE_ALL)
 
 
-def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
+def _by_rank(
+    progress: Progress, held: Mapping[int, Mapping[int, int | None]]
+) -> Mapping[tuple[int, int], Mapping[int, int | None]]:
+    """By pass and rank: the batches of each worker of which something is held."""
+    found: defaultdict[tuple[int, int], dict[int, int | None]] = defaultdict(dict)
+    for epoch_pass, lanes in held.items():
+        for lane, number in lanes.items():
+            rank, worker = divmod(lane, progress.topology().num_workers)
+            found[epoch_pass, rank][worker] = number
+    return found
+
+
+def _check_workers(
+    progress: Progress,
+    by_rank: Mapping[tuple[int, int], Mapping[int, int | None]],
+    drawn: Mapping[int, Column],
+    shape: Shape,
+    dp_rank: int,
+) -> None:
     """Workers deliver batches in turn: the number of one's newest batch says how many each other one has delivered."""
     epoch_pass = progress.newest_pass(dp_rank)
     assert epoch_pass is not None, "a rank of which something is held has a pass"
     dp_size, num_workers = progress.topology()
     last = progress.last_worker(epoch_pass, dp_rank)
     assert last is not None, "and in that pass a worker that was the last"
-    held = progress.num_batches(epoch_pass, dp_rank)
+    held = by_rank.get((epoch_pass, dp_rank), {})
     if last not in held:
         what = f"its entries are missing; there are workers {sorted(held)}"
         _refuse(LaneKey(epoch_pass, dp_rank, last), what, _SAVE_ALL)
@@ -89,15 +126,17 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
     # Batches of another collate function are not numbered, nor those in states of earlier versions.
     if len(counted) < len(held):
         return
-    lanes = [progress.lane(LaneKey(epoch_pass, dp_rank, worker)) for worker in held]
+    samples = drawn[epoch_pass]
     # States do not say it: the mean over a lane's batches, rounded up, since a last one may be smaller.
-    batch_size = max(-(-_samples(entries, shape) // (entries.num_batches or 1)) for entries in lanes)
+    batch_size = max(
+        -(-int(samples[dp_rank * num_workers + worker]) // (number or 1)) for worker, number in held.items()
+    )
     for worker in range(num_workers):
         expected = max(counted) - (worker > last)
         if worker not in held and expected:
             lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
             what = f"its entries are missing, of {expected} batches delivered; there are workers {sorted(held)}"
-            _check_missing(lane, epoch_pass, what, shape.least(lane), batch_size)
+            _check_missing(lane, epoch_pass, what, shape.least(lane, epoch_pass), batch_size)
         if shape.is_endless and (held.get(worker) or expected) < expected:
             logger.warning(
                 "states: rank %d, worker %d: its newest batch is number %s, in turn it had delivered %d: unless the "
@@ -107,12 +146,6 @@ def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
                 held[worker],
                 expected,
             )
-
-
-def _samples(entries: LaneEntries, shape: Shape) -> int:
-    """How many samples the lane has delivered."""
-    top = entries.standing("") if shape.joins[""] else None
-    return entries.mixtures().get("", 0) if top is None else top.draws
 
 
 def _check_missing(lane: Lane, epoch_pass: int, what: str, least: float, batch_size: int) -> None:

@@ -20,8 +20,14 @@ next one the first `part` outputs of `single_process_fn`. Plain, always."""
 FunctionState: TypeAlias = dict[str, object]
 """What `state_dict()` of a stateful function returned: small plain JSON."""
 
-PlainCursor: TypeAlias = Position | tuple[int, int, int, int, int, FunctionState | None, int, int]
-"""A `Cursor` as samples carry it: all its fields, or the position alone where the others say nothing."""
+PlainCursor: TypeAlias = (
+    Position
+    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None]
+    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, "LeftOut", int]
+)
+"""A `Cursor` as samples carry it: all its fields, or the first ones where the others say nothing."""
+
+LeftOut: TypeAlias = tuple[Position, ...]
 
 
 class Cursor(NamedTuple):
@@ -41,6 +47,16 @@ class Cursor(NamedTuple):
     """Records for which `single_process_fn` returned nothing, since the very start."""
     bad: int = 0
     """Failures forgiven under `max_bad`, since the very start."""
+    skipped: int = 0
+    """Records that were left out because they were to be skipped, since the very start."""
+    records: int = 0
+    """Records read, since the very start, where a function makes that another number than the draws."""
+    pulled: Position | None = None
+    """With a stream function, the position after the last record that the open burst has pulled."""
+    left_out: LeftOut = ()
+    """With a stream function, the positions after the records that were to be skipped since the burst began."""
+    skips: int = 0
+    """Of a mixture with a yield function, what tells the records that were to be skipped below it from others."""
 
     @property
     def position(self) -> Position:
@@ -90,9 +106,11 @@ class Entry(NamedTuple):
     """How many samples its mixture had drawn by then, of all sources together."""
     mark: Mark | None
     """In the last entry of a sample only, and of few samples."""
+    cost: float
+    """What the samples drawn of it cost in all, where its mixture has a cost; else 0."""
 
 
-PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None]
+PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None, float]
 """An `Entry` as samples carry it."""
 
 node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"))

@@ -17,6 +17,8 @@ class Standing(NamedTuple):
     clock: float
     round: int
     cursor: Cursor
+    cost: float = 0.0
+    """What the samples drawn of it cost, where its mixture has a cost."""
 
 
 class LaneEntries:
@@ -44,14 +46,17 @@ class LaneEntries:
         """The generations of the entries."""
         yield from chain(*self.cursors.values(), *self.drawn.values(), self.facts)
 
-    def standing(self, path: str) -> Standing | None:
-        """Where the node stood last."""
+    def standing(self, path: str, before: int | None = None) -> Standing | None:
+        """Where the node stood last, or at the moment when a generation began."""
         held = self.cursors.get(path)
+        if before is not None and held:
+            held = {generation: entry for generation, entry in held.items() if generation < before}
         if not held:
             return None
         generation, entry = max(held), _newest(held)
         cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
-        return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor)
+        cost = float(entry.get("cost", 0))
+        return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor, cost)
 
     def clocks(self, path: str, round_: int) -> dict[int, float | None]:
         """The node's last clock in each generation in which it was drawn; None where that was in another round."""

@@ -1,5 +1,6 @@
 """What the process that reads a lane keeps beside its samples, and how it warns in the trainer's."""
 
+import logging
 import sys
 import warnings
 from collections import defaultdict
@@ -7,12 +8,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
+logger = logging.getLogger("streamdata")
+
 
 class Beginning(NamedTuple):
     """How an iteration of one lane began, for the trainer to compare with what it has received."""
 
     rank: str
     """The dataset and the rank, unlike any other."""
+    version: int
+    """Of the states: how often some had been set."""
     worker: int
     iteration: int
     """Counts the lane's iterations."""
@@ -21,6 +26,8 @@ class Beginning(NamedTuple):
     batches_before: int
     """How many batches the lane made in the iteration before, where that came to its end."""
     epoch_pass: int
+    change: str | None = None
+    """What became of the topology with the states that were set, if another one wrote them."""
 
 
 class LaneLink:
@@ -63,12 +70,14 @@ class _Received(NamedTuple):
 
 _received: dict[tuple[str, int], _Received] = {}
 _warned: defaultdict[str, set[int]] = defaultdict(set)
+_announced: dict[str, int] = {}
 
 
 def receive(beginning: Beginning | None, batches: int) -> None:
     """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
     if beginning is None or _is_thrown_away():
         return
+    announce(beginning)
     lane = (beginning.rank, beginning.worker)
     before = _received.get(lane, _Received(0, 0))
     _received[lane] = _Received(beginning.iteration, batches)
@@ -78,6 +87,14 @@ def receive(beginning: Beginning | None, batches: int) -> None:
     received = before.batches if before.iteration == beginning.iteration - 1 else 0
     if beginning.was_left or received < beginning.batches_before:
         warn_once(beginning)
+
+
+def announce(beginning: Beginning) -> None:
+    """Log a change of topology, once for all lanes of the rank and all passes, each time that states were set."""
+    if beginning.change is not None and _announced.get(beginning.rank) != beginning.version:
+        _announced[beginning.rank] = beginning.version
+        for line in beginning.change.splitlines():
+            logger.warning("%s", line)
 
 
 def _is_thrown_away() -> bool:

@@ -1,64 +1,35 @@
 """A checkpoint as one run sees it: whether it fits, and where each node of the tree stands in each lane."""
 
 import itertools
-import json
-from collections import defaultdict
+import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any
+
+import numpy as np
 
 from streamdata.errors import StateError
-from streamdata.progress.checked import FORMAT, checked_cursor, checked_header, checked_lane, count, shown
+from streamdata.progress.base import Base
+from streamdata.progress.columns import CursorColumns
 from streamdata.progress.cursor import LaneKey
+from streamdata.progress.cursor_table import Group
+from streamdata.progress.entries import Entries
+from streamdata.progress.finals import Column, Finals, finals_of
+from streamdata.progress.header import BY_COST, Topology, Tree
 from streamdata.progress.lane_entries import LaneEntries
+from streamdata.progress.remedies import remedy_for_order
+from streamdata.recipe.percent import Weight
 from streamdata.run import Lane
 
-ANOMALIES = "anomalies"
-_LANE_NUMBERS = 4
-"""Numbers in a key that names a lane: generation, pass, rank, worker."""
-
-
-class Topology(NamedTuple):
-    """How many ranks there are, and how many workers each has."""
-
-    dp_size: int
-    num_workers: int
-
-
-class Tree(NamedTuple):
-    """What determines the order of a stream, by the paths of the nodes."""
-
-    nodes: Mapping[str, str]
-    """For each node, what determines its own order."""
-    weights: Mapping[str, float]
-    """For each node but the top, its weight in its parent."""
-
-    def below(self, path: str) -> "Tree":
-        """The tree without what is not below the node."""
-        start = f"{path}." if path else ""
-        nodes = {key: node for key, node in self.nodes.items() if key.startswith(start) and key != path}
-        return Tree(nodes, {key: weight for key, weight in self.weights.items() if key.startswith(start)})
-
-    def blend(self, path: str) -> Mapping[str, float]:
-        """The weights of the node's children."""
-        return {key: weight for key, weight in self.weights.items() if key.rpartition(".")[0] == path}
-
-
-def header(tree: Tree, lane: Lane, anomalies: Mapping[str, Mapping[str, int]]) -> str:
-    """Write a generation's header: its topology, its tree, and for people what its sources have in their shards.
-
-    Args:
-        tree: What determines the order.
-        lane: Whose number of ranks and workers count.
-        anomalies: Of each node that has any: how much is not a record, or less than one, by kind. No resume compares
-            it.
-    """
-    topology = {"dp_size": lane.dp_size, "num_workers": lane.num_workers}
-    noted = {ANOMALIES: anomalies} if anomalies else {}
-    return json.dumps({"format": FORMAT, **topology, "nodes": dict(tree.nodes), "weights": dict(tree.weights), **noted})
+_OF_DEAL = ("deal", "step", "pass", "finished", "base", "dealt", "history")
+"""What the headers of all generations of a deal share."""
 
 
 class Progress:
     """What `to_state` collected, checked.
+
+    It shows what belongs to one *deal*, all generations under one topology: at first the newest. No question passes a
+    change of topology but those for `finals`, of which a change of topology makes what it deals out.
 
     Args:
         states: The collected dict, of this rank or of all ranks together. Empty means a fresh start.
@@ -70,68 +41,290 @@ class Progress:
     def __init__(self, states: Mapping[str, Any]) -> None:
         if not isinstance(states, Mapping):
             raise StateError(f"states: expected the dict that to_state fills, got {type(states).__name__}")
-        self._headers: dict[int, Mapping[str, Any]] = {}
-        self._workers: dict[tuple[int, int], dict[int, int]] = {}
-        self.lanes: defaultdict[LaneKey, LaneEntries] = defaultdict(LaneEntries)
-        for key, value in states.items():
-            self._take(key, value)
-        self._check_whole()
+        self.entries = Entries(states)
+        self._headers = self.entries.headers
+        newest: Mapping[str, Any] = self._headers[max(self._headers)] if self._headers else {}
+        self.of_deal: dict[str, Any] = {name: newest[name] for name in _OF_DEAL if name in newest} or {"deal": 0}
+        """What the headers of the deal share; to be given to the header of its next generation."""
+        self._cache: dict[Any, Any] = {}
+        """What was computed of the entries, by what and of which deal."""
 
     def __bool__(self) -> bool:
         return bool(self._headers)
 
-    def topology(self) -> Topology:
-        """That of the newest generation."""
-        newest = self._headers[max(self._headers)]
-        return Topology(newest["dp_size"], newest["num_workers"])
+    @property
+    def deal(self) -> int:
+        """The generation with which the deal began that is shown."""
+        number: int = self.of_deal["deal"]
+        return number
+
+    @property
+    def newest(self) -> int:
+        """The newest generation."""
+        return max(self._headers)
+
+    def deal_of(self, generation: int) -> int:
+        """The deal that a generation belongs to."""
+        deal: int = self._headers[generation].get("deal", 0)
+        return deal
+
+    def header(self, generation: int) -> Mapping[str, Any]:
+        """What is written of a generation."""
+        return self._headers[generation]
+
+    def passes_with_base(self) -> list[int]:
+        """The passes of which earlier deals had delivered something that counts in this one."""
+        return sorted(map(int, self.of_deal.get("base", {})))
+
+    def counts_before(self, deal: int, epoch_pass: int) -> Mapping[str, Any]:
+        """By path, what the lanes of a deal together began to count from in a pass."""
+        base: Mapping[str, Any] = self._headers[deal].get("base", {}).get(str(epoch_pass), {})
+        counts: Mapping[str, Any] = base.get("counts", {})
+        return counts
+
+    def batches(self, deal: int, generation: int) -> int:
+        """How many batches all lanes of a deal together delivered in a generation of it."""
+        return sum(self._batches_by_rank(deal, generation + 1).values()) - sum(
+            self._batches_by_rank(deal, generation).values()
+        )
+
+    def step(self, generation: int | None = None) -> int:
+        """How many batches the furthest rank had delivered when a generation began, or has by now."""
+        deal = self.deal_of(self.newest if generation is None else generation)
+        first: int = self._headers[self.newest if generation is None else generation].get("step", 0)
+        batches = self._batches_by_rank(deal, math.inf if generation is None else generation)
+        return first + max(batches.values(), default=0)
+
+    def _batches_by_rank(self, deal: int, before: float) -> dict[int, int]:
+        """What each rank of a deal had delivered in all passes, before a generation of it began."""
+        topology = self.topology(deal)
+        batches: dict[int, int] = {}
+        for generations in self.entries.facts.values():
+            for lane, facts in self._newest_by_lane(generations, deal, before).items():
+                rank = lane // topology.num_workers
+                batches[rank] = batches.get(rank, 0) + facts.get("batches", 0)
+        return batches
+
+    def is_idle(self, dp_rank: int) -> bool:
+        """Whether saving or gathering recorded that the rank delivered nothing in this deal."""
+        generations = self.generations_of(self.deal)
+        return any((generation, dp_rank) in self.entries.idle for generation in generations)
+
+    def topology(self, deal: int | None = None) -> Topology:
+        """That of a deal, or of the newest generation."""
+        written = self._headers[max(self._headers) if deal is None else min(self.generations_of(deal))]
+        return Topology(written["dp_size"], written["num_workers"])
+
+    def is_under(self, lane: Lane) -> bool:
+        """Whether the newest generation has the topology of this run, or there is none."""
+        return not self._headers or self.topology() == (lane.dp_size, lane.num_workers)
+
+    def begin_deal(self, of_deal: Mapping[str, Any]) -> "Progress":
+        """The same states at the beginning of a deal, which has no entries yet.
+
+        Args:
+            of_deal: What the headers of its generations are to share.
+        """
+        progress = copy(self)
+        progress.of_deal = {"deal": max(self._headers) + 1, **of_deal}
+        return progress
+
+    def without_cursors(self, epoch_pass: int) -> "Progress":
+        """The same generations, as if nothing of the pass had been delivered, in this deal and in earlier ones."""
+        # The headers stay, so that generations count on: states of the pass before may still be in the trainer's dict.
+        progress = Progress({f"generation/{number}": header for number, header in self._headers.items()})
+        base = {key: value for key, value in self.of_deal.get("base", {}).items() if key != str(epoch_pass)}
+        progress.of_deal = {**self.of_deal, "base": base} if base else {**self.of_deal}
+        if not base:
+            progress.of_deal.pop("base", None)
+        return progress
+
+    @property
+    def first_pass(self) -> int:
+        """The pass to begin with in this deal: the oldest that was not finished in the one before."""
+        first: int = self.of_deal.get("pass", 0)
+        return first
+
+    def is_finished(self, epoch_pass: int) -> bool:
+        """Whether nothing of the pass was left when this deal began."""
+        return epoch_pass in self.of_deal.get("finished", ())
+
+    def base(self, epoch_pass: int) -> Base:
+        """What earlier deals had come to in the pass."""
+        written = self.of_deal.get("base", {}).get(str(epoch_pass))
+        return Base() if written is None else Base(**written)
+
+    def earlier_deals(self, epoch_pass: int, path: str) -> tuple[list[int], int]:
+        """The deals before this one, oldest first, in which what was delivered of a source in the pass still counts.
+
+        Returns:
+            Their numbers, and by how much the rest of the first one was shifted.
+        """
+        deals: list[int] = []
+        of_deal: Mapping[str, Any] = self.of_deal
+        while (base := of_deal.get("base", {}).get(str(epoch_pass))) is not None:
+            shift = base.get("shifts", {}).get(path)
+            # Below it there may be none: `compact` leaves out what no source refers to.
+            before = max((number for number in self._headers if number < of_deal["deal"]), default=None)
+            if before is None:
+                break
+            of_deal = self._headers[before]
+            deals.insert(0, of_deal.get("deal", 0))
+            if shift is not None:
+                return deals, shift
+        return deals, 0
+
+    def finals(self, deal: int, epoch_pass: int, path: str, before: float = math.inf) -> Finals:
+        """Where the lanes of a deal stood in a node, by the last entry of each; if so, before a generation of it."""
+        return finals_of(self.topology(deal).lanes, self._cursors(deal, epoch_pass, path, before))
+
+    def draws(self, epoch_pass: int, path: str) -> Column:
+        """The draws of a node in each lane of this deal, int64 (L,): the same as in `finals`, without all else."""
+        draws = np.zeros(self.topology(self.deal).lanes, np.int64)
+        for lanes, cursors in self._cursors(self.deal, epoch_pass, path):
+            draws[lanes] = cursors["draws"]
+        return draws
+
+    def _cursors(
+        self, deal: int, epoch_pass: int, path: str, before: float = math.inf
+    ) -> list[tuple[Column, CursorColumns]]:
+        """The cursors of a node in a deal's generations, oldest first, with the numbers of their lanes."""
+        generations = sorted(number for number in self.generations_of(deal) if number < before)
+        columns = self.entries.columns
+        groups = [(number, columns.group(number, epoch_pass, path)) for number in generations]
+        return [(self.entries.lanes(Group(number, epoch_pass, path)), group) for number, group in groups if group]
+
+    def drawn(self, deal: int, epoch_pass: int, path: str) -> dict[int, int]:
+        """How many samples a mixture had drawn in the lanes of a deal, by the lane's number, where it is known."""
+        return self._newest_by_lane(self.entries.drawn[epoch_pass].get(path, {}), deal)
+
+    def drawn_by_lane(self, epoch_pass: int, path: str, *, of_its_own: bool) -> Column:
+        """How many samples a mixture had drawn in each lane of this deal, int64 (L,); -1 where that is not known.
+
+        Args:
+            epoch_pass: The pass.
+            path: The mixture.
+            of_its_own: Whether its own entry says it, else what came with its sources' entries.
+        """
+        if of_its_own:
+            finals = self.finals(self.deal, epoch_pass, path)
+            return np.where(finals.is_held, finals.draws, -1)
+        drawn = np.full(self.topology(self.deal).lanes, -1, np.int64)
+        held = self.drawn(self.deal, epoch_pass, path)
+        drawn[list(held)] = list(held.values())
+        return drawn
+
+    def has_facts(self, epoch_pass: int, lane: int | None = None) -> bool:
+        """Whether something is said of a lane, or of all, beside where it stood."""
+        facts = self._facts(epoch_pass)
+        return lane in facts if lane is not None else self.num_batches(epoch_pass).keys() <= facts.keys()
+
+    def mixtures(self, epoch_pass: int) -> list[str]:
+        """The mixtures that say how many samples they had drawn."""
+        return sorted(self.entries.drawn[epoch_pass])
+
+    def passes(self, deal: int | None = None) -> list[int]:
+        """The passes of which something was delivered in a deal."""
+        return sorted({epoch_pass for epoch_pass, _ in self._last_workers(self.deal if deal is None else deal)})
 
     def newest_pass(self, dp_rank: int) -> int | None:
         """The latest pass (see `set_epoch`) of which the rank delivered something; None if it delivered nothing."""
-        return max((epoch_pass for epoch_pass, rank in self._workers if rank == dp_rank), default=None)
+        if ("newest passes", self.deal) not in self._cache:
+            passes = sorted(self._last_workers(self.deal))
+            self._cache["newest passes", self.deal] = {rank: epoch_pass for epoch_pass, rank in passes}
+        newest: int | None = self._cache["newest passes", self.deal].get(dp_rank)
+        return newest
 
     def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
         """Whether each of these lanes of the rank has delivered its last sample of the pass."""
-        return all(self.lane(LaneKey(epoch_pass, dp_rank, worker)).has_ended for worker in workers)
+        facts, num_workers = self._facts(epoch_pass), self.topology().num_workers
+        return all(facts.get(dp_rank * num_workers + worker, {}).get("ended", False) for worker in workers)
+
+    def has_given_all(self, key: LaneKey, tree: Tree) -> bool:
+        """Whether the lane has delivered its last sample of the pass, and no source was added to the tree since."""
+        entries = self.lane(key)
+        return entries.has_ended and tree.nodes.keys() <= self._headers[max(entries.facts)]["nodes"].keys()
 
     def lane(self, key: LaneKey) -> LaneEntries:
         """What is held of a lane."""
-        # Not `self.lanes[key]`: asking must not make the lane one of which something is held.
-        return self.lanes.get(key) or LaneEntries()
+        entries = LaneEntries()
+        if not self._headers or self.deal > self.newest:
+            return entries
+        own = key.dp_rank * self.topology().num_workers + key.worker
+        table = self.entries.columns.table().cursors
+        for generation, path, cursor in table.of_lane(key.epoch_pass, key.dp_rank, key.worker, self.deal):
+            entries.cursors.setdefault(path, {})[generation] = cursor
+        for path, generations in self.entries.drawn[key.epoch_pass].items():
+            if found := self._of_lane(generations, own):
+                entries.drawn[path] = found
+        entries.facts = self._of_lane(self.entries.facts[key.epoch_pass], own)
+        return entries
 
-    def num_batches(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
-        """How many batches each worker has delivered, of those of which something is held."""
-        return {
-            key.worker: entries.num_batches
-            for key, entries in self.lanes.items()
-            if (key.epoch_pass, key.dp_rank) == (epoch_pass, dp_rank)
-        }
+    def paths_always_there(self) -> set[str]:
+        """The nodes of all generations of this deal."""
+        trees = [set(self._headers[number]["nodes"]) for number in self.generations_of(self.deal)]
+        return set.intersection(*trees) if trees else set()
+
+    def paths(self) -> set[str]:
+        """The nodes of which an entry is held, in any deal."""
+        return self.entries.paths()
+
+    def num_batches(self, epoch_pass: int) -> Mapping[int, int | None]:
+        """Of each lane of the deal of which something is held, by its number: how many batches it has delivered.
+
+        None stands for a lane of which nobody counted them.
+        """
+        if ("batches", self.deal, epoch_pass) not in self._cache:
+            groups = [group for group in self.entries.columns.groups() if group.epoch_pass == epoch_pass]
+            is_own = np.zeros(self.topology(self.deal).lanes if groups else 0, np.bool_)
+            for group in groups:
+                if group.generation >= self.deal:
+                    is_own[self.entries.lanes(group)] = True
+            drawn = [self._newest_by_lane(held, self.deal) for held in self.entries.drawn[epoch_pass].values()]
+            facts = self._facts(epoch_pass)
+            held = {
+                lane: facts.get(lane, {}).get("batches")
+                for lane in itertools.chain(np.flatnonzero(is_own).tolist(), *drawn, facts)
+            }
+            self._cache["batches", self.deal, epoch_pass] = held
+        batches: Mapping[int, int | None] = self._cache["batches", self.deal, epoch_pass]
+        return batches
 
     def batches_before(self, key: LaneKey) -> int | None:
         """How many batches the lane has delivered; None where a lane of its rank did not count them."""
-        held = self.num_batches(key.epoch_pass, key.dp_rank)
+        if not self._headers or self.deal > self.newest:
+            return 0
+        num_workers = self.topology().num_workers
+        lanes = self.num_batches(key.epoch_pass)
+        first = key.dp_rank * num_workers
+        held = {worker: lanes[first + worker] for worker in range(num_workers) if first + worker in lanes}
         return None if None in held.values() else held.get(key.worker, 0)
 
     def newest_tree(self, present: Tree) -> Tree | None:
         """The tree of the newest generation, if there is one."""
         return self._tree(max(self._headers), present) if self._headers else None
 
-    def without_cursors(self) -> "Progress":
-        """The same generations, as if nothing had been delivered in them."""
-        # The headers stay, so that generations count on: states of the pass before may still be in the trainer's dict.
-        return Progress({f"generation/{number}": header for number, header in self._headers.items()})
-
     def generation(self, tree: Tree) -> int:
-        """Number the present generation: the newest one's, or the next where sources or weights are others since."""
+        """Number the present generation: the newest one's, or the next where topology, sources or weights differ."""
         if not self._headers:
             return 0
         newest = max(self._headers)
         written = self._tree(newest, tree)
         is_same = written.nodes.keys() == tree.nodes.keys() and written.weights == tree.weights
-        return newest if is_same else newest + 1
+        return newest if is_same and self.deal <= newest else newest + 1
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
-        """The generation since which the mixture at the path has had these sources with these weights."""
+        """The generation of this deal since which the mixture at the path has had these sources with these weights."""
         return self._since(present, lambda generation: self._tree(generation, tree).blend(path) == tree.blend(path))
+
+    def blend_in(self, path: str, tree: Tree, generation: int) -> Mapping[str, Weight]:
+        """The sources of the mixture at the path with their weights, in a generation."""
+        return self._tree(generation, tree).blend(path)
+
+    def blend_before(self, path: str, tree: Tree, generation: int) -> Mapping[str, Weight]:
+        """The same in the generation before that one."""
+        # Not that number less one: generations of which nothing is left may be missing.
+        return self.blend_in(path, tree, max(number for number in self._headers if number < generation))
 
     def draws_alike(self, path: str, tree: Tree, generation: int) -> bool:
         """Whether what is below the mixture at the path is the same as it was in the generation, weights too."""
@@ -146,7 +339,8 @@ class Progress:
         if not self._headers:
             return
         # As each was when it was last there: a source that left and returns must not have changed either.
-        written = {path: node for _, past in sorted(self._headers.items()) for path, node in past["nodes"].items()}
+        last = {path: past for _, past in sorted(self._headers.items()) for path in past["nodes"]}
+        written = {path: past["nodes"][path] for path, past in last.items()}
         if not (written.keys() & nodes.keys()) - {""}:
             raise StateError(
                 f"states: written for another dataset, with the sources {sorted(written)}; "
@@ -154,51 +348,39 @@ class Progress:
                 "  Resume with the recipe that wrote them, or start without states."
             )
         for path in nodes:
-            if path in written and written[path] != nodes[path]:
+            # The first format did not say whether a mixture has a cost.
+            present = nodes[path].removesuffix(BY_COST) if path in last and last[path]["format"] == 1 else nodes[path]
+            if path in written and written[path] != present:
                 who = f"source {path!r}" if path else "the mixture"
                 raise StateError(
                     f"states: {who} has another order than when they were written\n"
                     f"  expected {written[path]}\n  got      {nodes[path]}\n"
-                    "  Resume with the recipe, seed and data that wrote them, or start without states."
-                )
-
-    def check_lane(self, lane: Lane) -> None:
-        """Compare the topology.
-
-        Raises:
-            StateError: Another number of ranks or workers.
-        """
-        if not self._headers:
-            return
-        for name, written in self.topology()._asdict().items():
-            got = getattr(lane, name)
-            if written != got:
-                raise StateError(
-                    f"states: written with {name}={written}, this run has {name}={got}\n"
-                    f"  Resume with {name}={written} (num_workers 0 and 1 are the same)."
+                    f"  {remedy_for_order(written[path], nodes[path])}, or start without states."
                 )
 
     def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
         """Whether other ranks have delivered something of the pass that was set, or of any, and this one nothing."""
         # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
-        return dp_rank not in self.ranks() and any(epoch_pass in (None, held) for held, _ in self._workers)
+        if dp_rank in self.ranks() or self.is_idle(dp_rank):
+            return False
+        return any(epoch_pass in (None, held) for held, _ in self._last_workers(self.deal))
 
-    def ranks(self) -> list[int]:
-        """The ranks whose states are held."""
-        return sorted({rank for _, rank in self._workers})
+    def ranks(self, deal: int | None = None) -> list[int]:
+        """The ranks of which a deal has something."""
+        return sorted({rank for _, rank in self._last_workers(self.deal if deal is None else deal)})
 
     def last_worker(self, epoch_pass: int, dp_rank: int) -> int | None:
         """The worker that delivered the rank's last batch; None if none did."""
-        held = self._workers.get((epoch_pass, dp_rank))
-        return held[max(held)] if held else None
+        return self._last_workers(self.deal).get((epoch_pass, dp_rank))
 
     def member_since(self, path: str, present: int) -> int:
-        """The generation with which the node joined, the last time that it did; `present` if it joins now."""
+        """The generation of this deal with which the node joined, the last time; `present` if it joins now."""
         return self._since(present, lambda generation: path in self._headers[generation]["nodes"])
 
     def _since(self, present: int, holds: Callable[[int], bool]) -> int:
-        """The first of the generations, up to the newest, in all of which something holds; else `present`."""
-        newest_first = itertools.takewhile(holds, sorted(self._headers, reverse=True))
+        """The first of the deal's generations, up to the newest, in all of which something holds; else `present`."""
+        generations = [number for number in self._headers if number >= self.deal]
+        newest_first = itertools.takewhile(holds, sorted(generations, reverse=True))
         return min(newest_first, default=present)
 
     def _tree(self, generation: int, present: Tree) -> Tree:
@@ -207,42 +389,39 @@ class Progress:
         # As if they had been the present ones: else each resume from such states would count as a change of weights.
         return Tree(written["nodes"], written.get("weights", present.weights))
 
-    def _take(self, key: object, value: Any) -> None:
-        try:
-            # At most five times: what follows the lane's numbers is the path, and names of sources may contain a slash.
-            kind, *parts = str(key).split("/", 5)
-            generation, *rest = (count(int(number)) for number in parts[:_LANE_NUMBERS])
-            match kind, rest, parts[_LANE_NUMBERS:]:
-                case "generation", [], []:
-                    self._headers[generation] = checked_header(value)
-                case "worker", [epoch_pass, rank], []:
-                    self._workers.setdefault((epoch_pass, rank), {})[generation] = count(value)
-                case "lane", [epoch_pass, rank, worker], []:
-                    self.lanes[LaneKey(epoch_pass, rank, worker)].facts[generation] = checked_lane(value)
-                case "drawn", [epoch_pass, rank, worker], [path]:
-                    drawn = self.lanes[LaneKey(epoch_pass, rank, worker)].drawn
-                    drawn.setdefault(path, {})[generation] = count(value)
-                case "cursor", [epoch_pass, rank, worker], [path]:
-                    cursors = self.lanes[LaneKey(epoch_pass, rank, worker)].cursors
-                    cursors.setdefault(path, {})[generation] = checked_cursor(value)
-                case _:
-                    raise ValueError("not a key of to_state")
-        # All that values of any type can raise in the lines above: whichever it is, these are not states.
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            why = f"{type(error).__name__}: {str(error)[:100]}"
-            raise StateError(
-                f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
-                "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
-            ) from error
+    def generations_of(self, deal: int) -> set[int]:
+        """The generations under the topology that began with a deal."""
+        return {number for number, written in self._headers.items() if written.get("deal", 0) == deal}
 
-    def _check_whole(self) -> None:
-        generations = {number for held in self._workers.values() for number in held}
-        generations.update(number for entries in self.lanes.values() for number in entries.generations())
-        missing = [f"generation/{number}" for number in generations - self._headers.keys()]
-        ranks = {(lane.epoch_pass, lane.dp_rank) for lane in self.lanes} - self._workers.keys()
-        missing += [f"worker/…/{epoch_pass}/{dp_rank}" for epoch_pass, dp_rank in ranks]
-        if missing:
-            raise StateError(
-                f"states: {min(missing)!r} is missing, though there are cursors of it\n"
-                "  Save and restore the whole dict."
+    def _last_workers(self, deal: int) -> dict[tuple[int, int], int]:
+        """By pass and rank: the worker that delivered last in a deal."""
+        if ("workers", deal) not in self._cache:
+            generations = self.generations_of(deal)
+            held = {
+                key: {number: worker for number, worker in by_generation.items() if number in generations}
+                for key, by_generation in self.entries.workers.items()
+            }
+            self._cache["workers", deal] = {key: newest[max(newest)] for key, newest in held.items() if newest}
+        workers: dict[tuple[int, int], int] = self._cache["workers", deal]
+        return workers
+
+    def _facts(self, epoch_pass: int) -> dict[int, Any]:
+        """By the number of the lane, what is said of it in this deal."""
+        if ("facts", self.deal, epoch_pass) not in self._cache:
+            self._cache["facts", self.deal, epoch_pass] = self._newest_by_lane(
+                self.entries.facts[epoch_pass], self.deal
             )
+        facts: dict[int, Any] = self._cache["facts", self.deal, epoch_pass]
+        return facts
+
+    def _of_lane(self, generations: Mapping[int, Mapping[int, Any]], lane: int) -> dict[int, Any]:
+        return {number: lanes[lane] for number, lanes in generations.items() if number >= self.deal and lane in lanes}
+
+    def _newest_by_lane(
+        self, generations: Mapping[int, Mapping[int, Any]], deal: int, before: float = math.inf
+    ) -> dict[int, Any]:
+        newest: dict[int, Any] = {}
+        for number in sorted(generations.keys() & self.generations_of(deal)):
+            if number < before:
+                newest |= generations[number]
+        return newest

@@ -1,13 +1,13 @@
 """The rules for the children of a `MergedDataset`, checked on a recipe before it is built."""
 
 import ast
-import math
 from collections.abc import Iterator
 from typing import Any, Final
 
 from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import UNKNOWN, Locations, Path
 from streamdata.recipe.own_targets import is_own
+from streamdata.recipe.percent import is_absent, read_percent
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
 
 _ABSENT = object()
@@ -15,7 +15,7 @@ MIXTURE: Final = "streamdata.MergedDataset"
 
 
 def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definitions: Definitions) -> None:
-    """Reports missing, duplicate or dotted names, and weights that are missing or not positive numbers.
+    """Reports missing, duplicate or dotted names, and percents that are missing or not valid.
 
     Args:
         file: Holds the mixture.
@@ -29,12 +29,16 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
     if isinstance(datasets, list) and not datasets:
         file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
     names: dict[str, str] = {}
+    percents: list[object] = []
     for index, child in enumerate(datasets if isinstance(datasets, list) else []):
         if not isinstance(child, dict) or not ("target" in child or "include" in child):
             continue
         where = (*at, index)
         _check_name(file.locations, where, _attribute(file, where, "name", definitions), names)
-        _check_percent(file.locations, where, _attribute(file, where, "percent", definitions))
+        percents.append(_attribute(file, where, "percent", definitions))
+        _check_percent(file.locations, where, percents[-1])
+    if percents and all(map(is_absent, percents)):
+        file.locations.report(at, "expected a positive number as percent of some dataset, got 0 of all")
 
 
 def _check_name(locations: Locations, path: Path, name: object, names: dict[str, str]) -> None:
@@ -52,13 +56,17 @@ def _check_name(locations: Locations, path: Path, name: object, names: dict[str,
 def _check_percent(locations: Locations, path: Path, percent: object) -> None:
     if percent is _ABSENT:
         locations.report(path, "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'.")
-    elif percent is not UNKNOWN and not _is_positive(percent):
-        locations.report((*path, "percent"), f"expected a positive number as percent, got {percent!r}")
+    elif not _holds_unknown(percent):
+        try:
+            read_percent(percent)
+        except ValueError as error:
+            locations.report((*path, "percent"), str(error))
 
 
-def _is_positive(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]  # is_number says so
+def _holds_unknown(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_unknown, value.values()))
+    return any(map(_holds_unknown, value)) if isinstance(value, list) else value is UNKNOWN
 
 
 def _attribute(file: RecipeFile, path: Path, name: str, definitions: Definitions) -> object:

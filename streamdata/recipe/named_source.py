@@ -1,18 +1,23 @@
 """What a recipe says of every source, beside what builds it: its name and its weight."""
 
+from typing import Any, TypeAlias
+
+Percent: TypeAlias = float | list[Any] | dict[str, Any]
+
 
 class NamedSource:
     """A source as a mixture knows it. Both are given to its constructor or set afterwards, as a recipe does.
 
     Attributes:
         name: Its name in the mixture, without a ".".
-        percent: Its weight there; weights need not add to 1.
+        percent: Its weight there, a number (weights need not add to 1), 0 for a source that is left out, a schedule or
+            a size; see `streamdata.recipe.percent`.
     """
 
     name: str
-    percent: float
+    percent: Percent
 
-    def __init__(self, name: str | None = None, percent: float | None = None) -> None:
+    def __init__(self, name: str | None = None, percent: Percent | None = None) -> None:
         # What is not given stays unset: a mixture tells "no name" from a wrong one, and a subclass may have its own.
         if name is not None:
             self.name = name

@@ -3,7 +3,8 @@
 1. environment → `DataParallel`, `Lane` → who reads
 2. names and seeds → `stable_seed` → 63-bit seeds, the same on every machine
 3. seed and size → `Permutation` → an order that is computed, never stored; `shuffled` → one of few enough to be listed
-4. function and tasks → `processes` → results, from other processes that end with this one
+4. temporary file → `publish` → what readers see whole or not at all
+5. function and tasks → `processes` → results, from other processes that end with this one
 """
 
 from streamdata.run.permutation import Permutation, shuffled

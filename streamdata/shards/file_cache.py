@@ -11,7 +11,8 @@ from pathlib import Path
 
 from streamdata.errors import SourceError
 from streamdata.recipe.permission import refusal_of_directory
-from streamdata.shards.publish import cache_directory, publish_made
+from streamdata.run.publish import publish_made
+from streamdata.shards.publish import cache_directory
 from streamdata.shards.storage import LocalShard
 
 _PIECE_BYTES = 16 << 20

@@ -49,6 +49,7 @@ class IndexedShards(_Shards, Protocol):
     """Shards of which any record can be read by its number."""
 
     num_records: Int64s  # per shard
+    sizes: Int64s  # bytes per shard
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""

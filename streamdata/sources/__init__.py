@@ -20,6 +20,8 @@ A record that a function sees carries its fields, `__url__` and `__key__` or `__
 `record_rng(record)`.
 """
 
+from streamdata.sources.deal import Deal, next_deal, shift_of
+from streamdata.sources.dealt_lane import DealtLane, DealtPiece, DealtSource
 from streamdata.sources.image_jsonl import ImageJsonlDataset
 from streamdata.sources.jsonl import JsonlIterableDataset
 from streamdata.sources.map_style import MapStyleSource
@@ -30,10 +32,16 @@ from streamdata.sources.webdataset import MetaDistributedWebDataset
 
 __all__ = [
     "BlockOrder",
+    "Deal",
+    "DealtLane",
+    "DealtPiece",
+    "DealtSource",
     "ImageJsonlDataset",
     "JsonlIterableDataset",
     "MapStyleSource",
     "MetaDistributedWebDataset",
     "Source",
+    "next_deal",
     "record_rng",
+    "shift_of",
 ]

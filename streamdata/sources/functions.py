@@ -41,6 +41,8 @@ def call_per_record(
     """
     what = f"source {tally.name!r}: single_process_fn"
     for record, after in records:
+        if not (skip or tally.replaying):  # what is read again was counted before
+            tally.records += 1
         try:
             output = function(record)
         except Exception as error:  # a user's function may raise anything; the tally decides
@@ -97,6 +99,7 @@ class Feed(Generic[StreamPosition]):
         replayed: How many outputs of this burst were delivered before: it is fed again, and gives them again.
         tally: Counts failures; what a replay drops was counted before.
         what: What the function is called in messages.
+        is_one_burst: Whether all records are one burst, that of another lane, whatever comes between them.
     """
 
     def __init__(
@@ -107,8 +110,12 @@ class Feed(Generic[StreamPosition]):
         replayed: int,
         tally: Tally,
         what: str,
+        *,
+        is_one_burst: bool = False,
     ) -> None:
         self.start = start
+        self.pulled = start
+        """The position after the last record pulled."""
         self.given = 0
         self.outputs = 0
         """Outputs of all bursts together."""
@@ -123,6 +130,7 @@ class Feed(Generic[StreamPosition]):
         self._held: deque[StreamPosition] = deque()
         self._pulled = 0  # since the burst began
         self._replayed, self.tally, self.what = replayed, tally, what
+        self._is_one_burst = is_one_burst
         # While a burst is replayed, failures and drops in it are not counted: they were, when it was first fed.
         tally.replaying = replayed > 0
 
@@ -135,9 +143,10 @@ class Feed(Generic[StreamPosition]):
         try:
             # It pulls again after an output: a burst ends here. Its state is asked for before the record is pulled, so
             # that it is the one without it.
-            if self.given:
+            if self.given and not self._is_one_burst:
                 self._begin_burst()
             self.last, after = next(self._records)
+            self.pulled = after
         except StopIteration:
             self.exhausted = True
             raise

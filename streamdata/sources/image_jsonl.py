@@ -8,7 +8,7 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.fields import KEY, is_reserved
-from streamdata.recipe.named_source import NamedSource
+from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.urls import expand_home, is_sequential
@@ -40,7 +40,7 @@ class ImageJsonlDataset(NamedSource):
         single_process_fn: PerRecordFn | None = None,
         *,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         self.single_process_fn = single_process_fn

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
+from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
 
@@ -18,14 +20,17 @@ class JsonlIterableDataset(ShardDataset):
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
         process_fn: A stream function, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
-        block_size: The most records that are dealt to a lane at once; None: 64, less in a small source.
-        shuffle_buffer: Records among which a lane shuffles; 0 keeps the order inside blocks.
+        block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
+        block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
+            smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB, and 64 records at most.
+        shuffle_buffer: Records among which a lane shuffles, about: a window has as many blocks as have that many
+            records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        ValueError: A shard is listed twice.
+        ValueError: A shard is listed twice, or both block_size and block_bytes are given.
         ShardError: A line is not a JSON object that Python can hold exactly; raised when it is read.
     """
 
@@ -36,15 +41,18 @@ class JsonlIterableDataset(ShardDataset):
         *,
         single_process_fn: PerRecordFn | None = None,
         block_size: int | None = None,
+        block_bytes: int | None = None,
         shuffle_buffer: int = 1000,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        check_cut(block_size, block_bytes, shuffle_buffer)
         urls = expand(path, JSONL_SUFFIXES)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
             self.source = SequentialSource("jsonl", SequentialJsonl(urls), shuffle_buffer)
         else:
-            self.source = BlockSource("jsonl", JsonlShards(urls), block_size, shuffle_buffer)
+            shards = JsonlShards(urls)
+            self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

@@ -70,10 +70,11 @@ class MapStyleSource:
         # After the last record of a block stands the start of the next one.
         return (epoch, window, taken - 1, 0) if taken else (epoch, window - 1, self._block_size - 1, 0)
 
-    def num_windows(self, order: BlockOrder, epoch: int) -> int:
-        return order.share(epoch)
+    @property
+    def blocks_per_window(self) -> int:
+        return 1
 
-    def window_start(self, task: ReadTask, position: Position) -> Position:
+    def window_start(self, order: BlockOrder, position: Position) -> Position:
         return (*position[:2], 0, 0)
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:

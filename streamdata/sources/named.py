@@ -2,19 +2,22 @@
 
 from typing import Any, Final
 
+from streamdata.recipe.named_source import Percent
+
 _ATTRIBUTES: Final = (
-    "single_process_fn", "process_fn", "max_bad", "records_per_block", "source_identity"
+    "single_process_fn", "process_fn", "max_bad", "max_epochs", "records_per_block", "source_identity"
 )  # fmt: skip
 
 
-def named(dataset: Any, *, name: str, percent: float, **attributes: Any) -> Any:
+def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> Any:
     """Make any map-style dataset a source of a mixture, from Python as a recipe does it.
 
     Args:
         dataset: Has `__len__` and `__getitem__`.
         name: Of the source, without a ".".
-        percent: Its weight; weights need not add to 1.
-        attributes: Of `single_process_fn`, `process_fn`, `max_bad`, `records_per_block` and `source_identity`.
+        percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
+        attributes: Of `single_process_fn`, `process_fn`, `max_bad`, `max_epochs`, `records_per_block` and
+            `source_identity`.
 
     Returns:
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.

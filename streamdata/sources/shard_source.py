@@ -13,14 +13,13 @@ from streamdata.progress import Position, check_position
 from streamdata.recipe.named_source import NamedSource
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.readers import IndexedShards, SequentialShards
+from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.source import ReadTask, Record
 
 Indices = npt.NDArray[np.int64]
 
-# Records: a lane reads this many side by side in one go, and a window of the default 1,000 still mixes 15 of them.
-_BLOCK_SIZE = 64
 _BLOCKS_AT_ONCE = 1024
 """Blocks whose positions in the epoch's order are computed at once."""
 
@@ -37,50 +36,33 @@ def _start_within_window(after: Position) -> Position:
     return epoch, window, taken - 1, 0
 
 
-def _check_sizes(block_size: int | None, shuffle_buffer: int) -> None:
-    if (block_size is not None and block_size < 1) or shuffle_buffer < 0:
-        raise ValueError(
-            f"expected block_size >= 1 and shuffle_buffer >= 0 (records), got {block_size} and {shuffle_buffer}\n"
-            "  shuffle_buffer=0 keeps the order inside blocks."
-        )
-
-
 class BlockSource:
-    """Indexed shards, cut into blocks of at most `block_size` records; a lane shuffles windows of its blocks by index.
+    """Indexed shards, cut into blocks; a lane shuffles windows of its blocks by index.
 
     Args:
         kind: What the shards are, for descriptions.
         shards: The shards.
-        block_size: Records in a block at most; None: 64.
+        block_sizes: Records in a block of each shard, int64; a shard's last block may have fewer.
         shuffle_buffer: Records in a window, about; 0 keeps the order inside blocks.
-        min_blocks: A source that has fewer by its block_size is cut finer, into about this many, so that many lanes
-            find work in it.
     """
 
-    def __init__(
-        self, kind: str, shards: IndexedShards, block_size: int | None, shuffle_buffer: int, min_blocks: int = 2048
-    ) -> None:
-        _check_sizes(block_size, shuffle_buffer)
+    def __init__(self, kind: str, shards: IndexedShards, block_sizes: Indices, shuffle_buffer: int) -> None:
         self.shards, self._kind = shards, kind
-        records = shards.num_records
-        self.num_records = int(records.sum())
-        # By the source alone, never by the topology: another number of lanes must find the same blocks.
-        self._block_size = max(1, min(block_size or _BLOCK_SIZE, self.num_records // min_blocks))
-        self._window = max(1, shuffle_buffer // self._block_size)
+        self._records, self._block_sizes = shards.num_records, block_sizes
+        blocks = -(-self._records // block_sizes)
+        self._record_ends, self._block_ends = np.cumsum(self._records), np.cumsum(blocks)
+        self.num_records, self.num_blocks = int(self._records.sum()), int(blocks.sum())
+        # One number of blocks for all windows, so that the blocks of any window are known without those before it. What
+        # last blocks lack does not count: where all blocks have one size, that is the mean.
+        mean = int((block_sizes * blocks).sum()) // max(1, self.num_blocks)
+        self._window = max(1, shuffle_buffer // max(1, mean))
         self._shuffle_inside = shuffle_buffer > 0
-        self._records = records
-        self._record_ends = np.cumsum(records)
-        self._block_ends = np.cumsum(-(-records // self._block_size))
-
-    @property
-    def num_blocks(self) -> int:
-        return int(self._block_ends[-1]) if len(self._block_ends) else 0
 
     def describe(self, shuffle: bool) -> str:
         window = self._window if shuffle and self._shuffle_inside else 0
         return (
             f"{self._kind}, {self.num_records} records in {len(self._records)} shards {_content(self.shards)}, "
-            f"blocks of {self._block_size}, shuffle {shuffle}, windows of {window}"
+            f"{describe_cut(self._records, self._block_sizes)}, shuffle {shuffle}, windows of {window}"
         )
 
     def anomalies(self) -> dict[str, int]:
@@ -89,12 +71,13 @@ class BlockSource:
     def start_of(self, after: Position) -> Position:
         return _start_within_window(after)
 
-    def num_windows(self, order: BlockOrder, epoch: int) -> int:
-        return -(-order.share(epoch) // self._window)
+    @property
+    def blocks_per_window(self) -> int:
+        return self._window
 
-    def window_start(self, task: ReadTask, position: Position) -> Position:
+    def window_start(self, order: BlockOrder, position: Position) -> Position:
         epoch, window, taken, _ = position
-        blocks = task.order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
         # After the last record of a window, the next record is in the next one; at the end of an epoch there is none.
         done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())
         return (epoch, window + done, 0, 0)
@@ -150,9 +133,10 @@ class BlockSource:
     def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
         shards = np.searchsorted(self._block_ends, blocks, side="right")
-        blocks_before = self._block_ends[shards] - -(-self._records[shards] // self._block_size)
-        firsts = (blocks - blocks_before) * self._block_size
-        return shards, firsts, np.minimum(self._block_size, self._records[shards] - firsts)
+        records, sizes = self._records[shards], self._block_sizes[shards]
+        blocks_before = self._block_ends[shards] - -(-records // sizes)
+        firsts = (blocks - blocks_before) * sizes
+        return shards, firsts, np.minimum(sizes, records - firsts)
 
 
 def _numbers(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
@@ -182,7 +166,6 @@ class SequentialSource:
     """
 
     def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
-        _check_sizes(1, shuffle_buffer)
         self.shards, self._kind, self._group = shards, kind, shuffle_buffer
         self.num_blocks = len(shards.urls)
 
@@ -197,10 +180,11 @@ class SequentialSource:
     def start_of(self, after: Position) -> Position:
         return _start_within_window(after)
 
-    def num_windows(self, order: BlockOrder, epoch: int) -> int:
-        return order.share(epoch)
+    @property
+    def blocks_per_window(self) -> int:
+        return 1
 
-    def window_start(self, task: ReadTask, position: Position) -> Position:
+    def window_start(self, order: BlockOrder, position: Position) -> Position:
         return (*position[:2], 0, 0)
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:

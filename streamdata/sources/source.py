@@ -1,6 +1,7 @@
 """What a lane needs of a source."""
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any, Protocol, TypeAlias
 
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
@@ -36,10 +37,11 @@ class Source(Protocol):
     def start_of(self, after: Position) -> Position:
         """The position before the record that `after` is the position after."""
 
-    def num_windows(self, order: BlockOrder, epoch: int) -> int:
-        """How many windows the lane has in the epoch."""
+    @property
+    def blocks_per_window(self) -> int:
+        """How many blocks a window has, but the last of an epoch, which may have fewer."""
 
-    def window_start(self, task: "ReadTask", position: Position) -> Position:
+    def window_start(self, order: BlockOrder, position: Position) -> Position:
         """The beginning of the window in which the next record at `position` lies."""
 
 
@@ -61,9 +63,15 @@ class ReadTask:
         """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
         self._ahead = 1
 
+    def reading(self, order: BlockOrder) -> "ReadTask":
+        """The same task with other blocks; its epochs are parts of what is left of one, and no end of them counts."""
+        task = copy(self)
+        task.order, task.on_epoch_end = order, None
+        return task
+
     def next_epoch(self, epoch: int) -> int | None:
         """End an epoch; return the next one of which the lane has a share, or None when its stream ends."""
-        if self.on_epoch_end is not None and self.order.share(epoch):
+        if self.on_epoch_end is not None and self.order.is_whole(epoch) and self.order.share(epoch):
             self.on_epoch_end(epoch)
         return self.order.next_epoch(epoch)
 

@@ -1,8 +1,11 @@
-"""What a lane did not deliver of a source, counted."""
+"""What a lane read of a source and did not deliver, counted."""
 
 import logging
+from collections.abc import Callable
+from operator import attrgetter
 
 from streamdata.errors import SourceError
+from streamdata.progress import COUNTS
 
 logger = logging.getLogger("streamdata")
 
@@ -15,10 +18,15 @@ class Tally:
         max_bad: How many failures are forgiven.
         dropped: Records dropped before.
         bad: Failures forgiven before.
+        skipped: Records left out before, because they were to be skipped.
+        records: Records read before, where a function sees them; who reads one counts it, unless it is fed again.
     """
 
-    def __init__(self, name: str, max_bad: int, dropped: int = 0, bad: int = 0) -> None:
+    def __init__(
+        self, name: str, max_bad: int, dropped: int = 0, bad: int = 0, skipped: int = 0, records: int = 0
+    ) -> None:
         self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
+        self.skipped, self.records = skipped, records
         self._last = ""
         self.replaying = False
         """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
@@ -28,6 +36,11 @@ class Tally:
         self._last = f"{record}: {reason}"
         if not self.replaying:
             self.dropped += 1
+
+    def skip(self) -> None:
+        """Count a record that is left out, because it was to be skipped."""
+        if not self.replaying:
+            self.skipped += 1
 
     def fail(self, error: Exception, record: str, what: str) -> None:
         """Forgive a failure, or raise it once there were more than `max_bad`.
@@ -48,6 +61,8 @@ class Tally:
     def summary(self) -> str:
         """Say what was dropped so far, for an error message."""
         counts = f"{self.dropped} records dropped, {self.bad} failures skipped"
+        if self.skipped:
+            counts += f", {self.skipped} records left out by `skip`"
         return f"{counts}; the last: {self._last}" if self._last else counts
 
     def silence(self, what: str, passed_over: str = "") -> SourceError:
@@ -64,3 +79,7 @@ class Tally:
                 f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
             )
         return "  Mend the data or the function, or set the source's max_bad to skip failures, up to so many per lane."
+
+
+counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
+"""What a cursor holds of a tally; made for each sample, so in C."""

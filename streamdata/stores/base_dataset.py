@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from torch.utils.data import Dataset
 
 from streamdata.errors import StoreError
-from streamdata.recipe.named_source import NamedSource
+from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
-from streamdata.stores.train_types import TRAIN_TYPES
+from streamdata.stores.train_types import SOURCES, TRAIN_TYPES
 
 Sample = dict[str, Any]
 
@@ -49,7 +49,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         verify: bool = True,
         mapped: bool = False,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         if (load_path is None) == (store is None):
@@ -85,6 +85,12 @@ class BaseDataset(NamedSource, Dataset[Sample]):
     def source_identity(self) -> str:
         """What determines the samples, wherever the store lies; a resume compares it."""
         return f"{self.train_type} {self._cut}of store {self.store.identity}"
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the store has for this train type, whether or not they are in a sample."""
+        keys = [source.tokens for name, source in SOURCES[self.train_type].items() if name != "rewards"]
+        return sum(len(self.store.column(key)) for key in keys)
 
     @property
     def _cut(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.shards.publish import publish_written
+from streamdata.run.publish import publish_written
 from streamdata.stores.megatron_index import encode_index
 from streamdata.stores.meta import Purpose, encode
 from streamdata.stores.spool import OFFSET_DTYPE, Spool, SpooledBounds, file_name

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from streamdata.errors import StoreError
+from streamdata.recipe.named_source import Percent
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.store import RecordValues, Store
 from streamdata.stores.train_types import TRAIN_TYPES
@@ -43,7 +44,7 @@ class RecordDataset(BaseDataset):
         verify: bool = True,
         mapped: bool = False,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped, name=name, percent=percent)
         self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)

@@ -19,7 +19,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from streamdata.errors import StoreError
-from streamdata.shards.publish import publish_made
+from streamdata.run.publish import publish_made
 from streamdata.shards.storage import LocalShard
 
 BLOCK: Final = 4096

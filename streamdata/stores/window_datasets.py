@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from streamdata.errors import StoreError
+from streamdata.recipe.named_source import Percent
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.dtypes import Int64s, Values
 from streamdata.stores.store import Store
@@ -63,7 +64,7 @@ class WindowDataset(BaseDataset):
         verify: bool = True,
         mapped: bool = False,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
         documents: bool = False,
         eod_token: int | None = None,
     ) -> None:

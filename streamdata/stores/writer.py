@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StoreError
-from streamdata.shards.publish import temporary_beside
+from streamdata.run.publish import temporary_beside
 from streamdata.stores.dtypes import Int64s, Values, fitted, stored_dtype
 from streamdata.stores.megatron_index import CODES
 from streamdata.stores.meta import Purpose

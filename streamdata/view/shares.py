@@ -1,5 +1,6 @@
 """What a run delivered: samples and bytes, and how much of each source, from the states that its batches carry."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from streamdata.fields import is_reserved
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, to_state
-from streamdata.view.nodes import functions_of, shares_of
+from streamdata.view.nodes import functions_of, mean_shares, shares_of
 from streamdata.view.table import percent_text, table
 
 _NUMBER_BYTES = 8
@@ -19,7 +20,7 @@ class SourceCount:
 
     Attributes:
         path: The source's path of names.
-        wanted: Its share of the whole stream by the recipe's weights.
+        wanted: Its share of the whole stream by the recipe's weights; by schedules, its mean share so far.
         achieved: Its share of all samples drawn; 0 before the first.
         drawn: Samples that the mixture took from it.
         dropped: Records for which `single_process_fn` returned no sample.
@@ -54,7 +55,9 @@ class Delivery:
         self.samples = self.size_bytes = 0
         self.states: States = dict(states or {})
         shares = shares_of(dataset)
+        self._dataset = dataset
         self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
+        self._is_scheduled = any(share.node.children and share.node.shares is not None for share in shares.values())
         functions = [functions_of(share.node.dataset) for share in shares.values()]
         self._costs = sorted({names["cost"] for names in functions if "cost" in names})
 
@@ -69,10 +72,27 @@ class Delivery:
         known = _counts(self.states)
         counts = [known.get(path, [0, 0, 0]) for path in self._wanted]
         total = sum(drawn for drawn, _, _ in counts) or 1
+        wanted_by = self._mean_wanted() if self._is_scheduled else self._wanted
         return [
             SourceCount(path=path, wanted=wanted, achieved=count / total, drawn=count, dropped=dropped, bad=bad)
-            for (path, wanted), (count, dropped, bad) in zip(self._wanted.items(), counts, strict=True)
+            for (path, wanted), (count, dropped, bad) in zip(wanted_by.items(), counts, strict=True)
         ]
+
+    def _mean_wanted(self) -> Mapping[str, float]:
+        """What each source should have had of all passes so far."""
+        times: Counter[str] = Counter()
+        unit = "draws" if self._dataset.cost is None else "cost"
+        for lane_and_path, value in _newest_entries(self.states).items():
+            epoch_pass, _, _, path = lane_and_path.split("/", 3)
+            if path and "." not in path:  # what the top draws is its time
+                times[epoch_pass] += value.get(unit, 0)
+        if not times.total():
+            return self._wanted
+        means = {epoch_pass: mean_shares(self._dataset, time) for epoch_pass, time in times.items() if time}
+        return {
+            path: sum(mean[path] * times[epoch_pass] for epoch_pass, mean in means.items()) / times.total()
+            for path in self._wanted
+        }
 
     def summary(self) -> str:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
@@ -108,6 +128,16 @@ def estimate_bytes(value: Any) -> int:
 
 def _counts(states: Mapping[str, Any]) -> dict[str, list[int]]:
     """Draws, drops and failures of each node, over all lanes and passes."""
+    counts: dict[str, list[int]] = {}
+    for lane_and_path, value in _newest_entries(states).items():
+        count = counts.setdefault(lane_and_path.split("/", 3)[3], [0, 0, 0])
+        for number, name in enumerate(("draws", "dropped", "bad")):
+            count[number] += value.get(name, 0)
+    return counts
+
+
+def _newest_entries(states: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The newest entry of each node in each lane, by `P/RANK/WORKER/PATH`."""
     newest: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for key, value in states.items():
         if key.startswith("cursor/"):
@@ -115,9 +145,4 @@ def _counts(states: Mapping[str, Any]) -> dict[str, list[int]]:
             # A lane's counts continue from one generation to the next: adding up its entries would count twice.
             if int(generation) >= newest.get(lane_and_path, (0, {}))[0]:
                 newest[lane_and_path] = int(generation), value
-    counts: dict[str, list[int]] = {}
-    for lane_and_path, (_, value) in newest.items():
-        count = counts.setdefault(lane_and_path.split("/", 3)[3], [0, 0, 0])
-        for number, name in enumerate(("draws", "dropped", "bad")):
-            count[number] += value.get(name, 0)
-    return counts
+    return {lane_and_path: value for lane_and_path, (_, value) in newest.items()}

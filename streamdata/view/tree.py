@@ -5,19 +5,22 @@ from typing import Any
 
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import Node
+from streamdata.recipe.percent import STEPS
 from streamdata.sources import MapStyleSource
 from streamdata.sources.shard_source import SequentialSource
 from streamdata.view.nodes import NodeShare, functions_of, shares_of
 from streamdata.view.table import percent_text, table
 
+_MAX_PERCENTS = 3
 _HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind and options"]
 
 
 def describe(dataset: MergedDataset) -> str:
     """Draw the tree of sources of a dataset, a line for each: weight, shares, sizes, functions and options.
 
-    `share` is that among the sources of the same mixture, `of all` that of the whole stream. Where shards are read from
-    their start, records have not been counted, and the number of shards stands in their place. No data is read.
+    `share` is that among the sources of the same mixture, `of all` that of the whole stream; where they follow
+    schedules, those at the start of a pass. Where shards are read from their start, records have not been counted, and
+    the number of shards stands in their place. No data is read.
 
     Raises:
         ValueError: It is not a MergedDataset.
@@ -39,10 +42,21 @@ def _row(shares: Mapping[str, NodeShare], path: str, drawn: str) -> list[str]:
     share = shares[path]
     node, dataset = share.node, share.node.dataset
     shown = [percent_text(share.share), percent_text(share.overall)]
-    weights = ["", "", ""] if share.parent is None else [f"{dataset.percent:g}", *shown]
+    weights = ["", "", ""] if share.parent is None else [_weight(shares, path), *shown]
     functions = [f"{attribute} {name}" for attribute, name in functions_of(dataset).items()]
     kind = [type(dataset).__name__, *_options(node), *_counts(dataset), *functions]
     return [drawn, *weights, *_sizes(node), ", ".join(kind)]
+
+
+def _weight(shares: Mapping[str, NodeShare], path: str) -> str:
+    """What it weighs; of a schedule its percents, or the first and the last where there are many."""
+    weight = shares[path.rpartition(".")[0]].node.weights[path]
+    if isinstance(weight, int | float):
+        return f"{weight:g}"
+    points = weight[STEPS] if isinstance(weight, dict) else weight
+    percents = [f"{percent:g}" for _, percent in points]
+    shown = percents if len(percents) <= _MAX_PERCENTS else [percents[0], "…", percents[-1]]
+    return (" then " if isinstance(weight, dict) else " to ").join(shown)
 
 
 def _sizes(node: Node) -> tuple[str, str]:
@@ -77,9 +91,10 @@ def _options(node: Node) -> list[str]:
 
 
 def _counts(dataset: Any) -> list[str]:
-    """How many failures are forgiven, and what in the shards is not a record, or less than one."""
+    """How many epochs it has and how many failures are forgiven; what in the shards is not a record, or less."""
     shards = getattr(getattr(dataset, "source", None), "shards", None)
-    counts = {"max_bad": getattr(dataset, "max_bad", 0), **(shards.anomalies() if shards is not None else {})}
+    bounds = {name: getattr(dataset, name, None) or 0 for name in ("max_epochs", "max_bad")}
+    counts = {**bounds, **(shards.anomalies() if shards is not None else {})}
     return [f"{what} {count:,}" for what, count in counts.items() if count]
 
 

@@ -45,6 +45,10 @@ SAME = named("same")
         ([named("a", max_bad=0.5)], "expected a whole number of failures as max_bad, got 0.5"),
         ([named("a", max_bad=-1)], "expected a whole number of failures as max_bad, got -1"),
         ([named("a", max_bad=None)], "expected a whole number of failures as max_bad, got None"),
+        ([named("a", max_epochs=0)], "'a': expected a whole number of epochs from 1 on as max_epochs, got 0"),
+        ([named("a", max_epochs=1.5)], "'a': expected a whole number of epochs from 1 on as max_epochs, got 1.5"),
+        ([named("a", max_epochs=True)], "'a': expected a whole number of epochs from 1 on as max_epochs, got True"),
+        ([named("a", max_epochs="2")], "'a': expected a whole number of epochs from 1 on as max_epochs, got '2'"),
         ([named("a", process_fn="pkg.fn")], "expected a function as process_fn, got 'pkg.fn'"),
         ([SAME, SAME], "the name 'same' is taken"),
     ],
@@ -62,6 +66,14 @@ def test_the_same_object_in_two_mixtures_is_refused():
     inner.name, inner.percent = "inner", 1
     with pytest.raises(ValueError, match=r"'inner\.shared' is the same object as 'shared'"):
         MergedDataset([shared, inner])
+
+
+def test_a_mixture_has_no_epochs_to_be_bounded():
+    """A bound that is not kept would be passed over in silence."""
+    inner = MergedDataset([named("a")], name="inner", percent=1)
+    inner.max_epochs = 2
+    with pytest.raises(ValueError, match="'inner': expected no max_epochs of a mixture, got 2"):
+        MergedDataset([inner])
 
 
 def test_an_iterable_of_another_library_is_refused():
@@ -230,6 +242,13 @@ def test_items_that_do_not_answer_their_indices_are_an_error():
         list(MergedDataset([Short("a", 50)], cyclic=False))
 
 
+@pytest.mark.parametrize("cost", [3, "", ["tokens"]])
+def test_what_cannot_weigh_is_refused_at_construction(cost):
+    """It is a function or the name of a field."""
+    with pytest.raises(ValueError, match=r"expected a function of a sample, or the name of a field, as cost, got"):
+        MergedDataset([named("a")], cost=cost)
+
+
 @pytest.mark.parametrize(("cost", "error"), [(lambda sample: sample["tokens"], KeyError), (lambda _: None, TypeError)])
 def test_a_cost_that_fails_says_where(cost, error):
     """Its own exception, with the source and the record in a note."""
@@ -365,7 +384,7 @@ def test_an_unpicklable_dynamic_object_is_named_by_its_recipe_path(tmp_path):
     assert re.search(r"recipe\.yaml:5:\d+: params\.datasets\[0\]\.params\.single_process_fn", caught.value.__notes__[0])
 
 
-@pytest.mark.parametrize("attributes", ["name: a\n      percent: 0", "name: a", "name: b\n      percent: 1"])
+@pytest.mark.parametrize("attributes", ["name: a\n      percent: -1", "name: a", "name: b\n      percent: 1"])
 def test_a_bad_source_of_a_recipe_is_named_by_its_line(tmp_path, attributes):
     """The place of the source, not only of the mixture."""
     recipe = tmp_path / "recipe.yaml"

@@ -72,6 +72,28 @@ def test_a_damaged_header_is_refused(states, value):
             next(iter(resumed_from(damaged)))
 
 
+@pytest.mark.parametrize(
+    "weight", [[], [[0, -1]], [[5, 1], [5, 2]], {"steps": 1}, {"by": "tokens"}, [[0, 1, 2]], [["0", 1]]]
+)
+def test_a_damaged_schedule_in_a_header_is_refused(states, weight):
+    """One that to_state could have written is not."""
+    damaged = copy.deepcopy(states)
+    damaged["generation/0"]["weights"]["a"] = weight
+    with pytest.raises(StateError, match="generation/0"):
+        resumed_from(damaged)
+    damaged["generation/0"]["weights"]["a"] = {"steps": [[0, 1.5], [10, 0]]}
+    next(iter(resumed_from(damaged)))
+
+
+@pytest.mark.parametrize("cost", [-1, float("inf"), "1", True])
+def test_a_damaged_cost_is_refused(states, cost):
+    """It is no count: any number that a sum of costs may be."""
+    damaged = copy.deepcopy(states)
+    damaged["cursor/0/0/0/0/a"]["cost"] = cost
+    with pytest.raises(StateError, match="'cost' is"):
+        resumed_from(damaged)
+
+
 def test_more_workers_than_there_can_be_are_refused_at_once():
     """Each is looked for among the entries, which would take for ever."""
     states = to_state(list(islice(make(), 3)))
@@ -123,3 +145,33 @@ def test_another_epoch_of_a_finite_stream_is_refused():
     damaged["cursor/0/0/0/0/c"]["epoch"] = 1
     with pytest.raises(StateError, match="source 'c': states in epoch 1, expected 0"):
         list(resumed(finite, damaged))
+
+
+@pytest.fixture(scope="module")
+def resized():
+    """Of a run that went on under another topology."""
+    states: dict = {}
+    for dp_size in (2, 1):
+        dataset = resumed(make, states)
+        dataset.set_data_parallel(dp_size, 0)
+        for sample in islice(dataset, 31):
+            states.update(to_state(sample))
+    return states
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"base": {"0": {"time": 1.0, "other": 2}}},
+        {"history": 7},
+        {"history": [7]},
+        {"history": [{}]},
+        {"history": [{"generation": None, "step": 0, "dp_size": 1, "num_workers": 1, "sources": {}}]},
+        {"history": [{"generation": 0, "step": 0, "dp_size": 1, "num_workers": 1, "sources": {"a": {"samples": "x"}}}]},
+    ],
+)
+def test_damage_to_what_a_header_says_of_earlier_topologies_is_refused(resized, damaged):
+    """Not an error of another type, wherever it is read first."""
+    states = {**resized, "generation/1": {**resized["generation/1"], **damaged}}
+    with pytest.raises(StateError, match="generation/1"):
+        resumed(make, states)

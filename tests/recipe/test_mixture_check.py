@@ -42,7 +42,6 @@ def test_every_bad_child_is_reported(write: Write) -> None:
     assert [line.removeprefix("recipe.yaml:") for line in found] == [
         "5:49: params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:49",
         "6:49: params.datasets[2].name: expected text without '.' as a name, got 'a.b'",
-        "6:63: params.datasets[2].percent: expected a positive number as percent, got 0",
         "7:7: params.datasets[3]: expected a dataset with a name, got none",
         "7:52: params.datasets[3].percent: expected a positive number as percent, got nan",
         "8:49: params.datasets[4].name: expected text without '.' as a name, got ''",
@@ -51,6 +50,35 @@ def test_every_bad_child_is_reported(write: Write) -> None:
         "10:61: params.datasets[6].percent: expected a positive number as percent, got True",
         "11:61: params.datasets[7].percent: expected a positive number as percent, got inf",
     ]
+
+
+def test_schedules_sizes_and_zeros_are_accepted(write: Write) -> None:
+    """As the mixture takes them."""
+    percents = [
+        "[[0, 1], [1e6, 0.5]]",
+        "{steps: [[0, 1], [10, 0]]}",
+        "{by: tokens}",
+        "0",
+        "{by: records, exponent: 0.7}",
+    ]
+    children = [child(f", name: s{number}, percent: {percent}") for number, percent in enumerate(percents)]
+    assert problems_of(write, *children) == []
+
+
+def test_a_schedule_that_is_not_one_is_reported(write: Write) -> None:
+    """With what is wrong in it; and that nothing is left of a mixture."""
+    percents = ["[]", "[[5, 1], [5, 2]]", "[[0, -1]]", "{steps: 1}", "{by: bytes}", "{exponent: 2}"]
+    found = problems_of(write, *(child(f", name: s{number}, percent: {p}") for number, p in enumerate(percents)))
+    assert [line.partition(".percent: ")[2] for line in found] == [
+        "expected a list of [time, percent] as percent, got []",
+        "expected times that increase in the schedule of percent, got 5 after 5",
+        "expected [time, percent], two numbers >= 0, in the schedule of percent, got [0, -1]",
+        "expected a list of [time, percent] as percent, got 1",
+        "expected one of tokens, records as by in percent, got 'bytes'",
+        "expected 'steps', or 'by' and if need be 'exponent' in percent, got {'exponent': 2}",
+    ]
+    (found,) = problems_of(write, child(", name: a, percent: 0"))
+    assert found.endswith("datasets: expected a positive number as percent of some dataset, got 0 of all")
 
 
 def test_no_datasets_is_an_error(write: Write) -> None:
@@ -64,7 +92,7 @@ def test_included_children_bring_their_names(write: Write) -> None:
     write(child(", name: inner, percent: 1"), "inner.yaml")
     assert problems_of(write, "{include: inner.yaml}", "{include: inner.yaml, name: other}") == []
     assert "'inner' again" in problems_of(write, "{include: inner.yaml}", "{include: inner.yaml}")[0]
-    assert "got 0" in problems_of(write, "{include: inner.yaml, percent: 0}")[0]
+    assert "got -1" in problems_of(write, "{include: inner.yaml, percent: -1}")[0]
 
 
 def test_what_only_building_tells_is_not_reported(write: Write) -> None:
@@ -80,9 +108,9 @@ def test_our_sources_take_name_and_weight_as_parameters_too(write: Write) -> Non
     ours = "{target: streamdata.JsonlIterableDataset, params: {path: x%s}}"
     loaded = "{target: streamdata.DatasetFactory.load, params: {train_type: seq, load_path: x, window_size: 4}}"
     assert problems_of(write, ours % ", name: a, percent: 1", ours % ", name: b, percent: 2") == []
-    found = problems_of(write, ours % ", name: a, percent: 0", ours % ", name: a, percent: 1", loaded)
+    found = problems_of(write, ours % ", name: a, percent: -1", ours % ", name: a, percent: 1", loaded)
     assert [line.partition(": ")[2] for line in found] == [
-        "params.datasets[0].percent: expected a positive number as percent, got 0",
+        "params.datasets[0].percent: expected a positive number as percent, got -1",
         "params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:7",
         "params.datasets[2]: expected a dataset with a name, got none",
         "params.datasets[2]: expected a dataset with a weight, got none",

@@ -63,8 +63,8 @@ def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
     no_targets = {
         "BaseDataset", "Pipeline", "PrepareConfig", "PrepareError", "RecipeError", "ShardError", "SourceError",
         "StateError", "Store", "StoreError", "StoreWriter", "StreamdataError", "compute_position_id_with_mask",
-        "describe", "detect_format", "instantiate_from_yaml", "merge_states", "named", "pad_sequence_to_length",
-        "postprocess_data", "record_rng", "to_state",
+        "describe", "detect_format", "gather_states", "instantiate_from_yaml", "load_states", "merge_states", "named",
+        "pad_sequence_to_length", "postprocess_data", "record_rng", "save_states", "to_state",
     }  # fmt: skip
     assert set(streamdata.__all__) - {name.split(".")[1] for name in TARGETS} == no_targets
 
@@ -142,11 +142,12 @@ def test_attributes_that_apply_are_set(write: Write) -> None:
     """Of a source of shards; those of map-style datasets are for any class."""
     Path("x.jsonl").write_text("{}\n")
     recipe = write(
-        f"- {{{SOURCE.strip().replace(chr(10), ', ')}, name: a, percent: 2, max_bad: 3, process_fn: null}}\n"
+        f"- {{{SOURCE.strip().replace(chr(10), ', ')}, name: a, percent: 2, max_bad: 3, "
+        "max_epochs: 4, process_fn: null}\n"
     )
     assert check_recipe(recipe) == []
     (source,) = instantiate_from_yaml(recipe)
-    assert (source.name, source.percent, source.max_bad) == ("a", 2, 3)
+    assert (source.name, source.percent, source.max_bad, source.max_epochs) == ("a", 2, 3, 4)
 
 
 @pytest.mark.usefixtures("ours")

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from streamdata.run import Lane
 from streamdata.sources import BlockOrder
+from streamdata.sources.order import ALL_EPOCHS, Epochs
 
 
-def orders(num_blocks, lanes, shuffle=True, only_epoch=None):
+def orders(num_blocks, lanes, shuffle=True, epochs=ALL_EPOCHS):
     """The order of each lane."""
     each = (Lane(dp_size=lanes, dp_rank=rank, num_workers=1, worker=0) for rank in range(lanes))
-    return [BlockOrder(num_blocks, lane, (1, "a"), shuffle, only_epoch) for lane in each]
+    return [BlockOrder(num_blocks, lane, (1, "a"), shuffle, epochs) for lane in each]
 
 
 def walk(order, epochs):
@@ -61,5 +62,5 @@ def test_a_huge_source_starts_at_once():
 
 def test_a_single_epoch_ends():
     """A finite stream has its one epoch, whichever it is."""
-    order = orders(10, 3, only_epoch=4)[1]
+    order = orders(10, 3, epochs=Epochs(4, 5))[1]
     assert (order.share(4), order.share(5), order.next_epoch(4)) == (4, 0, None)

@@ -25,7 +25,6 @@ from streamdata import (
     record_rng,
     to_state,
 )
-from streamdata.sources.shard_source import BlockSource
 from tests.mixing.test_resume import Packer
 from tests.shard_files import jpeg, write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, loaded, plain, resumed
@@ -70,18 +69,11 @@ def make_source(tmp_path):
     return make
 
 
-def in_blocks(dataset, block_size, shuffle_buffer, min_blocks=1):
-    """The dataset in blocks of this size, though it is small; shards that are read from their start have none."""
-    if isinstance(dataset.source, BlockSource):
-        dataset.source = BlockSource("forced", dataset.source.shards, block_size, shuffle_buffer, min_blocks)
-    return dataset
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("block_size", "shuffle_buffer"), [(1, 0), (3, 0), (3, 7), (64, 1000)])
 def test_every_record_is_delivered_once(make_source, kind, block_size, shuffle_buffer):
-    """Over uneven lanes, as a multiset; small sources are cut finer, so the block size is forced."""
-    source = in_blocks(make_source(kind, shuffle_buffer=shuffle_buffer), block_size, shuffle_buffer)
+    """Over uneven lanes, as a multiset."""
+    source = make_source(kind, block_size=block_size, shuffle_buffer=shuffle_buffer)
     for dp_size, num_workers in ((1, 0), (2, 3), (5, 2)):
         got = delivered(lambda: MergedDataset([source], cyclic=False), dp_size, num_workers)
         assert len(got) == sum(got.values()) == sum(SIZES)
@@ -96,7 +88,7 @@ def test_resume_is_exact(make_source, kind, num_workers, function):
     def with_value(record):
         return {**record, "value": int(record["__key__"].strip("r"))}
 
-    source = in_blocks(make_source(kind, shuffle_buffer=6, single_process_fn=with_value), 3, 6, min_blocks=4)
+    source = make_source(kind, block_size=3, shuffle_buffer=6, single_process_fn=with_value)
     source.process_fn = function
     other = make_source("jsonl", "other", 0.5)
     whole = assert_exact_resume(
@@ -162,7 +154,7 @@ def test_reload_from_url_level_goes_back_to_the_window(make_source):
     """Everything undelivered is delivered, with the rest of the earliest unfinished window; the function afresh."""
 
     def make():
-        return MergedDataset([in_blocks(make_source("jsonl"), 5, 5)], cyclic=False)
+        return MergedDataset([make_source("jsonl", block_size=5, shuffle_buffer=5)], cyclic=False)
 
     samples = list(make())
     states = to_state(samples[:12])
@@ -200,7 +192,7 @@ def test_reload_from_url_level_at_the_end_of_an_epoch_may_be_repeated(tmp_path):
 
 def test_reload_from_url_level_begins_with_the_window_of_what_a_packer_holds(tmp_path):
     """After every row: at the start of a window, nothing undelivered left out, a window too early at most."""
-    source = in_blocks(JsonlIterableDataset(write_jsonl(tmp_path, [7, 13, 5]), Packer()), 5, 5)
+    source = JsonlIterableDataset(write_jsonl(tmp_path, [7, 13, 5]), Packer(), block_size=5, shuffle_buffer=5)
     source.name, source.percent = "s", 1
     dataset = MergedDataset([source], cyclic=False, shuffle_streaming_subsets=False)
     samples = list(dataset)
@@ -315,11 +307,12 @@ def test_states_with_and_without_it_are_of_one_run(flawed):
         assert merge_states(*parts)["generation/0"]["nodes"] == states["generation/0"]["nodes"]
 
 
-@pytest.mark.parametrize("options", [{"block_size": 0}, {"shuffle_buffer": -1}])
-def test_impossible_sizes_are_refused(make_source, options):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"block_size": 0}, {"shuffle_buffer": -1}, {"block_bytes": 0}])
+def test_impossible_sizes_are_refused(make_source, kind, options):
     """With what was expected."""
     with pytest.raises(ValueError, match="expected block_size >= 1 and shuffle_buffer >= 0"):
-        make_source("jsonl", **options)
+        make_source(kind, **options)
 
 
 @pytest.fixture

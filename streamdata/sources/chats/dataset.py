@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from streamdata.recipe.named_source import NamedSource
+from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.row_settings import RowSettings
@@ -53,7 +53,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         config: Any = None,
         *,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         self._who = type(self).__name__  # errors name the class that the recipe names

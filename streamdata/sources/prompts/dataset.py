@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
-from streamdata.recipe.named_source import NamedSource
+from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
@@ -74,7 +74,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         processor: Any = None,
         *,
         name: str | None = None,
-        percent: float | None = None,
+        percent: Percent | None = None,
     ) -> None:
         super().__init__(name, percent)
         self.config = PromptConfig.read(config, WHO)

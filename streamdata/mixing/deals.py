@@ -1,0 +1,83 @@
+"""What a run under one topology takes over from earlier ones, in one pass."""
+
+from streamdata.mixing.tree import Node
+from streamdata.progress import COUNTS, Finals, Progress, share_out
+from streamdata.sources import Deal, DealtSource, next_deal, shift_of
+from streamdata.sources.rest import AllBlocks
+
+
+class Deals:
+    """How the sources of a tree are dealt out to the lanes of a topology, in one pass.
+
+    Args:
+        progress: The states, showing the deal of that topology.
+        epoch_pass: The pass.
+        lanes: How many lanes the topology has.
+    """
+
+    def __init__(self, progress: Progress, epoch_pass: int, lanes: int) -> None:
+        self._progress, self._pass, self._lanes = progress, epoch_pass, lanes
+        self._base = progress.base(epoch_pass)
+        self._deals: dict[str, Deal] = {}
+
+    def of(self, node: Node, parent_endless: bool) -> Deal:
+        """How a source of records is dealt out."""
+        if node.path not in self._deals:
+            source = node.source
+            assert source is not None, "a mixture has no blocks to deal out"
+            dealt = DealtSource(
+                name=node.path,
+                source=source,
+                seeds=(*node.seeds, self._pass),
+                shuffle=node.shuffle,
+                epochs_per_round=node.epochs_per_round(parent_endless),
+                has_stream_fn=getattr(node.dataset, "process_fn", None) is not None,
+            )
+            earlier, shift = self._progress.earlier_deals(self._pass, node.path)
+            numbers = [*earlier, self._progress.deal]
+            lanes = [*(self._progress.topology(number).lanes for number in earlier), self._lanes]
+            deal = Deal(dealt, numbers[0], lanes[0], AllBlocks(shift))
+            for before, number, count in zip(earlier, numbers[1:], lanes[1:], strict=True):
+                deal = next_deal(deal, self._finals(before, node.path), number, count)
+            self._deals[node.path] = deal
+        return self._deals[node.path]
+
+    def has_share(self, node: Node, lane: int, parent_endless: bool = False) -> bool:
+        """Whether the lane has a share of a node in its first round."""
+        if node.is_endless(parent_endless):
+            return True
+        if node.is_mixture:
+            return any(self.has_share(child, lane, node.dataset.cyclic) for child in node.children)
+        return self.of(node, parent_endless).lane(lane, node.epochs(0, parent_endless)).has_records()
+
+    def num_blocks(self, lane: int, node: Node) -> int:
+        """How many blocks of a source are dealt to the lane in its first round, pieces left out.
+
+        0 where, of what a topology left, they may all give nothing.
+        """
+        if self._progress.deal and node.may_leave_out:
+            return 0
+        return self.of(node, parent_endless=False).lane(lane, node.epochs(0, parent_endless=False)).order.share(0)
+
+    def first_round(self, path: str) -> int:
+        """The round with which lanes begin a finite mixture that begins again and again."""
+        return self._base.rounds.get(path, 0)
+
+    def counts(self, path: str, lane: int) -> list[int]:
+        """What a lane begins to count a node's `COUNTS` from, so that all lanes together go on from the same sums."""
+        counted = self._base.counts.get(path)
+        return [share_out(total, self._lanes, lane) for total in counted] if counted else [0] * len(COUNTS)
+
+    def shift(self, node: Node, parent_endless: bool) -> int | None:
+        """By how much a source's rest is shifted, if no deal before this one counts any more; else None."""
+        deal = self.of(node, parent_endless)
+        return shift_of(deal, self._finals(deal.number, node.path)) if deal.number else None
+
+    def num_pieces(self, node: Node, parent_endless: bool = False) -> int:
+        """How many pieces of a node were dealt out."""
+        if node.is_mixture:
+            return sum(self.num_pieces(child, node.dataset.cyclic) for child in node.children)
+        return len(self.of(node, parent_endless).pieces)
+
+    def _finals(self, deal: int, path: str) -> Finals:
+        return self._progress.finals(deal, self._pass, path)

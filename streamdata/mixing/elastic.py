@@ -1,0 +1,213 @@
+"""A change of topology: what the lanes of the next one begin with, from where those of the last one stood."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from streamdata.mixing.deals import Deals
+from streamdata.mixing.tree import Node
+from streamdata.progress import Base, Finals, Progress, Tree, history_of, sums
+from streamdata.run import Lane
+
+logger = logging.getLogger("streamdata")
+
+
+def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[Progress, Callable[[int], str]]:
+    """Begin the deal of another topology.
+
+    Args:
+        progress: The states, showing the deal that ends.
+        top: The present tree.
+        tree: The same, as headers have it.
+        lane: Whose number of ranks and workers are the next topology.
+
+    Returns:
+        The states, showing the next deal; and what says in words what happened, given how many pieces were dealt out.
+    """
+    ending = _Ending(progress, top, tree)
+    of_deal: dict[str, Any] = {
+        "step": progress.step(),
+        "pass": ending.unfinished_pass,
+        "base": {str(number): ending.base(number).as_json() for number in ending.passes},
+        "dealt": ending.digest(),
+    }
+    if ending.finished:
+        of_deal["finished"] = ending.finished
+    of_deal["history"] = history_of(progress)
+    return progress.begin_deal(of_deal), partial(ending.in_words, lane, of_deal["pass"])
+
+
+class _Ending:
+    """The deal that ends."""
+
+    def __init__(self, progress: Progress, top: Node, tree: Tree) -> None:
+        self._progress, self._top, self._tree = progress, top, tree
+        self._topology = progress.topology()
+        self._is_endless = top.is_endless(parent_endless=False)
+        self._deals_of_passes: dict[int, Deals] = {}
+        known = {*progress.passes(), *map(int, progress.of_deal.get("base", {}))}
+        ended = {number for number in known if self._has_ended(number)}
+        self.finished = sorted({*progress.of_deal.get("finished", ()), *ended})
+        """The passes of which nothing is left."""
+        self.unfinished_pass = self._unfinished_pass(known, ended)
+        """The oldest pass that some lane has not finished."""
+        self.passes = sorted({*(known - ended), self.unfinished_pass})
+        """Those of which something was delivered and something is left, and the one to go on with."""
+
+    def _unfinished_pass(self, known: set[int], ended: set[int]) -> int:
+        if not self._top.is_endless(parent_endless=False):
+            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
+            return min(known - ended, default=max(known, default=self._progress.first_pass - 1) + 1)
+        # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
+        newest = map(self._progress.newest_pass, range(self._topology.dp_size))
+        return min((number for number in newest if number is not None), default=self._progress.first_pass)
+
+    def _has_ended(self, epoch_pass: int) -> bool:
+        if self._is_endless:
+            return False
+        ranks = range(self._topology.dp_size)
+        return all(self._progress.has_ended(epoch_pass, rank, self._sharing(epoch_pass, rank)) for rank in ranks)
+
+    def _sharing(self, epoch_pass: int, rank: int) -> list[int]:
+        """The workers of the rank that have a share of the pass."""
+        workers = range(self._topology.num_workers)
+        if self._is_endless:  # not found anew for each of thousands of lanes
+            return list(workers)
+        deals, first = self._deals(epoch_pass), rank * len(workers)
+        return [worker for worker in workers if deals.has_share(self._top, first + worker)]
+
+    def _deals(self, epoch_pass: int) -> Deals:
+        # Each of them computes all deals before: once for all ranks.
+        if epoch_pass not in self._deals_of_passes:
+            self._deals_of_passes[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
+        return self._deals_of_passes[epoch_pass]
+
+    def base(self, epoch_pass: int) -> Base:
+        """What the job had come to in a pass."""
+        before, deals = self._progress.base(epoch_pass), self._deals(epoch_pass)
+        excess: dict[str, float] = {}
+        shifts: dict[str, int] = {}
+        for node, parent_endless in _with_parents(self._top):
+            if node.is_mixture:
+                excess |= self._excess(node, epoch_pass, before.excess)
+            elif (shift := deals.shift(node, parent_endless)) is not None:
+                shifts[node.path] = shift
+        # Of sources that are not there at present, too: they may return.
+        paths = sorted({*self._progress.paths(), *before.counts, *before.rounds})
+        finals = {path: self._finals(epoch_pass, path) for path in paths}
+        counts = {path: sums(before.counts.get(path, (0, 0, 0, 0)), held) for path, held in finals.items()}
+        rounds = {path: _first_round(before.rounds.get(path, 0), finals[path]) for path in paths}
+        mixtures = {*self._progress.mixtures(epoch_pass), *before.rounds}
+        return Base(
+            time=self._time(epoch_pass),
+            excess={path: value for path, value in excess.items() if value},
+            counts={path: numbers for path, numbers in counts.items() if any(numbers)},
+            rounds={path: number for path, number in rounds.items() if number and path in mixtures},
+            shifts=shifts,
+        )
+
+    def _excess(self, node: Node, epoch_pass: int, before: Mapping[str, float]) -> dict[str, float]:
+        """How much more than its share the job gave of each source, since the mixture has its present weights."""
+        since = self._progress.blended_since(node.path, self._tree, self._progress.newest + 1)
+        # What was drawn under other weights is not made good; and in a finite mixture a source that has ended is owed
+        # nothing, though it gives less than its share.
+        if since > self._progress.newest or not node.dataset.cyclic:
+            return {}
+        given = {child.path: self._given_since(since, node, epoch_pass, child.path) for child in node.children}
+        shares, drawn = self._mean_shares(node, epoch_pass, since), sum(given.values())
+        kept = before if since == self._progress.deal else {}
+        return {path: kept.get(path, 0.0) + given[path] - drawn * shares[path] for path in given}
+
+    def _mean_shares(self, node: Node, epoch_pass: int, since: int) -> dict[str, float]:
+        """The share of each source of a mixture, on average over the time since a generation of this deal."""
+        if node.shares is None:
+            weights = {child.path: float(node.weights[child.path]) for child in node.children}  # type: ignore[arg-type]
+        else:
+            begin, end = self._time(epoch_pass, since), self._time(epoch_pass)
+            paths = enumerate(child.path for child in node.children)
+            weights = {path: node.shares.grown(source, begin, 1.0, end - begin) for source, path in paths}
+        total = sum(weights.values())
+        return {path: weight / total if total else 0.0 for path, weight in weights.items()}
+
+    def _time(self, epoch_pass: int, before: float = math.inf) -> float:
+        """What the job had drawn of the top by now, or when a generation of this deal began."""
+        sources = [path for path in self._progress.paths() if path and "." not in path]
+        finals = [self._progress.finals(self._progress.deal, epoch_pass, path, before) for path in sources]
+        return self._progress.base(epoch_pass).time + sum(self._drawn(self._top, held) for held in finals)
+
+    def _given_since(self, generation: int, node: Node, epoch_pass: int, path: str) -> float:
+        earlier = self._progress.finals(self._progress.deal, epoch_pass, path, before=generation)
+        return self._drawn(node, self._finals(epoch_pass, path)) - self._drawn(node, earlier)
+
+    def _drawn(self, node: Node, finals: Finals) -> float:
+        """What all lanes together drew of a source of the mixture, as this weighs it."""
+        return float(finals.cost.sum()) if node.dataset.cost is not None else int(finals.draws.sum())
+
+    def _finals(self, epoch_pass: int, path: str) -> Finals:
+        return self._progress.finals(self._progress.deal, epoch_pass, path)
+
+    def digest(self) -> str:
+        """What tells these states from those of another step: how far each lane had come."""
+        digest = blake2b(str(self._progress.of_deal.get("dealt")).encode(), digest_size=8)
+        for epoch_pass in self._progress.passes():
+            drawn = np.zeros(self._topology.lanes, "<i8")
+            for lane, count in self._progress.drawn(self._progress.deal, epoch_pass, "").items():
+                drawn[lane] = count
+            given = self._finals(epoch_pass, "").draws.astype("<i8")  # of a top with a yield function
+            digest.update(str(epoch_pass).encode() + drawn.tobytes() + given.tobytes())
+        return digest.hexdigest()
+
+    def in_words(self, lane: Lane, epoch_pass: int, num_pieces: int) -> str:
+        """What became of the topology, in one line; and a line for each rank of which nothing is known."""
+        old = self._topology
+        line = (
+            f"states: written under {_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each; "
+            f"{_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each "
+            f"{'goes' if lane.dp_size == 1 else 'go'} on, in pass {epoch_pass}; what was begun and unfinished is dealt "
+            f"out as {_counted(num_pieces, 'piece')}"
+        )
+        silent = [
+            f"\nstates: they hold nothing of rank {rank} of {self._topology.dp_size}, which counts as one that "
+            "delivered nothing: what it did deliver comes again"
+            for rank in range(self._topology.dp_size)
+            if self._progress.newest_pass(rank) is None and not self._progress.is_idle(rank) and self._has_part(rank)
+        ]
+        again = self.what_comes_again() or ("" if silent else "; nothing comes again")
+        return line + again + "".join(silent)
+
+    def _has_part(self, rank: int) -> bool:
+        """Whether the rank has a share of something that is not finished."""
+        return any(self._sharing(epoch_pass, rank) for epoch_pass in self.passes)
+
+    def what_comes_again(self) -> str:
+        """Say how much of what yield functions gave is drawn anew."""
+        joining = [node.path for node in self._top.walk() if node.is_mixture and node.dataset.customized_yield_fn]
+        bursts = [(epoch_pass, path) for epoch_pass in self.passes for path in joining]
+        given = np.concatenate([np.zeros(0, np.int64), *(self._finals(*burst).given for burst in bursts)])
+        if not given.any():
+            return ""
+        return (
+            f"; {np.count_nonzero(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, "
+            f"{given.sum()} samples come again, from the same records"
+        )
+
+
+def _with_parents(node: Node, parent_endless: bool = False) -> Iterator[tuple[Node, bool]]:
+    """The nodes, each with whether its parent is endless."""
+    yield node, parent_endless
+    for child in node.children:
+        yield from _with_parents(child, node.dataset.cyclic)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _first_round(before: int, finals: Finals) -> int:
+    """The oldest round in which some lane is; one without an entry is in the first."""
+    return int(finals.position[:, 0].min()) if finals.is_held.all() else before

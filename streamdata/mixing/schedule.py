@@ -1,0 +1,164 @@
+"""Shares that change over time, and when a source is due by them.
+
+Percents are normalised at each point of any sibling; between two such points the shares are linear, before the first
+and after the last they are constant. So a source's share is linear by segments, its integral quadratic, and the time at
+which that reaches a value is the root of a quadratic: nothing here is stepped through or approximated.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from streamdata.recipe.percent import STEPS, Points, Weight
+
+# What is never due still needs a clock that JSON holds: as if its share were this, it is due in 10**12 draws. A power
+# of two, so that a clock read back as cumulative share (`grown`) is what it was made of.
+_NEVER: Final = 2.0**-40
+_HALVINGS: Final = 20
+"""Of a linear segment, from its end to its start: the first part then is a millionth of it."""
+_LEAST: Final = 2.0**-10
+"""Of a draw: what a source that is never due waits for at least, so that it is not due at once."""
+
+
+class Shares:
+    """The shares of a mixture's sources at each time, where at least one of them has a schedule.
+
+    Args:
+        names: Of the sources, for messages.
+        weights: Of the sources.
+
+    Attributes:
+        times: The points of all sources; segment number k ends at `times[k]`, the last one does not end.
+
+    Raises:
+        ValueError: At some time all of them are 0.
+    """
+
+    def __init__(self, names: Sequence[str], weights: Sequence[Weight]) -> None:
+        points = [_points(weight) for weight in weights if not isinstance(weight, int | float)]
+        self.times = sorted({time for some in points for time, _ in some})
+        # In segment 0 all hold what their first points say, which is what they say at the first of all times.
+        self._begins = [_normalised(names, weights, time) for time in (self.times[0], *self.times)]
+        self._ends = [self._end(weights, k) for k in range(len(self.times))] + [self._begins[-1]]
+
+    def _end(self, weights: Sequence[Weight], k: int) -> list[float]:
+        percents = [_percent(weight, self.times[k], before=True) for weight in weights]
+        total = math.fsum(percents)
+        # All of them fall to 0, and another one is stepped up there: on the way they keep their ratios.
+        return [percent / total for percent in percents] if total else self._begins[k]
+
+    def refined(self) -> "Shares":
+        """The same shares in more segments: short ones where the share of a source may have been 0 just before.
+
+        For whom is told the time and looks no further than a segment: how fast time goes is a guess at first, and until
+        a segment ends a wrong one makes it expect shares that are as wrong as shares differ within that.
+        """
+        fine: Shares = object.__new__(Shares)
+        fine.times, fine._begins, fine._ends = [], [], []
+        for k, (begins, ends) in enumerate(zip(self._begins, self._ends, strict=True)):
+            is_linear = 0 < k < len(self.times) and begins != ends
+            fractions = (
+                [0.0, *(2.0**-halvings for halvings in range(_HALVINGS, 0, -1)), 1.0] if is_linear else [0.0, 1.0]
+            )
+            rows = [[b + (e - b) * part for b, e in zip(begins, ends, strict=True)] for part in fractions]
+            fine._begins += rows[:-1]
+            fine._ends += [*rows[1:-1], ends]
+            if k < len(self.times):
+                start = self.times[k - 1] if k else 0.0
+                fine.times += [start + (self.times[k] - start) * part for part in fractions[1:-1]] + [self.times[k]]
+        return fine
+
+    def segment(self, time: float) -> int:
+        """The number of the segment that the time lies in; a point begins one."""
+        return bisect_right(self.times, time)
+
+    def last_of(self, segment: int) -> float:
+        """The last time in a segment."""
+        return math.nextafter(self.times[segment], -math.inf) if segment < len(self.times) else math.inf
+
+    def at(self, time: float, source: int) -> float:
+        """A source's share at a time."""
+        k = self.segment(time)
+        if k in (0, len(self.times)):
+            return self._begins[k][source]
+        begin, end = self._begins[k][source], self._ends[k][source]
+        return begin + (end - begin) * (time - self.times[k - 1]) / (self.times[k] - self.times[k - 1])
+
+    def reach(self, source: int, time: float, rate: float, amount: float, ahead: bool = True) -> float:
+        """How far a lane has to go on from `time` until the source's cumulative share has grown by `amount`.
+
+        Args:
+            source: Its number.
+            time: Where the lane is.
+            rate: How much time passes per draw of the lane's (or per cost, whichever `amount` is in).
+            amount: 0 leads to where the share is not 0.
+            ahead: False does not look beyond the present segment: its last shares count from then on.
+        """
+        k, gone = self.segment(time), 0.0
+        final = len(self.times) if ahead else min(k + 1, len(self.times))
+        last = self._ends[len(self.times) if ahead else k][source]
+        while k < final:
+            begin, end = self.at(time, source), self._ends[k][source]
+            length = (self.times[k] - time) / rate
+            area = length * (begin + end) / 2
+            if area > amount:
+                return gone + min(_root(begin, (end - begin) / length, amount), length)
+            gone, amount, time, k = gone + length, amount - area, self.times[k], k + 1
+        return gone + (amount / last if last else max(amount, _LEAST) / _NEVER)
+
+    def grown(self, source: int, time: float, rate: float, length: float) -> float:
+        """By how much the source's cumulative share grows while a lane goes on from `time`: the inverse of `reach`."""
+        amount = 0.0
+        for k in range(self.segment(time), len(self.times)):
+            begin, end, whole = self.at(time, source), self._ends[k][source], (self.times[k] - time) / rate
+            part = min(length, whole)
+            end_of_part = begin + (end - begin) * (part / whole) if whole else begin
+            amount += part * (begin + end_of_part) / 2
+            if part == length:
+                return amount
+            length, time = length - whole, self.times[k]
+        return amount + length * self.held(source, len(self.times))
+
+    def held(self, source: int, segment: int) -> float:
+        """What `reach` without looking ahead takes for the source's share beyond that segment."""
+        return self._ends[segment][source] or _NEVER
+
+
+def _root(share: float, slope: float, amount: float) -> float:
+    """The length over which a share that changes by `slope` adds up to `amount`."""
+    # Not (sqrt(…) - share) / slope: that loses all digits where the slope is nearly 0, and this is exact where it is 0.
+    root = share + math.sqrt(max(0.0, share * share + 2 * slope * amount))
+    return 2 * amount / root if root else 0.0
+
+
+def _normalised(names: Sequence[str], weights: Sequence[Weight], time: float) -> list[float]:
+    percents = [_percent(weight, time) for weight in weights]
+    total = math.fsum(percents)
+    if not 0 < total < math.inf:
+        raise ValueError(
+            f"expected a percent above 0 of some source at each time, got 0 of all of {', '.join(map(repr, names))} "
+            f"at time {time:g}\n  Give one of them a share there."
+        )
+    return [percent / total for percent in percents]
+
+
+def _points(weight: Weight) -> Points:
+    assert not isinstance(weight, int | float), "a number has no points"
+    return weight[STEPS] if isinstance(weight, dict) else weight
+
+
+def _percent(weight: Weight, time: float, before: bool = False) -> float:
+    """What a weight says at a time, or just before it."""
+    if isinstance(weight, int | float):
+        return weight
+    points = _points(weight)
+    times = [point[0] for point in points]
+    last = (bisect_left if before else bisect_right)(times, time) - 1
+    if last < 0 or last + 1 == len(points):
+        return points[max(last, 0)][1]
+    (begin, low), (end, high) = points[last], points[last + 1]
+    if isinstance(weight, dict):
+        return low
+    # Exact at both points: at one where a source's percent is 0 its share must be 0, too.
+    return high if time == end else low + (high - low) * ((time - begin) / (end - begin))

@@ -1,0 +1,88 @@
+"""The weights of a mixture's sources: what their `percent` says, or what follows from their sizes."""
+
+import math
+from typing import Any
+
+from streamdata.mixing.schedule import Shares
+from streamdata.recipe.percent import SizeWeight, Weight, read_percent
+from streamdata.sources import MapStyleSource
+
+
+def resolved_weights(children: "tuple[Any, ...]") -> dict[str, Weight]:
+    """The weight of each child node of a mixture, by its path.
+
+    Raises:
+        ValueError: A `percent` is not one, only some follow from sizes, a size is not known, or at some time all are 0.
+    """
+    read = {child.path: _read(child) for child in children}
+    by_size = {path: weight for path, weight in read.items() if isinstance(weight, SizeWeight)}
+    # Numbers beside sizes would be weighed against millions of tokens.
+    if by_size:
+        _check_all_by_size(read, by_size)
+    weights = {
+        child.path: _of_size(child, weight) if isinstance(weight := read[child.path], SizeWeight) else weight
+        for child in children
+    }
+    shares_of_weights(weights)
+    return weights
+
+
+def shares_of_weights(weights: dict[str, Weight]) -> Shares | None:
+    """The shares over time of sources with these weights; None where none has a schedule.
+
+    Raises:
+        ValueError: At some time all are 0.
+    """
+    if not any(isinstance(weight, list | dict) for weight in weights.values()):
+        return None
+    return Shares(list(weights), list(weights.values()))
+
+
+def num_in(node: Any, what: str) -> int | None:
+    """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
+
+    A mixture has what its sources have together.
+    """
+    if node.is_mixture:
+        counts = [num_in(child, what) for child in node.children]
+        return None if None in counts else sum(filter(None, counts))
+    if what == "tokens":
+        count = getattr(node.dataset, "num_tokens", None)  # what token stores have
+    elif isinstance(node.source, MapStyleSource):
+        count = len(node.dataset)
+    else:
+        count = getattr(node.source, "num_records", None)
+    return None if count is None else int(count)
+
+
+def _read(child: Any) -> Weight | SizeWeight:
+    try:
+        return read_percent(getattr(child.dataset, "percent", None))
+    except ValueError as error:
+        raise ValueError(f"source {child.path!r}: {error}") from None
+
+
+def _check_all_by_size(read: dict[str, Weight | SizeWeight], by_size: dict[str, SizeWeight]) -> None:
+    first, size = next(iter(by_size.items()))
+    for path, weight in read.items():
+        if not isinstance(weight, SizeWeight):
+            raise ValueError(
+                f"source {first!r}: percent is by {size.by}, that of source {path!r} beside it is {weight!r}\n"
+                "  Give all sources of a mixture a percent by size, or none."
+            )
+        if weight.by != size.by:
+            raise ValueError(
+                f"source {first!r}: percent is by {size.by}, that of source {path!r} beside it by {weight.by}\n"
+                "  Count one thing in all sources of a mixture."
+            )
+
+
+def _of_size(child: Any, weight: SizeWeight) -> float:
+    size = num_in(child, weight.by)
+    if not size:
+        of_what = "token stores alone" if weight.by == "tokens" else "map-style datasets and of shards with an index"
+        raise ValueError(
+            f"source {child.path!r}: percent is by {weight.by}, and how many it has is "
+            f"{'not known' if size is None else 'none'}\n  That is known of {of_what}: give numbers as percent."
+        )
+    return math.pow(size, weight.exponent)

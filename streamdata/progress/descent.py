@@ -1,0 +1,78 @@
+"""From which loaded states a trainer's states descend."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from streamdata.progress.columns import Columns
+from streamdata.progress.entry_keys import owner_of
+from streamdata.progress.states_table import StatesTable
+
+NOTHING_LOADED = ""
+"""The parent of states of a run that began without any."""
+_MAX_REMEMBERED = 4
+"""A job loads once; a notebook may look at several steps."""
+
+
+class Descent(NamedTuple):
+    """Of a trainer's states."""
+
+    parent: str | None
+    """The digest of the loaded states; `NOTHING_LOADED`; None where nobody knows."""
+    is_as_loaded: bool
+    """Whether nothing was delivered since."""
+
+
+class _Remembered:
+    """What this process loaded: `dict(states)` loses what `Columns` know of themselves, and shows it by its entries."""
+
+    loaded: ClassVar[deque[StatesTable]] = deque(maxlen=_MAX_REMEMBERED)
+
+
+def remember(loaded: Columns) -> None:
+    """Know states again that descend from these, when they are saved as a plain dict."""
+    # Not the mapping: the trainer goes on to write into that.
+    _Remembered.loaded.appendleft(loaded.table())
+
+
+def descent_of(states: Mapping[str, Any], rank: int) -> Descent:
+    """From which loaded states a rank's states descend."""
+    if isinstance(states, Columns) and states.parent is not None:
+        return Descent(states.parent, states.is_as_loaded and states.table().digest() == states.parent)
+    table = Columns.of(states).table()
+    # By content: `dict(states)` has it, and so has what a trainer wrote and read by its own means in this process.
+    for loaded in _Remembered.loaded:
+        if _descends(table, loaded, rank):
+            return Descent(loaded.digest(), table.digest() == loaded.digest())
+    return Descent(NOTHING_LOADED if _is_of_rank_alone(table, rank) else None, is_as_loaded=False)
+
+
+def present_generations(headers: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """The generations of the present deal: those since the topology last changed."""
+    # States of format 1 know no deals: their topology never changed.
+    deals = {generation: header.get("deal", 0) for generation, header in headers.items()}
+    return [generation for generation, deal in deals.items() if deal == deals[max(deals)]] if deals else []
+
+
+def _descends(table: StatesTable, loaded: StatesTable, rank: int) -> bool:
+    """Whether all that the rank does not write itself is as it was loaded."""
+    headers = loaded.headers()
+    if not headers or not headers.keys() <= table.headers().keys():
+        return False
+    present, newest = present_generations(headers), max(headers)
+    later = [generation for generation in table.headers() if generation > newest]
+    # Its own have changed since. All else is a copy that nobody updates here, but for generations that began since.
+    _, foreign = loaded.divided(rank, present)
+    _, kept = table.divided(rank, [*present, *later])
+    return bool(foreign.cursors) and _without_headers(kept).digest() == _without_headers(foreign).digest()
+
+
+def _without_headers(table: StatesTable) -> StatesTable:
+    others = {key: value for key, value in table.others.items() if not key.startswith("generation/")}
+    return StatesTable(table.cursors, others, table.odd)
+
+
+def _is_of_rank_alone(table: StatesTable, rank: int) -> bool:
+    # A run that began without states has one topology, and of that nobody else's entries.
+    _, rest = table.divided(rank, present_generations(table.headers()))
+    return not rest.cursors and all(owner_of(key).rank is None for key in rest.others) and len(table.headers()) <= 1

@@ -1,0 +1,152 @@
+"""All entries of a checkpoint, checked, by what they are of."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from streamdata.errors import StateError
+from streamdata.progress.checked import checked_header, checked_lane, count, shown
+from streamdata.progress.columns import Columns
+from streamdata.progress.cursor_table import Group
+from streamdata.progress.header import Topology
+
+_LANE_NUMBERS = 4
+"""Numbers in a key that names a lane: generation, pass, rank, worker."""
+
+ByGeneration = dict[int, dict[int, Any]]
+"""By generation, then by the number of the lane."""
+
+
+class Entries:
+    """The entries that `to_state` wrote.
+
+    Args:
+        states: The collected dict, of one rank or of all together.
+
+    Raises:
+        StateError: It was not written by `to_state`; the message names the first key that does not fit.
+    """
+
+    def __init__(self, states: Mapping[str, Any]) -> None:
+        # A view of its own: the trainer goes on writing to what it loaded.
+        self.columns = Columns(Columns.of(states).table())
+        self.headers: dict[int, Mapping[str, Any]] = {}
+        self.workers: dict[tuple[int, int], dict[int, int]] = {}
+        """By pass and rank, then by generation: the worker that delivered last."""
+        self.idle: set[tuple[int, int]] = set()
+        """Generations and ranks: what saving and gathering recorded of those that delivered nothing."""
+        self.drawn: defaultdict[int, dict[str, ByGeneration]] = defaultdict(dict)
+        """By pass and the path of a mixture: how many samples it had drawn."""
+        self.facts: defaultdict[int, ByGeneration] = defaultdict(dict)
+        """By pass: how many batches a lane had delivered, and whether it had ended."""
+        others = self.columns.others()
+        # Headers first: what an entry may say depends on its generation.
+        headers = {key: value for key, value in others.items() if str(key).startswith("generation/")}
+        for key, value in (*headers.items(), *((k, v) for k, v in others.items() if k not in headers)):
+            self._take(key, value)
+        self._check_whole()
+        for group in self.columns.groups():
+            self._check_cursors(group)
+
+    def topology(self, generation: int) -> Topology:
+        """That of a generation."""
+        written = self.headers[generation]
+        return Topology(written["dp_size"], written["num_workers"])
+
+    def paths(self) -> set[str]:
+        """The nodes of which there are cursors."""
+        return {group.path for group in self.columns.groups()}
+
+    def lanes(self, group: Group) -> Any:
+        """The numbers of the lanes that have a cursor in a group, int64 (n,)."""
+        cursors = self.columns.group(*group)
+        assert cursors is not None, "a group of these states"
+        return cursors["rank"] * self.topology(group.generation).num_workers + cursors["worker"]
+
+    def _take(self, key: object, value: Any) -> None:
+        try:
+            # At most five times: what follows the lane's numbers is the path, and names of sources may contain a slash.
+            kind, *parts = str(key).split("/", 5)
+            generation, *rest = (count(int(number)) for number in parts[:_LANE_NUMBERS])
+            match kind, rest, parts[_LANE_NUMBERS:]:
+                case "generation", [], []:
+                    self.headers[generation] = checked_header(value)
+                case "worker", [epoch_pass, rank], []:
+                    self._lane(generation, rank, count(value))
+                    self.workers.setdefault((epoch_pass, rank), {})[generation] = value
+                case "idle", [rank], []:
+                    if value is not True:
+                        raise ValueError("expected true")
+                    self.idle.add((generation, rank))
+                case "lane", [epoch_pass, rank, worker], []:
+                    facts = self.facts[epoch_pass].setdefault(generation, {})
+                    facts[self._lane(generation, rank, worker)] = checked_lane(value)
+                case "drawn", [epoch_pass, rank, worker], [path]:
+                    drawn = self.drawn[epoch_pass].setdefault(path, {}).setdefault(generation, {})
+                    drawn[self._lane(generation, rank, worker)] = count(value)
+                case _:
+                    raise ValueError("not a key of to_state")
+        # All that values of any type can raise in the lines above: whichever it is, these are not states.
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            why = f"{type(error).__name__}: {str(error)[:100]}"
+            raise StateError(
+                f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
+                "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
+            ) from error
+
+    def _lane(self, generation: int, rank: int, worker: int) -> int:
+        if generation not in self.headers:
+            raise StateError(
+                f"states: 'generation/{generation}' is missing, though there are entries of it\n"
+                "  Save and restore the whole dict."
+            )
+        dp_size, num_workers = self.topology(generation)
+        if rank >= dp_size or worker >= num_workers:
+            raise StateError(
+                f"states: an entry of rank {rank}, worker {worker} in generation {generation}, "
+                f"which had dp_size={dp_size} and num_workers={num_workers}\n  Restore the states as they were saved."
+            )
+        return rank * num_workers + worker
+
+    def _check_whole(self) -> None:
+        missing = sorted({(epoch_pass, rank) for epoch_pass, rank in self._ranks()} - self.workers.keys())
+        if missing:
+            epoch_pass, rank = missing[0]
+            raise StateError(
+                f"states: 'worker/…/{epoch_pass}/{rank}' is missing, though there are cursors of it\n"
+                "  Save and restore the whole dict."
+            )
+
+    def _ranks(self) -> Iterator[tuple[int, int]]:
+        """The pass and rank of each entry of a lane."""
+        for group in self.columns.groups():
+            cursors = self.columns.group(*group)
+            assert cursors is not None, "a group of these states"
+            dp_rank, worker = int(cursors["rank"].max()), int(cursors["worker"].max())
+            self._lane(group.generation, dp_rank, worker)
+            yield from ((group.epoch_pass, rank) for rank in np.unique(cursors["rank"]).tolist())
+        for epoch_pass, held in self.facts.items():
+            for generation, lanes in held.items():
+                num_workers = self.topology(generation).num_workers
+                yield from ((epoch_pass, lane // num_workers) for lane in lanes)
+        for epoch_pass, paths in self.drawn.items():
+            for generations in paths.values():
+                for generation, lanes in generations.items():
+                    num_workers = self.topology(generation).num_workers
+                    yield from ((epoch_pass, lane // num_workers) for lane in lanes)
+
+    def _check_cursors(self, group: Group) -> None:
+        """Refuse pieces, and clocks that owe something, where there was no topology before."""
+        cursors = self.columns.group(*group)
+        if cursors is None or self.headers[group.generation].get("deal", 0):
+            return
+        wrong = np.flatnonzero((cursors["window"] < 0) | (cursors["clock"] < 0) | (cursors["pulled"][:, 1] < -1))
+        if len(wrong):
+            rank, worker = (int(cursors[name][wrong[0]]) for name in ("rank", "worker"))
+            key = f"cursor/{group.generation}/{group.epoch_pass}/{rank}/{worker}/{group.path}"
+            raise StateError(
+                f"states: {key!r}: {shown(self.columns[key])} does not come from to_state (expected numbers >= 0)\n"
+                "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
+            )

@@ -1,0 +1,66 @@
+"""What the ranks of a run tell one another, over torch.distributed."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from streamdata.errors import StateError
+
+
+def check_can_meet(who: str, size: int) -> None:
+    """Refuse to ask other ranks where there is no process group.
+
+    Raises:
+        StateError: There are others, and no group.
+    """
+    if size > 1 and not _is_initialized():
+        raise StateError(
+            f"{who}: there are {size} ranks, and no process group by which they could meet\n"
+            "  Call torch.distributed.init_process_group first."
+        )
+
+
+def all_gather(value: Any) -> list[Any]:
+    """What each rank gives, on every rank."""
+    if not _is_initialized():
+        return [value]
+    from torch import distributed
+
+    # Objects, not tensors: what ranks give differs in length, and a rank without states gives almost nothing.
+    values: list[Any] = [None] * distributed.get_world_size()
+    with _device():
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def gather(value: Any, dst: int) -> list[Any] | None:
+    """What each rank gives, on rank `dst`; None elsewhere."""
+    if not _is_initialized():
+        return [value]
+    from torch import distributed
+
+    values = [None] * distributed.get_world_size() if distributed.get_rank() == dst else None
+    with _device():
+        distributed.gather_object(value, values, dst=dst)
+    return values
+
+
+def _is_initialized() -> bool:
+    # Not imported: who has not imported it cannot have initialized a group.
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
+
+
+@contextlib.contextmanager
+def _device() -> Iterator[None]:
+    """Under NCCL, the device that the group is bound to: objects travel by the current one, which may be another's."""
+    import torch
+    from torch import distributed
+
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    if bound is None or bound.type != "cuda":
+        yield
+    else:
+        with torch.cuda.device(bound):
+            yield

@@ -1,0 +1,77 @@
+"""Publishing so that readers see all or nothing: temporary file or directory → fsync → rename → fsync of the parent."""
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def publish(path: Path, parts: Sequence[bytes]) -> None:
+    """Write the joined `parts` to `path` in one step; whoever publishes last wins, and no reader sees a mixture.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+
+    def write(temporary: Path) -> None:
+        # x: a file that is there is another process's, and must not be written into.
+        with temporary.open("xb") as file:
+            file.writelines(parts)
+
+    publish_made(path, write)
+
+
+def publish_made(path: Path, make: Callable[[Path], object]) -> None:
+    """Let `make` write a temporary file, which then becomes `path` in one step; nothing stays of one that fails."""
+    temporary = temporary_beside(path)
+    try:
+        make(temporary)
+        publish_written(temporary, path)
+    except BaseException:  # Ctrl-C too: nobody would look for the file again
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, so that they are on the disk. It may be there.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    # Of several processes that want it, one makes it and syncs its name; the others' files are there no sooner.
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _sync(folder.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A new name beside `path` that readers pass over, since it begins with a dot.
+
+    Not tempfile's: what that makes is readable by its owner only, and a data set is shared.
+    """
+    return path.with_name(f".{path.name.removeprefix('.')}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def publish_written(temporary: Path, path: Path) -> None:
+    """Bring a file, or a directory of files, that is written in full to where readers look.
+
+    Raises:
+        OSError: A directory that is not empty is at `path`, or it cannot be written. What is `temporary` stays.
+    """
+    # Content before name: after a power cut a name that reached the disk first would stand for an empty file.
+    for file in sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
+        _sync(file)
+    if temporary.is_dir():
+        _sync(temporary)
+    temporary.replace(path)
+    # The name is content of the directory: until that is on the disk, a power cut may bring the old file back.
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

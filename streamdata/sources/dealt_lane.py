@@ -1,0 +1,166 @@
+"""What one lane reads of a source: the pieces that it was dealt, and its share of the rest.
+
+`position → segments → records, each with the position after it`
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamdata.errors import StateError
+from streamdata.progress import FunctionState, LeftOut, Position
+from streamdata.sources.order import BlockOrder, Epochs
+from streamdata.sources.source import ReadTask, Record, Source
+
+Records = Iterator[tuple[Record, Position]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealtSource:
+    """What determines how a source is dealt out, beside the lanes and what they had begun."""
+
+    name: str
+    source: Source
+    seeds: tuple[object, ...]
+    """Of its order: the seeds and names on the path from the top, and the pass."""
+    shuffle: bool
+    epochs_per_round: float
+    """How many epochs a lane reads in one call of its stream function; infinitely many in an endless stream."""
+    has_stream_fn: bool
+
+
+class DealtPiece(NamedTuple):
+    """What a lane goes on with, of a lane of an earlier topology."""
+
+    epoch: int
+    number: int
+    """With the epoch, how a cursor says it; below 0."""
+    order: BlockOrder
+    """The blocks of the lane that began it."""
+    begun_by: Callable[[], "DealtLane"]
+    """That lane. Made when it is asked for: its own pieces lead to lanes of still earlier topologies, and so on."""
+    start: Position
+    end: Position | None
+    """Of a burst. A tail ends with its window."""
+    given: int
+    function: FunctionState | None
+    left_out: LeftOut
+
+
+class DealtLane:
+    """What one lane of a deal reads of a source: pieces, and its share of the rest.
+
+    Args:
+        dealt: The source.
+        order: The lane's blocks of the rest, in the epochs that it reads.
+        pieces: Its pieces of these epochs, in the order in which they are read.
+        first_epoch: Of the deal.
+    """
+
+    def __init__(self, dealt: DealtSource, order: BlockOrder, pieces: tuple[DealtPiece, ...], first_epoch: int) -> None:
+        self.dealt, self.order = dealt, order
+        self.bursts = [piece for piece in pieces if piece.end is not None]
+        self._tails = [piece for piece in pieces if piece.end is None]
+        # A deal may begin in an epoch of which this lane has nothing; in a finite stream that may be of another round.
+        epoch = int(min(max(first_epoch, order.epochs.first), order.epochs.end - 1))
+        self.start: Position = (epoch, self._first_number(epoch, pieces), 0, 0)
+        """Where the lane begins."""
+
+    def has_records(self) -> bool:
+        """Whether the lane has a share of these epochs."""
+        if self.has_blocks() or self.bursts:
+            return True
+        return any(not self._is_finished(tail) for tail in self._tails)
+
+    def has_blocks(self) -> bool:
+        """Whether the lane has a share of the rest in these epochs."""
+        return self.order.next_epoch(self.order.epochs.first - 1) is not None
+
+    def window_start(self, position: Position) -> Position:
+        """The beginning of the window, or piece, in which the next record at the position lies."""
+        if position[1] < 0:
+            return (*position[:2], 0, 0)
+        return self.dealt.source.window_start(self.order, position)
+
+    def after_bursts(self, position: Position) -> Position:
+        """Where the lane goes on with what is not an open burst."""
+        epoch, window, _, _ = position
+        if not any((burst.epoch, burst.number) == (epoch, window) for burst in self.bursts):
+            return position
+        return epoch, self._first_number(epoch, self._tails), 0, 0
+
+    def check(self, position: Position) -> None:
+        """Refuse a position where the lane has nothing.
+
+        Raises:
+            StateError: It is one.
+        """
+        name, source = self.dealt.name, self.dealt.source
+        epoch, window, _, _ = position
+        if not self.order.epochs.first <= epoch < self.order.epochs.end:
+            raise StateError(
+                f"source {name!r}: states in epoch {epoch}, expected {_in_words(self.order.epochs)}\n"
+                "  Restore the states as they were saved."
+            )
+        first = min((piece.number for piece in (*self.bursts, *self._tails) if piece.epoch == epoch), default=0)
+        windows = -(-self.order.share(epoch) // source.blocks_per_window)
+        if not first <= window <= windows:
+            bound = f"at least {first}" if window < first else f"at most {windows}"
+            raise StateError(
+                f"source {name!r}: states in window {window} of epoch {epoch}, expected {bound}\n"
+                "  Restore the states as they were saved."
+            )
+
+    def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
+        """Yield runs of the lane's records from the position on, open bursts left out.
+
+        Each comes with how many outputs of its first record were given before, and with the position after each record.
+        """
+        source, order = self.dealt.source, self.order
+        epoch: int | None = position[0]
+        last = max((tail.epoch for tail in self._tails), default=-1)
+        while epoch is not None and epoch <= last:
+            _, window, taken, part = position
+            for tail in self._tails:
+                if tail.epoch == epoch and tail.number >= window:
+                    # What a cursor says of a piece is counted as in its window; 0 stands for where the piece begins.
+                    start = max(tail.start[2:], (taken, part) if tail.number == window else (0, 0))
+                    yield start[1], self._read_tail(task, tail, start)
+            if window < 0:
+                position = epoch, 0, 0, 0
+            # Epoch by epoch, as long as pieces lie between; then the source rolls from one to the next by itself.
+            if order.share(epoch):
+                yield position[3], source.read(task.reading(order.only(epoch)), position)
+            epoch = self._next_epoch(epoch)
+            # Not window 0: the tails of a later epoch come before it, too.
+            position = epoch or 0, self._first_number(epoch, self._tails) if epoch is not None else 0, 0, 0
+        if epoch is not None:
+            yield position[3], source.read(task, position)
+
+    def section(self, task: ReadTask, piece: DealtPiece) -> Iterator[tuple[int, Records]]:
+        """The records from the start of an open burst on, as `segments`; its end is the caller's to find."""
+        return piece.begun_by().segments(task.reading(piece.order), piece.start)
+
+    def _read_tail(self, task: ReadTask, tail: DealtPiece, start: tuple[int, int]) -> Records:
+        epoch, window, _, _ = tail.start
+        source = self.dealt.source
+        order = tail.order.only(epoch, (window + 1) * source.blocks_per_window)
+        for record, (_, after, taken, _) in source.read(task.reading(order), (epoch, window, *start)):
+            within = after == window
+            yield record, (tail.epoch, tail.number if within else tail.number + 1, taken if within else 0, 0)
+
+    def _next_epoch(self, epoch: int) -> int | None:
+        later = [tail.epoch for tail in self._tails if tail.epoch > epoch]
+        following = self.order.next_epoch(epoch)
+        return min([*later, *([] if following is None else [following])], default=None)
+
+    def _is_finished(self, tail: DealtPiece) -> bool:
+        return self.dealt.source.window_start(tail.order, tail.start)[1] > tail.start[1]
+
+    @staticmethod
+    def _first_number(epoch: int, pieces: Iterable[DealtPiece]) -> int:
+        return min((piece.number for piece in pieces if piece.epoch == epoch), default=0)
+
+
+def _in_words(epochs: Epochs) -> str:
+    return f"{epochs.first}" if epochs.end == epochs.first + 1 else f"{epochs.first} up to, without, {epochs.end}"

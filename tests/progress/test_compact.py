@@ -1,0 +1,116 @@
+"""What `compact` leaves out is not missed: neither by what goes on, nor by what joins or describes it."""
+
+from itertools import islice
+
+import pytest
+
+from streamdata import MergedDataset, merge_states, mixed_collate, to_state
+from streamdata.progress import compact
+from tests.streams import Numbers, loaded, plain, resumed, through_json
+
+
+def endless():
+    """Two sources, of which the second comes seldom and leaves blocks half read."""
+    return MergedDataset([Numbers("a", 400, 9), Numbers("b", 60, records_per_block=20)], seed=5)
+
+
+def without_b():
+    """The first of them."""
+    return MergedDataset([Numbers("a", 400, 9)], seed=5)
+
+
+def finite():
+    """One pass is 60 records."""
+    return MergedDataset([Numbers("a", 60)], cyclic=False, seed=5)
+
+
+def saved(make, states, dp_size, *batches):
+    """The states of each rank that delivered something, after that many batches of two."""
+    parts = []
+    for dp_rank, count in enumerate(batches):
+        dataset, own = resumed(make, states), through_json(states)
+        dataset.set_data_parallel(dp_size, dp_rank)
+        own |= delivered(dataset, count)[1]
+        parts += [own] if count else []
+    return parts
+
+
+def delivered(dataset, count):
+    """That many batches of two, as plain samples; and what they say of their states."""
+    states, samples = {}, []
+    batches = iter(loaded(dataset, 1, 2))
+    for _ in range(count):
+        batch = next(batches, None)
+        if batch is None:  # the pass ended: the next one begins
+            batches = iter(loaded(dataset, 1, 2))
+            batch = next(batches)
+        states |= to_state(mixed_collate(batch))
+        samples += map(plain, batch)
+    return samples, states
+
+
+def of_all_ranks(make, states, dp_size, count=20):
+    """What each rank would deliver next."""
+    samples = []
+    for dp_rank in range(dp_size):
+        dataset = resumed(make, states)
+        dataset.set_data_parallel(dp_size, dp_rank)
+        samples.append(delivered(dataset, count)[0])
+    return samples
+
+
+def history(states):
+    """The lines of the newest header."""
+    newest = max(int(key.split("/")[1]) for key in states if key.startswith("generation/"))
+    return states[f"generation/{newest}"]["history"]
+
+
+def test_a_pass_that_a_rank_has_not_begun_is_not_over():
+    """The other ranks are in the next one; under another topology what is left of the first is read first."""
+    states = merge_states(*saved(finite, {}, 3, 15, 15, 0))
+    states |= {"idle/0/2": True}
+    for dp_size in (2, 3):
+        assert of_all_ranks(finite, compact(states), dp_size, 4) == of_all_ranks(finite, states, dp_size, 4)
+
+
+@pytest.mark.parametrize("dp_size", [2, 3])
+def test_a_pass_that_was_ended_stays_ended(dp_size):
+    """Who sets its number gets nothing of it again."""
+    states = merge_states(*saved(finite, {}, 2, 20, 20))
+
+    def first_pass():
+        dataset = finite()
+        dataset.set_epoch(0)
+        return dataset
+
+    for some in (states, compact(states)):
+        for dp_rank in range(dp_size):
+            dataset = resumed(first_pass, some)
+            dataset.set_data_parallel(dp_size, dp_rank)
+            assert not list(islice(dataset, 1))
+
+
+def test_an_older_checkpoint_does_not_bring_back_what_was_left_out():
+    """Of a lane of an earlier topology the older dict holds more draws, and an older position."""
+    older = merge_states(*saved(endless, {}, 2, 9, 3))
+    states = merge_states(*saved(endless, {}, 2, 21, 3))
+    for dp_size in (3, 2):
+        states = merge_states(*saved(without_b, states, dp_size, *[9, 9, 9][:dp_size]))
+    compacted = compact(states)
+    assert "cursor/0/0/0/0/a" in older.keys() - compacted.keys()
+    assert "cursor/0/0/0/0/b" in older.keys() & compacted.keys()
+    for parts in ([older, compacted], [compacted, older], [states, compacted, older], [compacted, states]):
+        assert of_all_ranks(endless, merge_states(*parts), 2) == of_all_ranks(endless, states, 2)
+
+
+def test_what_an_older_topology_gave_is_described_in_full():
+    """Although when nothing refers to it any more, most of what it gave was left out before."""
+    states, compacted = {}, {}
+    for dp_size in (2, 3, 2, 1, 2):
+        states = merge_states(*saved(endless, states, dp_size, *[7, 4, 9][:dp_size]))
+        compacted = compact(merge_states(*saved(endless, compacted, dp_size, *[7, 4, 9][:dp_size])))
+    assert history(compacted) == history(states)
+    assert [line["generation"] for line in history(states)] == [0, 1, 2, 3]
+    given = [sum(counts["samples"] for counts in line["sources"].values()) for line in history(states)]
+    assert given == [22, 40, 22, 14]
+    assert [line["step"] for line in history(states)] == [0, 7, 16, 23]

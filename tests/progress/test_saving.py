@@ -1,0 +1,468 @@
+"""Steps that ranks save and load: all of it or an error that says what is missing, torn or of another run."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
+from streamdata.progress import saving
+from tests.streams import Numbers, loaded, plain, through_json
+
+
+def make(weight=2, size=40, seed=4, **settings):
+    """Two sources, one in a mixture of its own."""
+    inner = MergedDataset([Numbers("b", 30)], name="mix", percent=1)
+    return MergedDataset([Numbers("a", size, weight), inner], seed=seed, **settings)
+
+
+class Rank:
+    """A trainer's rank: it takes batches, saves and goes on."""
+
+    def __init__(self, rank, size, states=None, *, num_workers=0, dataset=None):
+        self.rank, self.size = rank, size
+        self.states = {} if states is None else states
+        dataset = dataset or make()
+        dataset.set_data_parallel(size, rank)
+        dataset.set_dataloader_states(self.states)
+        self.batches = iter(loaded(dataset, num_workers, 2))
+
+    def take(self, batches):
+        """The samples of some batches."""
+        samples = []
+        for batch in islice(self.batches, batches):
+            samples += map(plain, batch)
+            self.states.update(to_state(batch))
+        return samples
+
+    def save(self, directory, step):
+        save_states(directory, self.states, step=step, rank=self.rank, size=self.size)
+
+
+def run(directory, steps, *, size=2, states=None, batches=3, **settings):
+    """Ranks that save some steps; of each what it held after the last."""
+    ranks = [Rank(rank, size, None if states is None else states(), **settings) for rank in range(size)]
+    for step in steps:
+        for number, rank in enumerate(ranks):
+            rank.take(batches + number)
+            rank.save(directory, step)
+    return [dict(rank.states) for rank in ranks]
+
+
+def files(directory):
+    """All that is there, by name."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_what_ranks_saved_is_loaded_as_one(tmp_path):
+    """As merge_states would join it: plain JSON, a file for each rank, the newest step as a number."""
+    parts = run(tmp_path, [9, 10])
+    states = load_states(tmp_path)
+    assert files(tmp_path) == [f"step-{step}/rank-{rank}.states" for step in (10, 9) for rank in (0, 1)]
+    assert (states.step, dict(states)) == (10, merge_states(*parts))
+    assert json.loads(json.dumps(dict(states))) == dict(states)
+    assert load_states(tmp_path, step=9).step == 9
+
+
+@pytest.mark.parametrize("keep", [lambda states: states, dict, lambda states: through_json(dict(states))])
+def test_a_resume_goes_on_and_saves_again(tmp_path, keep):
+    """From the mapping that was loaded, or a plain dict of it: the stream is the suffix, leg after leg."""
+    want = [Rank(rank, 2).take(30) for rank in range(2)]
+    got = [[], []]
+    for step in range(5):
+        for rank in range(2):
+            trainer = Rank(rank, 2, keep(load_states(tmp_path, step=step - 1)) if step else None)
+            got[rank] += trainer.take(4 + rank)
+            trainer.save(tmp_path, step)
+    for rank in range(2):
+        assert got[rank] == want[rank][: len(got[rank])]
+
+
+def test_the_log_says_which_step_was_loaded(tmp_path, caplog):
+    """In one line."""
+    run(tmp_path, [7])
+    with caplog.at_level(logging.INFO, "streamdata"):
+        load_states(tmp_path)
+    assert [record.message for record in caplog.records] == [f"states: step 7 of 2 ranks, from {tmp_path}"]
+
+
+def test_rank_and_size_are_found(tmp_path, monkeypatch):
+    """In the environment, as the dataset finds them; one replica without."""
+    run(tmp_path, [1], size=1)
+    save_states(tmp_path / "alone", load_states(tmp_path), step=1)
+    assert files(tmp_path / "alone") == ["step-1/rank-0.states"]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rank = Rank(1, 2)
+    rank.take(1)
+    save_states(tmp_path / "two", rank.states, step=3)
+    assert files(tmp_path / "two") == ["step-3/rank-1.states"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"step": -1}, "expected a step"),
+        ({"step": True}, "expected a step"),
+        ({"step": 1.0}, "expected a step"),
+        ({"step": 1, "rank": 0}, "both rank and size"),
+        ({"step": 1, "rank": 2, "size": 2}, "0 <= dp_rank < dp_size"),
+        ({"step": 1, "rank": 0, "size": 3}, "dp_size=1, got size=3"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, arguments, message):
+    """Before anything is written; another number of ranks than the states', too."""
+    rank = Rank(0, 1)
+    rank.take(2)
+    with pytest.raises(ValueError, match=message):
+        save_states(tmp_path, rank.states, **arguments)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("states", [{"x": 1}, {"worker/0/0/0": 1}, {"cursor/0/0/0/0/a": 1}, [1], {"generation/0": 3}])
+def test_what_is_not_states_is_not_saved(tmp_path, states):
+    """It could not be loaded."""
+    with pytest.raises(StateError, match="states: "):
+        save_states(tmp_path, states, step=1)
+    assert files(tmp_path) == []
+
+
+def test_a_step_that_lacks_a_rank_is_passed_over_with_a_warning(tmp_path, caplog):
+    """For the newest that has all; asked for by its number it is an error that names the rank."""
+    run(tmp_path, [9, 10, 11], size=3)
+    (tmp_path / "step-11" / "rank-1.states").unlink()
+    (tmp_path / "step-12").mkdir()
+    assert load_states(tmp_path).step == 10
+    assert "step-12 is passed over, since it lacks every rank" in caplog.text
+    assert "step-11 is passed over, since it lacks rank 1 of 3" in caplog.text
+    with pytest.raises(StateError, match="lacks rank 1 of 3"):
+        load_states(tmp_path, step=11)
+    for step in (9, 10):
+        (tmp_path / f"step-{step}" / "rank-2.states").unlink()
+    with pytest.raises(StateError, match=r"no step(.|\n)*step 11 lacks rank 1 of 3\n.*step 10 lacks rank 2 of 3"):
+        load_states(tmp_path)
+
+
+def test_where_nothing_is_saved_is_said(tmp_path):
+    """It is a FileNotFoundError, so that a trainer can tell a fresh start."""
+    for step in (None, 3):
+        with pytest.raises(FileNotFoundError, match="no states are saved there"):
+            load_states(tmp_path / "none", step=step)
+    run(tmp_path, [4])
+    with pytest.raises(FileNotFoundError, match="step-3: this step is not saved, the newest ones are 4"):
+        load_states(tmp_path, step=3)
+
+
+def test_a_torn_file_is_named_whatever_its_length(tmp_path):
+    """Every prefix, and a change of any byte: an older step is not taken instead."""
+    run(tmp_path, [1, 2], batches=1)
+    path = tmp_path / "step-2" / "rank-1.states"
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(StateError, match=re.escape(str(path))):
+            load_states(tmp_path)
+    for position in range(0, len(content), 7):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :])
+        with pytest.raises(StateError, match=re.escape(str(path))):
+            load_states(tmp_path)
+
+
+def test_a_file_of_another_step_rank_or_size_is_refused(tmp_path):
+    """By what is in it: its name does not count. It is not passed over either."""
+    run(tmp_path / "two", [1, 2])
+    run(tmp_path / "three", [2], size=3)
+    for source, message in [
+        (tmp_path / "two" / "step-1" / "rank-1.states", "expected step 2, got a file of step 1"),
+        (tmp_path / "two" / "step-2" / "rank-0.states", "expected rank 1, got a file of rank 0"),
+        (tmp_path / "three" / "step-2" / "rank-1.states", "of size 3(.|\n)*of size 2"),
+    ]:
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(tmp_path / "two", copy)
+        shutil.copy(source, copy / "step-2" / "rank-1.states")
+        with pytest.raises(StateError, match=message) as raised:
+            load_states(copy)
+        assert "rank-1.states" in str(raised.value)
+
+
+@pytest.mark.parametrize("keep", [lambda states: states, dict])
+@pytest.mark.parametrize("others", [lambda folder: load_states(folder, step=1), lambda folder: {}])
+def test_a_file_of_another_branch_is_refused(tmp_path, keep, others):
+    """One rank had gone on from another step than the other, or begun without states: also from a dict of them."""
+    run(tmp_path, [1, 2])
+    held = [keep(load_states(tmp_path, step=2)), keep(others(tmp_path))]
+    for number, states in enumerate(held):
+        rank = Rank(number, 2, states)
+        rank.take(3)
+        rank.save(tmp_path, 3)
+    with pytest.raises(StateError, match=r"rank 1 and rank 0 are not of one run(.|\n)*rank-1.states: (desc|of a run)"):
+        load_states(tmp_path)
+
+
+def test_ranks_that_were_sent_a_dict_are_of_no_other_branch(tmp_path):
+    """Of a plain dict nobody knows where it comes from: that is no reason to refuse it beside the one that loaded."""
+    run(tmp_path, [1])
+    sent = through_json(dict(load_states(tmp_path)))
+    script = (
+        "import json, sys; from tests.progress.test_saving import Rank\n"
+        "rank = Rank(1, 2, json.loads(sys.argv[1])); rank.take(2); rank.save(sys.argv[2], 2)"
+    )
+    subprocess.run([sys.executable, "-c", script, json.dumps(sent), str(tmp_path)], check=True)
+    rank = Rank(0, 2, load_states(tmp_path))
+    rank.take(2)
+    rank.save(tmp_path, 2)
+    assert load_states(tmp_path).step == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"weight": 5}, "weights: a=5.0"), ({"num_workers": 3}, "num_workers=3")]
+)
+def test_ranks_that_differ_are_refused(tmp_path, change, message):
+    """In their recipe or in their number of workers: both files are named, and what differs."""
+    settings = [{}, change]
+    for number, changed in enumerate(settings):
+        num_workers = changed.pop("num_workers", 2)
+        rank = Rank(number, 2, num_workers=num_workers, dataset=make(**changed))
+        rank.take(4)
+        rank.save(tmp_path, 1)
+    with pytest.raises(StateError, match=f"rank 1 and rank 0 are not of one run(.|\n)*rank-1.states: .*{message}"):
+        load_states(tmp_path)
+
+
+def test_a_rank_that_delivered_nothing_is_recorded(tmp_path):
+    """At the start, later, and no more once it has delivered something."""
+    first, idle = Rank(0, 2), Rank(1, 2)
+    for rank in (first, idle):
+        rank.save(tmp_path, 0)
+    assert dict(load_states(tmp_path)) == {}
+    first.take(3)
+    for step in (1, 2):
+        for rank in (first, idle):
+            rank.save(tmp_path, step)
+        states = load_states(tmp_path)
+        assert dict(states) == dict(first.states) | {"idle/0/1": True}
+        first.states, idle.states = states, load_states(tmp_path)
+    later = Rank(1, 2)
+    later.take(1)
+    idle.states.update(later.states)
+    for rank in (first, idle):
+        rank.save(tmp_path, 3)
+    assert not [key for key in load_states(tmp_path) if key.startswith("idle/")]
+
+
+def entries(*, generation, rank, workers=1, dp_size=2, deal=None):
+    """Made-up entries of one rank, with the header of a deal."""
+    key = f"{generation}/0/{rank}"
+    cursor = {"draws": 5, "clock": 2.5, "epoch": 0, "window": 1, "taken": rank}
+    header = {"format": 1, "dp_size": dp_size, "num_workers": workers, "nodes": {"a": "text"}, "weights": {"a": 1.0}}
+    header |= {} if deal is None else {"format": 2, "deal": deal}
+    return {
+        f"generation/{generation}": header,
+        f"worker/{key}": 0,
+        f"lane/{key}/0": {"batches": 3},
+        f"drawn/{key}/0/": 5,
+        f"cursor/{key}/0/a": cursor,
+    }
+
+
+@pytest.fixture
+def two_formats(monkeypatch):
+    """Headers with deals pass, whichever format the present code writes."""
+    for module in (saving, sys.modules["streamdata.progress.joining"]):
+        monkeypatch.setattr(module, "checked_header", dict)
+
+
+@pytest.mark.usefixtures("two_formats")
+@pytest.mark.parametrize("idle", [(), (0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("keep", [lambda states: states, dict])
+def test_a_step_needs_no_other_folder_after_a_change_of_topology(tmp_path, keep, idle):
+    """What the old ranks had delivered is in the new step's folder once, whoever has delivered nothing since."""
+    for rank in range(2):
+        save_states(tmp_path, entries(generation=0, rank=rank), step=1, rank=rank, size=2)
+    old = dict(load_states(tmp_path))
+    want = dict(old)
+    for rank in range(3):
+        states = keep(load_states(tmp_path, step=1))
+        if rank not in idle:
+            fresh = entries(generation=1, rank=rank, dp_size=3, deal=1)
+            states.update(fresh)
+            want |= fresh
+        save_states(tmp_path, states, step=2, rank=rank, size=3)
+    if len(idle) < 3:
+        want |= {f"idle/1/{rank}": True for rank in idle}
+    shutil.rmtree(tmp_path / "step-1")
+    assert dict(load_states(tmp_path)) == want
+    if not idle and keep is not dict:
+        sizes = [path.stat().st_size for path in sorted((tmp_path / "step-2").iterdir())]
+        assert sizes[0] > sizes[1] + 100
+        assert abs(sizes[1] - sizes[2]) < 8
+
+
+@pytest.mark.usefixtures("two_formats")
+@pytest.mark.parametrize("idle", [(), (0,), (1,)])
+def test_other_workers_are_a_change_of_topology(tmp_path, idle):
+    """The number of ranks stays: each writes its own of the present deal, and rank 0 what all had delivered before."""
+    for rank in range(2):
+        save_states(tmp_path, entries(generation=0, rank=rank), step=1, rank=rank, size=2)
+    want = dict(load_states(tmp_path))
+    for rank in range(2):
+        states = load_states(tmp_path, step=1)
+        if rank not in idle:
+            fresh = entries(generation=1, rank=rank, workers=2, deal=1)
+            states.update(fresh)
+            want |= fresh
+        save_states(tmp_path, states, step=2, rank=rank, size=2)
+    shutil.rmtree(tmp_path / "step-1")
+    assert dict(load_states(tmp_path)) == want | {f"idle/1/{rank}": True for rank in idle}
+
+
+def test_an_epoch_is_whole_over_changes_of_size(tmp_path):
+    """Each run saves, another number of ranks and workers loads: together they deliver every record once."""
+
+    def finite():
+        sources = [Numbers("a", 90, 2), Numbers("b", 60)]
+        return MergedDataset(sources, seed=5, cyclic=False, stop="all_exhausted")
+
+    values = []
+    for step, (size, num_workers) in enumerate([(2, 2), (3, 0), (3, 2), (1, 0), (4, 1)]):
+        states = [load_states(tmp_path) if step else {} for _ in range(size)]
+        for number in range(size):
+            rank = Rank(number, size, states[number], num_workers=num_workers, dataset=finite())
+            values += [(sample["__datasetname__"], sample["value"]) for sample in rank.take(number if step < 4 else 99)]
+            rank.save(tmp_path, step)
+        if step:
+            shutil.rmtree(tmp_path / f"step-{step - 1}")
+    assert sorted(values) == [(name, value) for name, size in (("a", 90), ("b", 60)) for value in range(size)]
+
+
+def test_a_smaller_run_replaces_what_a_larger_one_had_saved_at_the_step(tmp_path):
+    """It had come further before it was given up; its files must not make the step one of two runs."""
+    run(tmp_path, [5], size=4)
+    run(tmp_path, [5], size=2)
+    assert load_states(tmp_path).step == 5
+    assert files(tmp_path) == ["step-5/rank-0.states", "step-5/rank-1.states"]
+
+
+def test_a_missing_rank_rewinds_to_its_newest_entry(tmp_path, caplog):
+    """The others go on from the newest step; it is said what comes again, before anything is read."""
+    size = 3
+    ranks = [Rank(rank, size) for rank in range(size)]
+    streams = [[], [], []]
+    for step in (1, 2, 3):
+        for rank in ranks:
+            streams[rank.rank] += rank.take(4)
+            if step < 3 or rank.rank != 1:
+                rank.save(tmp_path, step)
+    with caplog.at_level(logging.INFO, "streamdata"):
+        states = load_states(tmp_path, missing="rewind")
+    assert states.step == 3
+    assert "lacks rank 1: it goes on from its entry of step 2; about 8 of its samples come again" in caplog.text
+    for rank, stream in enumerate(streams):
+        resumed = Rank(rank, size, load_states(tmp_path, missing="rewind")).take(4)
+        want = Rank(rank, size).take(20)
+        delivered = len(stream) - (8 if rank == 1 else 0)
+        assert resumed == want[delivered : delivered + 8]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_that_no_older_step_has_goes_on_from_what_was_loaded_or_its_start(tmp_path, rank, caplog):
+    """The step that the run had loaded has it; of a run that had loaded none nothing is held."""
+    run(tmp_path, [1, 2], size=3)
+    at_2 = dict(load_states(tmp_path))
+    run(tmp_path, [3], size=3, states=lambda: load_states(tmp_path, step=2))
+    at_3 = dict(load_states(tmp_path))
+    (tmp_path / "step-3" / f"rank-{rank}.states").unlink()
+    states = dict(load_states(tmp_path, missing="rewind"))
+    assert f"lacks rank {rank}: it goes on from its entry of step 2" in caplog.text
+    of_rank = {key for key in at_2 if not key.startswith("generation/") and key.split("/")[3] == str(rank)}
+    assert of_rank
+    assert states == at_3 | {key: at_2[key] for key in of_rank}
+    run(tmp_path / "fresh", [1], size=3)
+    (tmp_path / "fresh" / "step-1" / f"rank-{rank}.states").unlink()
+    states = load_states(tmp_path / "fresh", missing="rewind")
+    assert f"lacks rank {rank}: it goes on from its start" in caplog.text
+    assert states[f"idle/0/{rank}"] is True
+
+
+def test_what_no_file_has_cannot_be_rewound(tmp_path):
+    """Rank 0 saves for all what they had loaded: without it and the step that was loaded, that is lost."""
+    run(tmp_path, [1])
+    run(tmp_path, [2], states=lambda: load_states(tmp_path, step=1))
+    shutil.rmtree(tmp_path / "step-1")
+    (tmp_path / "step-2" / "rank-0.states").unlink()
+    with pytest.raises(StateError, match="rank 0 has not saved this step, and no step is there that it had loaded"):
+        load_states(tmp_path, missing="rewind")
+
+
+def test_rewinding_does_not_take_what_a_given_up_run_saved(tmp_path, caplog):
+    """Its files are of another branch."""
+    run(tmp_path, [1])
+    run(tmp_path, [2, 3], batches=5)
+    run(tmp_path, [4], states=lambda: load_states(tmp_path, step=1))
+    (tmp_path / "step-4" / "rank-1.states").unlink()
+    load_states(tmp_path, missing="rewind")
+    assert "lacks rank 1: it goes on from its entry of step 1" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["9", 9.0, True])
+def test_the_step_that_is_asked_for_is_an_int(tmp_path, step):
+    """Text would name the folder."""
+    with pytest.raises(ValueError, match="load_states: expected an int as step, got"):
+        load_states(tmp_path, step=step)
+
+
+def test_missing_is_one_of_two_words(tmp_path):
+    """A misspelt one would pass over what is missing, or not."""
+    with pytest.raises(ValueError, match="expected missing to be one of"):
+        load_states(tmp_path, missing="ignore")
+
+
+def save_until_killed(rank, directory, step, calls):
+    """Save in a process of its own, which is killed when it has changed the disk that often."""
+    pid, left = os.fork(), [calls]
+    if pid:
+        return os.waitpid(pid, 0)[1]
+
+    def counted(function):
+        def call(*arguments, **more):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **more)
+
+        return call
+
+    for owner, name in [(os, "fsync"), (Path, "mkdir"), (Path, "open"), (Path, "replace"), (Path, "iterdir")]:
+        setattr(owner, name, counted(getattr(owner, name)))
+    rank.save(directory, step)
+    return os._exit(0)
+
+
+def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_step(tmp_path):
+    """At each call that changes the disk: the step before stays loadable, until the new one is there in full."""
+    rank, seen = Rank(0, 1), []
+    for calls in range(40):
+        folder = tmp_path / str(calls)
+        rank.take(2)
+        rank.save(folder, 1)
+        rank.take(2)
+        status = save_until_killed(rank, folder, 2, calls)
+        seen.append(load_states(folder).step)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        rank.save(folder, 2)  # what the killed one left does not disturb
+        assert dict(load_states(folder)) == rank.states
+    assert status == 0
+    assert len(seen) > 6
+    assert seen == sorted(seen)
+    assert {1, 2} == set(seen)

@@ -1,0 +1,180 @@
+"""How shards are cut into blocks: by bytes or by records, and states of another cut."""
+
+from itertools import islice
+from types import SimpleNamespace
+
+import fsspec
+import numpy as np
+import pytest
+
+from streamdata import (
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    StateError,
+    instantiate_from_yaml,
+    to_state,
+)
+from streamdata.sources.cut import cut_shards, describe_cut
+from streamdata.sources.shard_source import BlockSource
+from tests.shard_files import write_jsonl, write_tars
+from tests.streams import plain, resumed
+
+MIB = 1 << 20
+
+
+def shards(*pairs):
+    """What a cut depends on: records and mean bytes of each shard."""
+    records, sizes = np.array(pairs, np.int64).reshape(-1, 2).T
+    return SimpleNamespace(num_records=records, sizes=records * sizes)
+
+
+def cut(shards, block_size, block_bytes):
+    """The shards as a source, cut."""
+    return BlockSource("any", shards, cut_shards(shards, block_size, block_bytes), 0)
+
+
+def all_runs(source):
+    """Shard, first record and count of each block."""
+    columns = source._runs(np.arange(source.num_blocks))
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_each_shard_is_cut_by_its_own_mean_record():
+    """So that blocks have about the same bytes; one that holds a larger record has that one."""
+    found = cut(shards((10**6, 1000), (10**6, 30_000), (10**4, 500_000), (10, 10**9)), None, MIB)
+    counts = {shard: count for shard, first, count in all_runs(found) if not first}
+    assert counts == {0: 1048, 1: 34, 2: 2, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "records"), [(1000, 64), (30_000, 64), (100_000, 41), (500_000, 8), (10**7, 1)]
+)
+def test_the_default_is_4_mib_and_64_records_at_most(record_bytes, records):
+    """In a large source: an object store serves 30 KB records in less than 0.05 requests each."""
+    given = shards(*[(10**6, record_bytes)] * 100)
+    assert describe_cut(given.num_records, cut_shards(given, None, None)) == f"blocks of {records}"
+
+
+@pytest.mark.parametrize("size", [(100, 30_000), (5000, 30_000), (100_000, 1000), (3_000_000, 50)])
+@pytest.mark.parametrize("block_bytes", [None, 8 * MIB])
+def test_a_small_source_is_cut_so_fine_that_many_lanes_find_work(size, block_bytes):
+    """Into 2,048 blocks or more, or single records."""
+    found = cut(shards(size, size), None, block_bytes)
+    assert found.num_blocks >= min(2048, 2 * size[0])
+    assert block_bytes is None or found.num_blocks <= 2 * 2048
+
+
+def test_block_size_is_taken_exactly():
+    """However small the source; the last block of a shard has what is left."""
+    given = shards((5, 100), (0, 0), (7, 10**6))
+    assert all_runs(cut(given, 3, None)) == [(0, 0, 3), (0, 3, 2), (2, 0, 3), (2, 3, 3), (2, 6, 1)]
+    assert describe_cut(given.num_records, cut_shards(given, 3, None)) == "blocks of 3"
+
+
+def test_blocks_hold_each_record_once():
+    """Of shards of several sizes, empty ones among them."""
+    given = shards((90_000, 300), (0, 0), (1, 17), (50_000, 2000), (0, 0))
+    seen = [np.zeros(count, int) for count in given.num_records]
+    for shard, first, count in all_runs(cut(given, None, 4000)):
+        assert count > 0
+        seen[shard][first : first + count] += 1
+    assert all((counts == 1).all() for counts in seen)
+
+
+def test_the_cut_is_part_of_what_determines_the_order():
+    """Two cuts of as many blocks, with the same smallest and largest, differ in their description."""
+    records = np.array([100, 100, 100])
+    one, other = (describe_cut(records, np.array(sizes)) for sizes in ([2, 4, 4], [4, 2, 4]))
+    assert one != other
+    assert one.startswith("blocks of 2 to 4 ")
+    assert describe_cut(records, np.array([4, 4, 4])) == "blocks of 4"
+
+
+def test_a_window_has_about_as_many_records_as_the_shuffle_buffer(tmp_path):
+    """Though its blocks are of several sizes."""
+    for name, size, repeat in (("a", 4000, 1), ("b", 1000, 20)):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"x": "{"y" * 90 * repeat}"}}\n' * size)
+    source = JsonlIterableDataset(str(tmp_path), block_bytes=10**6, shuffle_buffer=400, name="s", percent=1)
+    windows: dict[int, int] = {}
+    states: dict = {}
+    for sample in MergedDataset([source], cyclic=False):
+        states = to_state(sample)
+        window = states["cursor/0/0/0/0/s"]["window"]
+        windows[window] = windows.get(window, 0) + 1
+    assert len(windows) in range(11, 16)  # 5000 records, of which the last window may have few
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "tar"])
+def test_both_ways_to_cut_at_once_are_refused(tmp_path, suffix):
+    """Whatever kind of shards it would be, before any is looked at."""
+    make = MetaDistributedWebDataset if suffix == "tar" else JsonlIterableDataset
+    with pytest.raises(ValueError, match=r"expected block_size \(records\) or block_bytes, got both: 64 and 1048576"):
+        make(str(tmp_path / f"missing.{suffix}"), block_size=64, block_bytes=MIB)
+
+
+def mixture(folder, **options):
+    return MergedDataset([JsonlIterableDataset(folder, name="s", percent=1, shuffle_buffer=12, **options)], seed=3)
+
+
+@pytest.mark.parametrize("options", [{"block_bytes": 1.5}, {"block_bytes": "4 MiB"}, {"block_size": True}])
+def test_a_cut_is_by_whole_numbers(tmp_path, options):
+    """Refused where the source is made, not where it is read."""
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=f"expected a whole number as {name}, got {value!r}"):
+        JsonlIterableDataset(str(tmp_path), **options)
+
+
+def test_the_way_on_from_states_of_another_cut_is_its_block_size(tmp_path):
+    """The error names it; with it the stream goes on. A cut that has no such number has no such way."""
+    folder = write_jsonl(tmp_path, [40, 1, 30])
+    samples = list(islice(mixture(folder, block_size=4), 40))
+    states = to_state(samples[:15])
+    with pytest.raises(StateError, match="Give the source block_size=4, as it was cut then"):
+        mixture(folder).set_dataloader_states(states)
+    again = islice(resumed(lambda: mixture(folder, block_size=4), states), 25)
+    assert [plain(sample) for sample in again] == [plain(sample) for sample in samples[15:]]
+    header = states["generation/0"]
+    for other in ("blocks of 2 to 4 0123456789ab", "blocks of 4, 1 more record"):
+        nodes = {**header["nodes"], "s": header["nodes"]["s"].replace("blocks of 4", other)}
+        with pytest.raises(StateError, match="Resume with the recipe, seed and data that wrote them"):
+            mixture(folder).set_dataloader_states({**states, "generation/0": {**header, "nodes": nodes}})
+
+
+def test_other_data_or_another_seed_have_no_way_on(tmp_path):
+    """Another cut beside them does not hide that."""
+    states = to_state(list(islice(mixture(write_jsonl(tmp_path / "a", [40, 1, 30]), block_size=4), 5)))
+    with pytest.raises(StateError, match="Resume with the recipe, seed and data"):
+        mixture(write_jsonl(tmp_path / "b", [40, 1, 31])).set_dataloader_states(states)
+
+
+@pytest.mark.parametrize(
+    ("make", "write"), [(JsonlIterableDataset, write_jsonl), (MetaDistributedWebDataset, write_tars)]
+)
+@pytest.mark.parametrize("options", [{}, {"block_bytes": 4000}])
+def test_a_bucket_gives_the_order_of_a_local_copy(tmp_path, make, write, options):
+    """So a run may move from one to the other."""
+    folder = write(tmp_path, [3000, 1, 2500])
+    bucket = fsspec.filesystem("memory")
+    for path in tmp_path.glob("*[lr]"):
+        bucket.pipe(f"/{tmp_path.name}/{path.name}", path.read_bytes())
+    streams = []
+    for path in (folder, f"memory://{tmp_path.name}"):
+        urls = [f"{path}/{name.name}" for name in sorted(tmp_path.glob("0000?.*")) if ".meta." not in name.name]
+        dataset = MergedDataset([make(urls, name="s", percent=1, shuffle_buffer=100, **options)])
+        samples = list(islice(dataset, 400))
+        keys = [(sample["__url__"].rpartition("/")[2], sample["__key__"]) for sample in samples]
+        streams.append((keys, to_state(samples)))
+    assert streams[0] == streams[1]
+
+
+@pytest.mark.parametrize(("target", "write"), [("JsonlIterable", write_jsonl), ("MetaDistributedWeb", write_tars)])
+@pytest.mark.parametrize("cut", ["block_bytes: 300", "block_bytes: 10485760", "block_size: 7"])
+def test_a_recipe_may_say_how_shards_are_cut(tmp_path, target, write, cut):
+    """By any cut, each record is delivered once."""
+    params = f"{{path: {write(tmp_path / 'shards', [30, 4, 11])}, name: s, percent: 1, {cut}}}"
+    source = f"{{target: streamdata.{target}Dataset, params: {params}}}"
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"target: streamdata.MergedDataset\nparams: {{cyclic: false, datasets: [{source}]}}\n")
+    samples = list(instantiate_from_yaml(recipe))
+    assert len(samples) == len({sample["__url__"] + sample["__key__"] for sample in samples}) == 45
