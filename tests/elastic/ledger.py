@@ -1,0 +1,226 @@
+"""What must hold, by lists: the package is asked for nothing but seeds, by which samples say their epoch."""
+
+from collections import Counter, defaultdict
+from itertools import product
+
+from streamdata.run import stable_seed
+from tests.elastic.functions import ROW, is_optional, required_parts
+from tests.streams import in_lane
+
+_PASSES = 3
+
+
+class Ledger:
+    """All that a job has delivered and saved, and what it still owes.
+
+    Args:
+        mix: The top mixture of the job.
+    """
+
+    def __init__(self, mix):
+        self.mix = mix
+        self.leaves = dict(mix.leaves())
+        self.delivered = Counter()
+        self.repeats = self.allowed_repeats = 0
+        self.short_rows, self.allowed_short_rows = Counter(), Counter()
+        self.owed = set()
+        """What `finish` waits for."""
+        self._epochs = {}
+        """(path, pass, epoch) by the seed of the epoch, as far as was needed."""
+        self._num_seeds = Counter()
+        self._may_repeat = any(part.function for part in mix.mixtures())
+        ends = [part.cyclic for part in mix.mixtures()]
+        bounded = any(leaf.max_epochs for leaf in self.leaves.values())
+        self._counts_rows = not self._may_repeat and not bounded and len(set(ends)) == 1
+
+    def add(self, tokens):
+        """A sample is delivered.
+
+        Raises:
+            AssertionError: It, or a part of it, was delivered before.
+        """
+        for token in tokens:
+            self.delivered[token] += 1
+            self.owed.discard(token)
+            if self.delivered[token] > 1:
+                self.repeats += 1
+                assert self._may_repeat, f"{self.told(token)} comes again"
+                assert self.repeats <= self.allowed_repeats, (
+                    f"{self.told(token)} comes again: number {self.repeats} of {self.allowed_repeats} that may"
+                )
+        path = tokens[0][0]
+        if self._packs(path) and len(tokens) < ROW:
+            self.short_rows[path] += 1
+
+    def take_back(self, tokens):
+        """It was not saved: it was not delivered."""
+        for token in tokens:
+            self.repeats -= self.delivered[token] > 1
+            self.delivered[token] -= 1
+            if not self.delivered[token]:
+                del self.delivered[token]
+        path = tokens[0][0]
+        if self._packs(path) and len(tokens) < ROW:
+            self.short_rows[path] -= 1
+
+    def topology_ends(self, lanes):
+        """That many lanes end with what they had begun."""
+        self.allowed_repeats += lanes * self.mix.repeated()
+        self.rows_end(lanes)
+
+    def rows_end(self, lanes):
+        """That many lanes may deliver a short row of each source."""
+        for path in self.leaves:
+            self.allowed_short_rows[path] += lanes
+
+    def _packs(self, path):
+        # Where yield functions join samples to others, the rows of one source cannot be told any more; and where inner
+        # mixtures are finite, each of their rounds ends with short ones.
+        return self._counts_rows and self.leaves[path].function.endswith("packer")
+
+    def told(self, token):
+        """A token in words."""
+        path, _, value, *part = token
+        _, number, epoch = self.epoch_of(token)
+        return f"{path}: pass {number}, epoch {epoch}, record {value}, part {part}"
+
+    def epoch_of(self, token):
+        """(path, pass, epoch) of a token."""
+        path, seed = token[:2]
+        while seed not in self._epochs:
+            self._learn_seeds(path)
+        found = self._epochs[seed]
+        assert found[0] == path, f"{path}: a seed of {found}"
+        return found
+
+    def _learn_seeds(self, path):
+        start = self._num_seeds[path]
+        self._num_seeds[path] = stop = max(10, 2 * start)
+        assert stop < 100_000, f"{path}: the seed of no epoch"
+        # A finite stream has a single epoch in each pass, an endless one few passes of many.
+        numbers = product(range(_PASSES), range(start, stop)) if self.mix.cyclic else product(range(start, stop), [0])
+        for number, epoch in numbers:
+            self._epochs[stable_seed(*self.mix.seeds_of(path), number, epoch)] = (path, number, epoch)
+
+    def newest(self):
+        """The latest epoch of each (path, pass) of which anything was delivered."""
+        newest = defaultdict(lambda: -1)
+        for path, number, epoch in {self.epoch_of(token) for token in self.delivered}:
+            newest[path, number] = max(newest[path, number], epoch)
+        return newest
+
+    def required(self, path, number, epoch):
+        """All tokens of an epoch that must be delivered."""
+        seed = stable_seed(*self.mix.seeds_of(path), number, epoch)
+        over = self.mix.functions_over(path)
+        values = (value for value in range(self.leaves[path].size) if (path, value) not in self.mix.skip)
+        for value in values:
+            for part in required_parts(self.leaves[path].function, value):
+                for copy in _copies(over):
+                    yield (path, seed, value, *part, *copy)
+
+    def missing(self, until):
+        """The tokens that were not delivered, of all epochs up to these, by (path, pass)."""
+        return [
+            token
+            for (path, number), last in until.items()
+            for epoch in range(last + 1)
+            for token in self.required(path, number, epoch)
+            if token not in self.delivered
+        ]
+
+    def check_known(self):
+        """Nothing was delivered that is not in the sources."""
+        known = {}
+        for token in self.delivered:
+            path, _, _, *part = token
+            where = self.epoch_of(token)
+            if where not in known:
+                known[where] = set(self.required(*where))
+            function, over = self.leaves[path].function, self.mix.functions_over(path)
+            own = part[: len(part) - over.count("twice")]
+            assert token in known[where] or is_optional(function, own), f"{self.told(token)}: no such token"
+
+    def check_rows(self, ending):
+        """Of packed rows that are short there are no more than lanes that ended, or are about to."""
+        for path, count in self.short_rows.items():
+            most = self.allowed_short_rows[path] + ending
+            assert count <= most, f"{path}: {count} short rows, expected {most} at most"
+
+
+def _copies(over):
+    copies = [()]
+    for function in over:
+        if function == "twice":
+            copies = [(*part, copy) for part in copies for copy in range(2)]
+    return copies
+
+
+class Rests:
+    """The dealing rule over lists, for sources whose records are blocks and samples: which record comes next in a lane.
+
+    Of each source and pass there is the list of all that no lane has begun; lane l of L takes its numbers l, l + L …
+
+    Args:
+        mix: The top mixture of the job.
+        rests: What is left of each (path, pass), in the one sequence of all epochs.
+    """
+
+    def __init__(self, mix, size=3000):
+        self._mix, self._size, self._leaves = mix, size, dict(mix.leaves())
+        self._rests, self._kept = {}, {}
+        self.leaves = {path for path, leaf in mix.leaves() if leaf.is_listed and not mix.functions_over(path)}
+        self.leaves -= {path for path, _ in mix.skip}
+        # A finite mixture within an endless one has rounds, each an epoch that lanes begin apart.
+        if len({part.cyclic for part in mix.mixtures()}) > 1:
+            self.leaves = set()
+
+    def check(self, token, taken, lane, lanes):
+        """The record must be the next of its source in the lane, which had taken this many of it.
+
+        Args:
+            token: Of the record, with the pass in place of the seed's.
+            taken: How many the lane had taken since the topology began.
+            lane: Its number.
+            lanes: How many there are.
+        """
+        path, number = token[0], token[1]
+        rest = self._rest(path, number)
+        at = taken * lanes + lane
+        if self._leaves[path].max_epochs:
+            assert at < len(rest), f"{path}, pass {number}: beyond its last epoch"
+        if at < len(rest):
+            assert token[2:] == rest[at], f"{path}, pass {number}: lane {lane} of {lanes}: {token[2:]}, not {rest[at]}"
+
+    def deal(self, taken, lanes):
+        """The topology ends; the lanes had taken this many of each (path, pass), by lane."""
+        for path, number in {key[:2] for key in taken}:
+            rest = self._rest(path, number)
+            self._rests[path, number] = [
+                record for at, record in enumerate(rest) if at // lanes >= taken.get((path, number, at % lanes), 0)
+            ]
+
+    def keep(self):
+        """Something was saved under the present topology."""
+        self._kept = dict(self._rests)
+
+    def discard(self):
+        """Nothing was: the topology before it still stands."""
+        self._rests = dict(self._kept)
+
+    def _rest(self, path, number):
+        if (path, number) not in self._rests:
+            self._rests[path, number] = _sequence(self._mix, path, number, self._size)
+        return self._rests[path, number]
+
+
+def _sequence(mix, path, number, size):
+    """(epoch, value) of the one sequence of a source, as a single lane reads it that has nothing else."""
+    from tests.elastic.worlds import Config
+
+    keep = {path[:end] for end in range(len(path) + 1) if path[end : end + 1] in ("", ".")}
+    alone = mix.build(Config(absent=frozenset(set(mix.paths()) - keep)))
+    alone.set_epoch(number)
+    values = [sample["value"] for _, sample in zip(range(size), in_lane(alone, 0, 1), strict=False)]
+    leaf = dict(mix.leaves())[path]
+    return [(at // leaf.size, value) for at, value in enumerate(values)]

@@ -1,0 +1,198 @@
+"""What an elastic resume costs and keeps at the size of large jobs: `python -m tests.elastic.scale`.
+
+States of thousands of lanes are not run but written: the first lane of a topology runs, and its entries are copied to
+all others with numbers of their own. Each figure stands beside its target.
+"""
+
+import json
+import logging
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamdata import MergedDataset, load_states, save_states, to_state
+from streamdata.progress.columns import Columns
+from tests.elastic.evenness import distances, evenness
+from tests.elastic.figures import Figure, States, Topology, resumed
+from tests.streams import Numbers, in_lane
+
+_BILLION = 10**9
+
+
+def sources(count: int, size: int = _BILLION) -> Callable[[], MergedDataset]:
+    """A mixture of that many sources with weights from 1 to 3."""
+    return lambda: MergedDataset([Numbers(f"s{k:04}", size, 1 + k % 3) for k in range(count)], seed=5)
+
+
+def written(
+    make: Callable[[], MergedDataset], topology: Topology, before: States, rng: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    """The entries of the topology, rank by rank: each lane has drawn some ten thousand times its weight of a source."""
+    weights = {dataset.name: dataset.percent for dataset in make().datasets}
+    stream = in_lane(resumed(make, topology, 0, before), 0, topology.num_workers)
+    first = to_state([sample for _, sample in zip(range(40 * len(make().datasets)), stream, strict=False)])
+    newest = max((key for key in first if key.startswith("generation/")), key=lambda key: int(key.partition("/")[2]))
+    number = newest.partition("/")[2]
+    drawn = {key.split("/", 5)[5]: value for key, value in first.items() if key.startswith("cursor/")}
+    # Of all sources, though so few samples need not have drawn each: what gave nothing would be owed ever more.
+    cursors = {path: drawn.get(path, next(iter(drawn.values()))) for path in weights}
+    for dp_rank in range(topology.dp_size):
+        entries = {newest: first[newest], f"worker/{number}/0/{dp_rank}": topology.num_workers - 1}
+        for worker in range(topology.num_workers):
+            draws = rng.integers(10_000, 12_000, len(cursors)).tolist()
+            lane = f"{number}/0/{dp_rank}/{worker}"
+            # By their shares: else each change would owe most sources so much of the others that these are drawn alone.
+            counts = [count * weights[path] for path, count in zip(cursors, draws, strict=True)]
+            for (path, value), count in zip(cursors.items(), counts, strict=True):
+                clock = count * 1.5 + dp_rank / 7
+                entries[f"cursor/{lane}/{path}"] = {**value, "draws": count, "clock": clock, "window": count}
+            entries[f"drawn/{lane}/"] = sum(counts)
+            entries[f"lane/{lane}"] = {"batches": 100_000}  # workers take turns
+        yield entries
+
+
+def saved(
+    folder: Path, step: int, make: Callable[[], MergedDataset], topology: Topology, before: States, rng: Any
+) -> None:
+    """Write a step as its ranks would."""
+    for dp_rank, entries in enumerate(written(make, topology, before, rng)):
+        collected = before.copy() if hasattr(before, "copy") and before else {}
+        collected.update(entries)
+        save_states(folder, collected, step=step, rank=dp_rank, size=topology.dp_size)
+
+
+def joined(make: Callable[[], MergedDataset], topology: Topology, before: States, rng: Any) -> dict[str, Any]:
+    """The same in memory, beside what was there before."""
+    states = dict(before)
+    for entries in written(make, topology, before, rng):
+        states.update(entries)
+    return states
+
+
+def first_sample_s(make: Callable[[], MergedDataset], topology: Topology, states: States, rank: int = 0) -> float:
+    """Seconds from states that are parsed to the first sample of a rank."""
+    begin = time.perf_counter()
+    next(in_lane(resumed(make, topology, rank, states), 0, topology.num_workers))
+    return time.perf_counter() - begin
+
+
+class Cost(NamedTuple):
+    """Of something that a process did."""
+
+    seconds: float
+    megabytes: float
+
+
+def apart(work: Callable[[], object]) -> Cost:
+    """Do it in a process of its own: the time, and by how much its memory grew at most."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writes)
+        with os.fdopen(reads) as file:
+            text = file.read()
+        os.waitpid(pid, 0)
+        if not text:
+            raise RuntimeError("it failed in a process of its own, see above")
+        return Cost(*json.loads(text))
+    code = 1
+    try:
+        # What the parent had is there from the start; the highest mark begins anew.
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status_mb("VmRSS")
+        begin = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - begin
+        os.write(writes, json.dumps([seconds, _status_mb("VmHWM") - before]).encode())
+        code = 0
+    except BaseException as error:  # a fork must never go on as its parent
+        print(repr(error), file=sys.stderr)
+    finally:
+        os._exit(code)
+
+
+def _status_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+def deals() -> Iterator[Figure]:
+    """4,096 lanes become 6,144 and then 512, of 100 sources of 10^9 records; 8,192 the same."""
+    rng = np.random.default_rng(0)
+    for sizes in (((512, 8), (768, 8), (64, 8)), ((1024, 8), (96, 8))):
+        topologies = [Topology(*size) for size in sizes]
+        make = sources(100)
+        with tempfile.TemporaryDirectory() as folder:
+            states: States = {}
+            for step, (old, new) in enumerate(pairwise(topologies), 1):
+                saved(Path(folder), step, make, old, states, rng)
+                states = load_states(folder)
+                cost = apart(partial(first_sample_s, make, new, states))
+                yield Figure(
+                    f"deal {old.lanes:,} → {new.lanes:,} lanes, 100 sources of 10^9, up to the first sample",
+                    "≤ 1 s, ≤ 200 MB beyond the columns",
+                    f"{cost.seconds:.2f} s, {cost.megabytes:.0f} MB",
+                    cost.seconds <= 1 and cost.megabytes <= 200,
+                )
+
+
+def first_samples() -> Iterator[Figure]:
+    """Small jobs from parsed states, large ones from their files."""
+    rng = np.random.default_rng(1)
+    make, old, new = sources(10), Topology(16, 4), Topology(24, 3)
+    states = joined(make, old, {}, rng)
+    parsed = Columns.of(states)
+    took = [apart(lambda: first_sample_s(make, new, parsed)).seconds for _ in range(9)]
+    early = median(took)
+    yield Figure("first sample, 64 old lanes x 10 sources", "≤ 200 ms", f"{1e3 * early:.0f} ms", early <= 0.2)
+    changed, topology = states, old
+    for change in range(20):
+        topology = (new, old)[change % 2]
+        changed = joined(make, topology, changed, rng)
+    parsed = Columns.of(changed)
+    later = [apart(lambda: first_sample_s(make, Topology(20, 2), parsed)).seconds for _ in range(9)]
+    ratio = median(later) / early
+    yield Figure("the same after 20 changes", "≤ 2 x", f"{1e3 * median(later):.0f} ms, {ratio:.2f} x", ratio <= 2)
+    make, old, new = sources(50), Topology(1024, 8), Topology(768, 8)
+    with tempfile.TemporaryDirectory() as folder:
+        saved(Path(folder), 1, make, old, {}, rng)
+        cost = apart(lambda: first_sample_s(make, new, load_states(folder)))
+    what = "first sample from the files, 8,192 old lanes x 50 sources"
+    yield Figure(what, "≤ 3 s", f"{cost.seconds:.2f} s", cost.seconds <= 3)
+    make, topology = sources(1000), Topology(1, 8)
+    states = joined(make, topology, {}, rng)
+    cost = apart(lambda: first_sample_s(make, topology, states))
+    what = "first sample of one rank's own states, 8 lanes x 1,000 sources"
+    yield Figure(what, "(none)", f"{cost.seconds:.2f} s, {cost.megabytes:.0f} MB", True)
+
+
+PARTS = {"deals": deals, "first": first_samples, "distances": distances, "evenness": evenness}
+
+
+def main(names: list[str]) -> int:
+    """Print the figures; return how many miss their target."""
+    missed = 0
+    logging.disable(logging.WARNING)  # a line for each change
+    for name in names or PARTS:
+        for figure in PARTS[name]():
+            missed += not figure.is_met
+            print(
+                f"{'ok  ' if figure.is_met else 'MISS'} {figure.what}: {figure.got}; target {figure.target}", flush=True
+            )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{missed} missed; this process had {peak:.0f} MB at most")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) > 0)
