@@ -14,7 +14,7 @@ from streamdata.progress.states_table import StatesTable, join, table_from_dict
 
 @dataclass(frozen=True)
 class CursorColumns:
-    """The cursors of one node in one generation and pass: a row for each lane, sorted by rank and worker."""
+    """Cursors that are consecutive rows: of one node in one generation and pass, a row for each lane."""
 
     table: CursorTable
     rows: slice
@@ -23,7 +23,7 @@ class CursorColumns:
         return int(self.rows.stop - self.rows.start)
 
     def __getitem__(self, name: str) -> Column:
-        """A field of all lanes, or `rank` or `worker`: int64, or float64 of `clock` and `cost`; zeros where absent.
+        """A field of all rows, or `rank` or `worker`: int64, or float64 of `clock` and `cost`; zeros where absent.
 
         Of `pulled` each row is a position, whose last number is -1 where the lane has none.
         """
@@ -98,6 +98,12 @@ class Columns(MutableMapping[str, Any]):
         # Before they are joined: a rank's own are few, and joining sorts.
         loaded, written = (table.divided(rank, generations) for table in (self._table, table_from_dict(self._written)))
         return join([loaded[0], written[0]]), join([loaded[1], written[1]])
+
+    def cursors(self) -> CursorColumns:
+        """All cursors, sorted by generation, pass, path, rank and worker; asked of `Columns.of(states)`."""
+        assert self.is_as_loaded, "what was written since is in no column"
+        cursors = self._table.cursors
+        return CursorColumns(cursors, slice(0, len(cursors)))
 
     def group(self, generation: int, epoch_pass: int, path: str) -> CursorColumns | None:
         """The cursors of a node in all lanes that have one; asked of `Columns.of(states)`."""

@@ -143,11 +143,15 @@ class CursorTable:
         """Yield the generation, path and cursor of each node in a lane and a pass, from a generation on."""
         if not len(self):
             return
-        keys = [self.columns[name] for name in ("epoch_pass", "rank", "worker")]
-        is_own = (keys[0] == epoch_pass) & (keys[1] == rank) & (keys[2] == worker)
+        lane = [self.columns[name] for name in ("epoch_pass", "rank", "worker")]
+        is_own = (lane[0] == epoch_pass) & (lane[1] == rank) & (lane[2] == worker)
         own = self.select(is_own & (self.columns["generation"] >= since))
-        for group, rows in own.groups.items():
-            yield group.generation, group.path, next(own.as_dicts(rows))
+        if not len(own):
+            return
+        # All rows at once: a group would be one row of them.
+        keys = own.columns["generation"].tolist(), own.columns["path"].tolist()
+        for generation, path, cursor in zip(*keys, own.as_dicts(slice(0, len(own))), strict=True):
+            yield generation, own.paths[path], cursor
 
 
 def table_of(

@@ -47,8 +47,7 @@ class Entries:
         for key, value in (*headers.items(), *((k, v) for k, v in others.items() if k not in headers)):
             self._take(key, value)
         self._check_whole()
-        for group in self.columns.groups():
-            self._check_cursors(group)
+        self._check_cursors()
 
     def topology(self, generation: int) -> Topology:
         """That of a generation."""
@@ -121,12 +120,14 @@ class Entries:
 
     def _ranks(self) -> Iterator[tuple[int, int]]:
         """The pass and rank of each entry of a lane."""
-        for group in self.columns.groups():
-            cursors = self.columns.group(*group)
-            assert cursors is not None, "a group of these states"
-            dp_rank, worker = int(cursors["rank"].max()), int(cursors["worker"].max())
-            self._lane(group.generation, dp_rank, worker)
-            yield from ((group.epoch_pass, rank) for rank in np.unique(cursors["rank"]).tolist())
+        cursors = self.columns.cursors()
+        for generation in np.unique(cursors["generation"]).tolist():
+            of_generation = cursors["generation"] == generation
+            highest = (int(cursors[name][of_generation].max()) for name in ("rank", "worker"))
+            self._lane(generation, *highest)
+        for epoch_pass in np.unique(cursors["epoch_pass"]).tolist():
+            ranks = np.unique(cursors["rank"][cursors["epoch_pass"] == epoch_pass])
+            yield from ((epoch_pass, rank) for rank in ranks.tolist())
         for epoch_pass, held in self.facts.items():
             for generation, lanes in held.items():
                 num_workers = self.topology(generation).num_workers
@@ -137,15 +138,16 @@ class Entries:
                     num_workers = self.topology(generation).num_workers
                     yield from ((epoch_pass, lane // num_workers) for lane in lanes)
 
-    def _check_cursors(self, group: Group) -> None:
+    def _check_cursors(self) -> None:
         """Refuse pieces, and clocks that owe something, where there was no topology before."""
-        cursors = self.columns.group(*group)
-        if cursors is None or self.headers[group.generation].get("deal", 0):
-            return
-        wrong = np.flatnonzero((cursors["window"] < 0) | (cursors["clock"] < 0) | (cursors["pulled"][:, 1] < -1))
+        cursors = self.columns.cursors()
+        first_deal = [generation for generation, header in self.headers.items() if not header.get("deal", 0)]
+        is_owing = (cursors["window"] < 0) | (cursors["clock"] < 0) | (cursors["pulled"][:, 1] < -1)
+        wrong = np.flatnonzero(is_owing & np.isin(cursors["generation"], first_deal))
         if len(wrong):
-            rank, worker = (int(cursors[name][wrong[0]]) for name in ("rank", "worker"))
-            key = f"cursor/{group.generation}/{group.epoch_pass}/{rank}/{worker}/{group.path}"
+            names = ("generation", "epoch_pass", "rank", "worker", "path")
+            *numbers, path = (int(cursors[name][wrong[0]]) for name in names)
+            key = "/".join(["cursor", *map(str, numbers), cursors.table.paths[path]])
             raise StateError(
                 f"states: {key!r}: {shown(self.columns[key])} does not come from to_state (expected numbers >= 0)\n"
                 "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."

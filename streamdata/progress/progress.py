@@ -275,17 +275,13 @@ class Progress:
         None stands for a lane of which nobody counted them.
         """
         if ("batches", self.deal, epoch_pass) not in self._cache:
-            groups = [group for group in self.entries.columns.groups() if group.epoch_pass == epoch_pass]
-            is_own = np.zeros(self.topology(self.deal).lanes if groups else 0, np.bool_)
-            for group in groups:
-                if group.generation >= self.deal:
-                    is_own[self.entries.lanes(group)] = True
+            cursors = self.entries.columns.cursors()
+            is_own = (cursors["epoch_pass"] == epoch_pass) & (cursors["generation"] >= self.deal)
+            num_workers = self.topology().num_workers
+            own = np.unique((cursors["rank"] * num_workers + cursors["worker"])[is_own])
             drawn = [self._newest_by_lane(held, self.deal) for held in self.entries.drawn[epoch_pass].values()]
             facts = self._facts(epoch_pass)
-            held = {
-                lane: facts.get(lane, {}).get("batches")
-                for lane in itertools.chain(np.flatnonzero(is_own).tolist(), *drawn, facts)
-            }
+            held = {lane: facts.get(lane, {}).get("batches") for lane in itertools.chain(own.tolist(), *drawn, facts)}
             self._cache["batches", self.deal, epoch_pass] = held
         batches: Mapping[int, int | None] = self._cache["batches", self.deal, epoch_pass]
         return batches
