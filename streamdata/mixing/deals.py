@@ -20,7 +20,7 @@ class Deals:
         self._base = progress.base(epoch_pass)
         self._deals: dict[str, Deal] = {}
 
-    def of(self, node: Node, parent_endless: bool) -> Deal:
+    def of(self, node: Node) -> Deal:
         """How a source of records is dealt out."""
         if node.path not in self._deals:
             source = node.source
@@ -30,7 +30,7 @@ class Deals:
                 source=source,
                 seeds=(*node.seeds, self._pass),
                 shuffle=node.shuffle,
-                epochs_per_round=node.epochs_per_round(parent_endless),
+                epochs_per_round=node.epochs_per_round,
                 has_stream_fn=getattr(node.dataset, "process_fn", None) is not None,
             )
             earlier, shift = self._progress.earlier_deals(self._pass, node.path)
@@ -42,13 +42,13 @@ class Deals:
             self._deals[node.path] = deal
         return self._deals[node.path]
 
-    def has_share(self, node: Node, lane: int, parent_endless: bool = False) -> bool:
+    def has_share(self, node: Node, lane: int) -> bool:
         """Whether the lane has a share of a node in its first round."""
-        if node.is_endless(parent_endless):
+        if node.is_endless:
             return True
         if node.is_mixture:
-            return any(self.has_share(child, lane, node.dataset.cyclic) for child in node.children)
-        return self.of(node, parent_endless).lane(lane, node.epochs(0, parent_endless)).has_records()
+            return any(self.has_share(child, lane) for child in node.children)
+        return self.of(node).lane(lane, node.epochs(0)).has_records()
 
     def num_blocks(self, lane: int, node: Node) -> int:
         """How many blocks of a source are dealt to the lane in its first round, pieces left out.
@@ -57,7 +57,7 @@ class Deals:
         """
         if self._progress.deal and node.may_leave_out:
             return 0
-        return self.of(node, parent_endless=False).lane(lane, node.epochs(0, parent_endless=False)).order.share(0)
+        return self.of(node).lane(lane, node.epochs(0)).order.share(0)
 
     def first_round(self, path: str) -> int:
         """The round with which lanes begin a finite mixture that begins again and again."""
@@ -68,16 +68,16 @@ class Deals:
         counted = self._base.counts.get(path)
         return [share_out(total, self._lanes, lane) for total in counted] if counted else [0] * len(COUNTS)
 
-    def shift(self, node: Node, parent_endless: bool) -> int | None:
+    def shift(self, node: Node) -> int | None:
         """By how much a source's rest is shifted, if no deal before this one counts any more; else None."""
-        deal = self.of(node, parent_endless)
+        deal = self.of(node)
         return shift_of(deal, self._finals(deal.number, node.path)) if deal.number else None
 
-    def num_pieces(self, node: Node, parent_endless: bool = False) -> int:
+    def num_pieces(self, node: Node) -> int:
         """How many pieces of a node were dealt out."""
         if node.is_mixture:
-            return sum(self.num_pieces(child, node.dataset.cyclic) for child in node.children)
-        return len(self.of(node, parent_endless).pieces)
+            return sum(self.num_pieces(child) for child in node.children)
+        return len(self.of(node).pieces)
 
     def _finals(self, deal: int, path: str) -> Finals:
         return self._progress.finals(deal, self._pass, path)

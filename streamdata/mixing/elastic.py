@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -48,7 +48,6 @@ class _Ending:
     def __init__(self, progress: Progress, top: Node, tree: Tree) -> None:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
-        self._is_endless = top.is_endless(parent_endless=False)
         self._deals_of_passes: dict[int, Deals] = {}
         known = {*progress.passes(), *map(int, progress.of_deal.get("base", {}))}
         ended = {number for number in known if self._has_ended(number)}
@@ -60,7 +59,7 @@ class _Ending:
         """Those of which something was delivered and something is left, and the one to go on with."""
 
     def _unfinished_pass(self, known: set[int], ended: set[int]) -> int:
-        if not self._top.is_endless(parent_endless=False):
+        if not self._top.is_endless:
             # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
             return min(known - ended, default=max(known, default=self._progress.first_pass - 1) + 1)
         # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
@@ -68,7 +67,7 @@ class _Ending:
         return min((number for number in newest if number is not None), default=self._progress.first_pass)
 
     def _has_ended(self, epoch_pass: int) -> bool:
-        if self._is_endless:
+        if self._top.is_endless:
             return False
         ranks = range(self._topology.dp_size)
         return all(self._progress.has_ended(epoch_pass, rank, self._sharing(epoch_pass, rank)) for rank in ranks)
@@ -76,7 +75,7 @@ class _Ending:
     def _sharing(self, epoch_pass: int, rank: int) -> list[int]:
         """The workers of the rank that have a share of the pass."""
         workers = range(self._topology.num_workers)
-        if self._is_endless:  # not found anew for each of thousands of lanes
+        if self._top.is_endless:  # not found anew for each of thousands of lanes
             return list(workers)
         deals, first = self._deals(epoch_pass), rank * len(workers)
         return [worker for worker in workers if deals.has_share(self._top, first + worker)]
@@ -92,10 +91,10 @@ class _Ending:
         before, deals = self._progress.base(epoch_pass), self._deals(epoch_pass)
         excess: dict[str, float] = {}
         shifts: dict[str, int] = {}
-        for node, parent_endless in _with_parents(self._top):
+        for node in self._top.walk():
             if node.is_mixture:
                 excess |= self._excess(node, epoch_pass, before.excess)
-            elif (shift := deals.shift(node, parent_endless)) is not None:
+            elif (shift := deals.shift(node)) is not None:
                 shifts[node.path] = shift
         # Of sources that are not there at present, too: they may return.
         paths = sorted({*self._progress.paths(), *before.counts, *before.rounds})
@@ -195,13 +194,6 @@ class _Ending:
             f"; {np.count_nonzero(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, "
             f"{given.sum()} samples come again, from the same records"
         )
-
-
-def _with_parents(node: Node, parent_endless: bool = False) -> Iterator[tuple[Node, bool]]:
-    """The nodes, each with whether its parent is endless."""
-    yield node, parent_endless
-    for child in node.children:
-        yield from _with_parents(child, node.dataset.cyclic)
 
 
 def _counted(number: int, noun: str) -> str:

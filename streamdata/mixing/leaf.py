@@ -1,7 +1,6 @@
 """A source of records in one lane: its samples, each with the cursor after it."""
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 
 from streamdata.errors import StateError
@@ -24,15 +23,14 @@ class Leaf:
         run: The lane and where it stood.
         node: The source; its dataset's `single_process_fn`, `process_fn` and `max_bad` apply.
         deal: How its blocks are dealt out to the lanes.
-        parent_endless: Whether its parent is endless.
     """
 
     is_mixture = False
 
-    def __init__(self, run: Run, node: Node, deal: Deal, parent_endless: bool) -> None:
-        self.path, self.endless = node.path, node.is_endless(parent_endless)
+    def __init__(self, run: Run, node: Node, deal: Deal) -> None:
+        self.path, self.endless = node.path, node.is_endless
         self._run, self._deal, self._tally = run, deal, run.tally(node)
-        self._epochs = partial(node.epochs, parent_endless=parent_endless)
+        self._epochs = node.epochs
         self._is_left_out = run.skips.of(node.path)
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)

@@ -167,9 +167,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         progress, top = Progress(states), tree_of(self)
         tree = top.tree()
         progress.check_nodes(tree.nodes)
-        is_endless = top.is_endless(parent_endless=False)
         least = partial(_least, top, progress, self._skips.num_records)
-        check_complete(progress, Shape(joins=top.joins(), is_endless=is_endless, least=least))
+        check_complete(progress, Shape(joins=top.joins(), is_endless=top.is_endless, least=least))
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
         self._progress, self._from_window = progress, reload_from_url_level
@@ -346,7 +345,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 def _dealt(lane: Lane, progress: Progress, top: Node, epoch_pass: int) -> tuple[Deals, list[int]]:
     """How a pass is dealt out, and which workers of the rank have a share of it."""
     deals = Deals(progress, epoch_pass, lane.count)
-    if top.is_endless(parent_endless=False):  # not found anew for each worker
+    if top.is_endless:  # not found anew for each worker
         return deals, list(range(lane.num_workers))
     lanes = {worker: replace(lane, worker=worker).index for worker in range(lane.num_workers)}
     return deals, [worker for worker, index in lanes.items() if deals.has_share(top, index)]

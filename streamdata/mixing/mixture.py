@@ -39,7 +39,6 @@ class Mixture:
     Args:
         run: The lane and where it stood.
         node: The mixture; its children in the order of the recipe, which decides ties.
-        parent_endless: Whether it begins again by itself when it ends.
         above: The shares on the path from the top to it.
 
     Raises:
@@ -48,15 +47,14 @@ class Mixture:
 
     is_mixture = True
 
-    def __init__(self, run: Run, node: Node, parent_endless: bool = False, above: tuple[ShareAt, ...] = ()) -> None:
+    def __init__(self, run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> None:
         settings: MixtureSettings = node.dataset
-        self.path, self.endless = node.path, node.is_endless(parent_endless)
+        self.path, self.endless = node.path, node.is_endless
         self._run, self._node, self._settings = run, node, settings
         self._clocks = Clocks(run, node, above)
         shares_at = [self._clocks.share_at(i) for i in range(len(node.children))]
         self._children = [
-            _in_lane(run, child, settings.cyclic, (*above, share_at))
-            for child, share_at in zip(node.children, shares_at, strict=True)
+            _in_lane(run, child, (*above, share_at)) for child, share_at in zip(node.children, shares_at, strict=True)
         ]
         self._standings = [run.entries.standing(child.path) for child in node.children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
@@ -320,10 +318,10 @@ class Mixture:
             yield sample, entries
 
 
-def _in_lane(run: Run, node: Node, parent_endless: bool, above: tuple[ShareAt, ...]) -> Child:
+def _in_lane(run: Run, node: Node, above: tuple[ShareAt, ...]) -> Child:
     if node.is_mixture:
-        return Mixture(run, node, parent_endless, above)
-    return Leaf(run, node, run.deals.of(node, parent_endless), parent_endless)
+        return Mixture(run, node, above)
+    return Leaf(run, node, run.deals.of(node))
 
 
 def _entries(sample: Sample) -> dict[str, PlainEntry]:

@@ -52,6 +52,8 @@ class Node:
     """Of a source of records: gives it as blocks."""
     shuffle: bool = False
     """Whether a source of records is shuffled: its parent says so."""
+    repeats: bool = False
+    """Whether it begins again when it ends: its parent says so, by `cyclic`."""
 
     @property
     def is_mixture(self) -> bool:
@@ -134,22 +136,24 @@ class Node:
         max_epochs = getattr(self.dataset, "max_epochs", None)
         return None if max_epochs is None else int(max_epochs)
 
-    def is_endless(self, parent_endless: bool) -> bool:
-        """Whether a lane's stream of it goes on without end, where its parent lets it."""
+    @cached_property
+    def is_endless(self) -> bool:
+        """Whether a lane's stream of it goes on without end."""
         if not self.is_mixture:
-            return parent_endless and self.max_epochs is None
+            return self.repeats and self.max_epochs is None
         if not self.dataset.cyclic:
-            return parent_endless  # in rounds
-        endless = [child.is_endless(parent_endless=True) for child in self.children]
+            return self.repeats  # in rounds
+        endless = (child.is_endless for child in self.children)
         return all(endless) if self.dataset.stop == "first_exhausted" else any(endless)
 
-    def epochs_per_round(self, parent_endless: bool) -> float:
+    @property
+    def epochs_per_round(self) -> float:
         """How many epochs a lane reads of a source of records in one round of its parent."""
-        return math.inf if self.is_endless(parent_endless) else self.max_epochs or 1
+        return math.inf if self.is_endless else self.max_epochs or 1
 
-    def epochs(self, round_: int, parent_endless: bool) -> Epochs:
+    def epochs(self, round_: int) -> Epochs:
         """The epochs of a source of records that are read in a round of its parent."""
-        size = self.epochs_per_round(parent_endless)
+        size = self.epochs_per_round
         return ALL_EPOCHS if math.isinf(size) else Epochs(round_ * int(size), (round_ + 1) * int(size))
 
     def least_samples(self, num_blocks: Callable[["Node"], int], paths: Collection[str]) -> float:
@@ -162,7 +166,7 @@ class Node:
         if not self.is_mixture:
             blocks = num_blocks(self)
             return min(blocks, 1) if self.may_leave_out else blocks
-        if self.is_endless(parent_endless=False):
+        if self.is_endless:
             return math.inf
         there = [child for child in self.children if child.path in paths]
         shares = [count for count in (child.least_samples(num_blocks, paths) for child in there) if count]
@@ -171,8 +175,10 @@ class Node:
         return least if self.dataset.customized_yield_fn is None else min(least, 1)
 
 
-def tree_of(mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] | None = None) -> Node:
-    """Walk the tree of a mixture, which is the top unless its path and the seeds down to it are given.
+def tree_of(
+    mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] | None = None, *, repeats: bool = False
+) -> Node:
+    """Walk the tree of a mixture, which is the top unless its path, the seeds down to it and `repeats` are given.
 
     Raises:
         ValueError: Something in it is not a source.
@@ -181,7 +187,7 @@ def tree_of(mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] 
     # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
     there = [child for child in mixture.datasets if not is_absent(getattr(child, "percent", None))]
     children = tuple(_child(mixture, child, f"{path}.{child.name}".lstrip("."), seeds) for child in there)
-    return Node(path=path, dataset=mixture, seeds=seeds, children=children)
+    return Node(path=path, dataset=mixture, seeds=seeds, children=children, repeats=repeats)
 
 
 def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object, ...]) -> Node:
@@ -189,7 +195,7 @@ def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object
     seeds = (*seeds, dataset.name)
     match dataset:
         case MixtureSettings():
-            return tree_of(dataset, path, (*seeds, dataset.seed))
+            return tree_of(dataset, path, (*seeds, dataset.seed), repeats=parent.cyclic)
         case ShardDataset():
             as_source, shuffle = partial(getattr, dataset, "source"), parent.shuffle_streaming_subsets
         case _ if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
@@ -201,7 +207,7 @@ def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object
                 "  An iterable of another library cannot be split and resumed exactly; use its files or its "
                 "map-style form."
             )
-    return Node(path=path, dataset=dataset, seeds=seeds, as_source=as_source, shuffle=shuffle)
+    return Node(path=path, dataset=dataset, seeds=seeds, as_source=as_source, shuffle=shuffle, repeats=parent.cyclic)
 
 
 def in_recipe(dataset: Any) -> str:
