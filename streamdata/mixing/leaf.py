@@ -15,6 +15,9 @@ from streamdata.sources.tally import Tally, counts_of
 
 Records = Iterator[tuple[Record, Position]]
 
+_MAX_SKIPPED = 1000
+"""Records in a row that `skip` may leave out of an endless lane, over at least as many epochs as there are lanes."""
+
 
 class Leaf:
     """Reads a source: under an endless parent one epoch after another, else in each round the epochs of that round.
@@ -77,6 +80,7 @@ class Leaf:
         if position != at.position:
             at = Cursor(*position)
         self._outputs = self._outputs_before = 0
+        self._given_before, self._skipped_epochs, self._skipped_before = 0, 0, self._tally.skipped
         # The first epoch is judged if it is read from its start; of one that a resume enters, part was seen before.
         # Nor is a lane that was dealt nothing but open bursts.
         self._whole_epoch = not any(at[1:6]) and lane.order.is_whole(at.epoch) and lane.has_blocks()
@@ -145,19 +149,25 @@ class Leaf:
             if self._feed is None or not self._feed.holds_records():
                 self._check_epoch(f"a whole epoch (number {epoch})")
             self._whole_epoch, self._outputs_before = True, self._num_outputs()
+            self._given_before = 0 if self._skipping is None else self._skipping.num_given
 
     def _num_outputs(self) -> int:
         # A stream function's own count: on resume the first of its outputs are not passed on, but were given.
         return self._outputs if self._feed is None else self._feed.outputs
 
     def _check_epoch(self, what: str) -> None:
-        # A share of which all was to be skipped is not one that a function gave nothing for; an endless stream is
-        # judged all the same, for it would go through it without end.
-        if not self.endless and self._skipping is not None and not self._skipping.num_given:
+        if not self._whole_epoch or self._num_outputs() != self._outputs_before:
+            self._skipped_epochs, self._skipped_before = 0, self._tally.skipped
             return
-        if self._whole_epoch and self._num_outputs() == self._outputs_before:
-            passed_over = "" if self._feed is None else self._feed.passed_over()
-            raise self._tally.silence(f"{what} of this lane's share", passed_over)
+        # A share of which all was to be skipped is not one that a function gave nothing for: a small share can be that
+        # by chance, and in the next epoch it is another one. An endless stream must not go on so without end.
+        if self._skipping is not None and self._skipping.num_given == self._given_before:
+            self._skipped_epochs += 1
+            few = self._tally.skipped - self._skipped_before < _MAX_SKIPPED
+            if not self.endless or few or self._skipped_epochs <= self._run.lane.count:
+                return
+        passed_over = "" if self._feed is None else self._feed.passed_over()
+        raise self._tally.silence(f"{what} of this lane's share", passed_over)
 
 
 def _counted(records: Records, tally: Tally) -> Records:
