@@ -174,7 +174,8 @@ class Job:
         self._settle(topology_of(states))
         before, self.config = self.config, replace(self.config, **changes)
         # Under the same topology too: where weights or sources changed, yield functions draw their open bursts anew.
-        self.ledger.topology_ends(before.lanes)
+        passes = {key.split("/")[2] for key in states if key.startswith("worker/")}
+        self.ledger.topology_ends(before.lanes, len(passes))
         taken = Counter()
         if self.held is None or self.held == self.config.topology:
             taken = self.taken

@@ -63,9 +63,11 @@ class Ledger:
         if self._packs(path) and len(tokens) < ROW:
             self.short_rows[path] -= 1
 
-    def topology_ends(self, lanes):
-        """That many lanes end with what they had begun."""
-        self.allowed_repeats += lanes * self.mix.repeated()
+    def topology_ends(self, lanes, passes):
+        """That many lanes end with what they had begun, in so many passes."""
+        # A pass that ends with its first source leaves bursts open, so that a lane can have one in each.
+        leaves_open = not self.mix.cyclic and any(part.stop == "first_exhausted" for part in self.mix.mixtures())
+        self.allowed_repeats += lanes * self.mix.repeated() * (passes if leaves_open else 1)
         self.rows_end(lanes)
 
     def rows_end(self, lanes):
