@@ -71,6 +71,9 @@ class Child(Protocol):
     def has_records(self, round_: int) -> bool:
         """Whether the lane has a share of it in this round."""
 
+    def is_whole(self, round_: int) -> bool:
+        """Whether nothing of this round was begun under an earlier topology."""
+
     def beginning(self, round_: int) -> PlainCursor:
         """The cursor before its first sample: of a round, or of what does not end."""
 

@@ -42,6 +42,9 @@ class Leaf:
     def has_records(self, round_: int) -> bool:
         return self.endless or self._lane(round_).has_records()
 
+    def is_whole(self, round_: int) -> bool:
+        return self.endless or self._lane(round_).is_whole()
+
     def epoch_paths(self) -> Iterator[str]:
         yield self.path
 

@@ -78,6 +78,9 @@ class Mixture:
     def has_records(self, round_: int) -> bool:
         return self.endless or any(child.has_records(round_) for child in self._children)
 
+    def is_whole(self, round_: int) -> bool:
+        return self.endless or all(child.is_whole(round_) for child in self._children)
+
     def epoch_paths(self) -> Iterator[str]:
         if all(child.endless for child in self._children):  # then so is a round
             for child in self._children:
@@ -96,10 +99,11 @@ class Mixture:
 
     def _rounds(self, cursor: Cursor | None) -> Pairs:
         round_, empty = cursor.epoch if cursor else self._run.deals.first_round(self.path), 0
-        # Rounds of which the lane has no share do not count: lanes may outnumber a source's blocks, and of a round that
-        # was begun under another topology there may be little left.
+        # Rounds of which the lane has no share do not count: lanes may outnumber a source's blocks. Nor does one that a
+        # resume enters, or that was begun under another topology: what is left of it may give nothing.
         while empty <= self._run.lane.count:
-            empty += any(child.has_records(round_) for child in self._children)
+            is_whole = cursor is None and all(child.is_whole(round_) for child in self._children)
+            empty += is_whole and any(child.has_records(round_) for child in self._children)
             for pair in self._round(round_, cursor):
                 empty = 0
                 yield pair

@@ -76,6 +76,10 @@ class DealtLane:
         """Whether the lane has a share of the rest in these epochs."""
         return self.order.next_epoch(self.order.epochs.first - 1) is not None
 
+    def is_whole(self) -> bool:
+        """Whether nothing of these epochs was begun under an earlier topology."""
+        return self.order.is_whole(self.order.epochs.first) and self.order.is_whole(int(self.order.epochs.end) - 1)
+
     def window_start(self, position: Position) -> Position:
         """The beginning of the window, or piece, in which the next record at the position lies."""
         if position[1] < 0:
