@@ -24,3 +24,31 @@ class Base:
     def as_json(self) -> dict[str, Any]:
         """What a header holds; what is empty is left out."""
         return {name: value for name, value in asdict(self).items() if value or name == "time"}
+
+
+def earlier_deals(
+    headers: Mapping[int, Mapping[str, Any]], of_deal: Mapping[str, Any], epoch_pass: int, path: str
+) -> tuple[list[int], int]:
+    """The deals before one, oldest first, in which what was delivered of a source in the pass still counts.
+
+    Args:
+        headers: Of the generations, by number.
+        of_deal: What the headers of the deal share.
+        epoch_pass: The pass.
+        path: The source.
+
+    Returns:
+        Their numbers, and by how much the rest of the first one was shifted.
+    """
+    deals: list[int] = []
+    while (base := of_deal.get("base", {}).get(str(epoch_pass))) is not None:
+        shift = base.get("shifts", {}).get(path)
+        # Below it there may be none: `compact` leaves out what no source refers to.
+        before = max((number for number in headers if number < of_deal["deal"]), default=None)
+        if before is None:
+            break
+        of_deal = headers[before]
+        deals.insert(0, of_deal.get("deal", 0))
+        if shift is not None:
+            return deals, shift
+    return deals, 0

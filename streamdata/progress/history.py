@@ -3,8 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from streamdata.progress.base import earlier_deals
+from streamdata.progress.columns import Columns
+from streamdata.progress.descent import present_generations
+from streamdata.progress.entry_keys import cursor_key, owner_of
 from streamdata.progress.finals import COUNTS, sums
 from streamdata.progress.progress import Progress
+from streamdata.progress.states_table import StatesTable
 from streamdata.progress.to_state import States
 
 
@@ -20,24 +27,33 @@ def compact(states: Mapping[str, Any]) -> States:
     Raises:
         StateError: They are not what `to_state` fills.
     """
-    progress = Progress(states)
-    needed = _needed(progress)
-    kept: States = {}
-    for key, value in states.items():
-        kind, *numbers = key.split("/", 5)
-        if kind == "generation":
-            continue
-        generation = int(numbers[0])
-        deal = progress.deal_of(generation)
-        if deal == progress.deal:
-            kept[key] = value
-        elif kind == "cursor" and (deal, int(numbers[1]), numbers[4]) in needed:
-            kept[key] = value
-            worker = f"worker/{generation}/{numbers[1]}/{numbers[2]}"
-            kept[worker] = states.get(worker, 0)
-    generations = {int(key.split("/", 2)[1]) for key in kept} | progress.generations_of(progress.deal)
-    headers = {f"generation/{number}": states[f"generation/{number}"] for number in sorted(generations)}
-    return headers | kept
+    return dict(Columns(compacted(Progress(states).entries.columns.table())))
+
+
+def compacted(table: StatesTable) -> StatesTable:
+    """The same of entries whose headers are all there, and were checked."""
+    headers, cursors = table.headers(), table.cursors
+    present = present_generations(headers)
+    if len(present) == len(headers):
+        return table
+    needed = _needed(headers, {group.path for group in cursors.groups})
+    deals = {generation: header.get("deal", 0) for generation, header in headers.items()}
+    kept = {
+        group: rows
+        for group, rows in cursors.groups.items()
+        if group.generation in present or (deals[group.generation], group.epoch_pass, group.path) in needed
+    }
+    mask, workers = np.zeros(len(cursors), np.bool_), {}
+    for group, rows in kept.items():
+        mask[rows] = True
+        for rank in np.unique(cursors.columns["rank"][rows]).tolist():
+            worker = f"worker/{group.generation}/{group.epoch_pass}/{rank}"
+            workers[worker] = table.others.get(worker, 0)
+    generations = {group.generation for group in kept} | set(present)
+    others = {f"generation/{number}": headers[number] for number in sorted(generations)} | workers
+    others |= {key: value for key, value in table.others.items() if owner_of(key).generation in present}
+    odd = {key: value for key, value in table.odd.items() if (found := cursor_key(key)) and found.group in kept}
+    return StatesTable(cursors.select(mask), others, odd)
 
 
 def history_of(progress: Progress) -> list[dict[str, Any]]:
@@ -52,13 +68,16 @@ def history_of(progress: Progress) -> list[dict[str, Any]]:
     return [*progress.of_deal.get("history", ()), *lines]
 
 
-def _needed(progress: Progress) -> set[tuple[int, int, str]]:
-    """The deals before this one that a source still refers to, with the pass and the path of the source."""
+def _needed(headers: Mapping[int, Mapping[str, Any]], paths: set[str]) -> set[tuple[int, int, str]]:
+    """The deals before the newest one that a source still refers to, with the pass and the path of the source."""
+    newest = headers[max(headers)]
+    # A mixture begins anew with what the newest header says.
+    sources = paths - {path.rpartition(".")[0] for path in paths}
     return {
         (deal, epoch_pass, path)
-        for epoch_pass in progress.passes_with_base()
-        for path in progress.paths()
-        for deal in progress.earlier_deals(epoch_pass, path)[0]
+        for epoch_pass in map(int, newest.get("base", {}))
+        for path in sources
+        for deal in earlier_deals(headers, newest, epoch_pass, path)[0]
     }
 
 

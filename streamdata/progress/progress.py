@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import StateError
-from streamdata.progress.base import Base
+from streamdata.progress.base import Base, earlier_deals
 from streamdata.progress.columns import CursorColumns
 from streamdata.progress.cursor import LaneKey
 from streamdata.progress.cursor_table import Group
@@ -71,10 +71,6 @@ class Progress:
     def header(self, generation: int) -> Mapping[str, Any]:
         """What is written of a generation."""
         return self._headers[generation]
-
-    def passes_with_base(self) -> list[int]:
-        """The passes of which earlier deals had delivered something that counts in this one."""
-        return sorted(map(int, self.of_deal.get("base", {})))
 
     def counts_before(self, deal: int, epoch_pass: int) -> Mapping[str, Any]:
         """By path, what the lanes of a deal together began to count from in a pass."""
@@ -155,24 +151,8 @@ class Progress:
         return Base() if written is None else Base(**written)
 
     def earlier_deals(self, epoch_pass: int, path: str) -> tuple[list[int], int]:
-        """The deals before this one, oldest first, in which what was delivered of a source in the pass still counts.
-
-        Returns:
-            Their numbers, and by how much the rest of the first one was shifted.
-        """
-        deals: list[int] = []
-        of_deal: Mapping[str, Any] = self.of_deal
-        while (base := of_deal.get("base", {}).get(str(epoch_pass))) is not None:
-            shift = base.get("shifts", {}).get(path)
-            # Below it there may be none: `compact` leaves out what no source refers to.
-            before = max((number for number in self._headers if number < of_deal["deal"]), default=None)
-            if before is None:
-                break
-            of_deal = self._headers[before]
-            deals.insert(0, of_deal.get("deal", 0))
-            if shift is not None:
-                return deals, shift
-        return deals, 0
+        """The deals before this one that still count for a source, as the function of that name."""
+        return earlier_deals(self._headers, self.of_deal, epoch_pass, path)
 
     def finals(self, deal: int, epoch_pass: int, path: str, before: float = math.inf) -> Finals:
         """Where the lanes of a deal stood in a node, by the last entry of each; if so, before a generation of it."""

@@ -10,6 +10,7 @@ from streamdata.progress.checked import checked_header
 from streamdata.progress.columns import Columns
 from streamdata.progress.descent import descent_of, present_generations
 from streamdata.progress.entry_keys import owner_of
+from streamdata.progress.history import compacted
 from streamdata.progress.state_file import Origin, encode
 from streamdata.progress.states_table import StatesTable, join
 from streamdata.run import DataParallel, find_data_parallel
@@ -82,7 +83,9 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel, step: int) -> t
     # A rank that has delivered nothing since it loaded cannot know whether the others are in a new deal, and so do not
     # save what they had delivered before; nor can one whose states come from elsewhere.
     knows_deal = descent.parent is not None and not descent.is_as_loaded
-    return origin, join([rest.without(present) if knows_deal else rest, own])
+    joined = join([rest.without(present) if knows_deal else rest, own])
+    # Else states would grow with each topology that the run ever had.
+    return origin, compacted(joined)
 
 
 def _checked_headers(columns: Columns) -> dict[int, Mapping[str, Any]]:

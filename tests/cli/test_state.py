@@ -151,9 +151,9 @@ def test_a_generation_without_entries_has_its_line(streamdata: Streamdata, tmp_p
     output = tmp_path / "out.json"
     assert streamdata("state", tmp_path, "--compact", "-o", output).exit_code == 0
     line = "generation 0: 2 ranks with 1 worker each; weights: a 2, b 1"
-    assert f"{line}\n" in streamdata("state", tmp_path).stdout
     want = f"{line}; its entries are left out, it gave samples: a {given['a']}, b {given['b']}\n"
-    assert want in streamdata("state", output).stdout
+    for path in (tmp_path, output):  # a step leaves it out, too
+        assert want in streamdata("state", path).stdout
 
 
 def test_what_is_not_states_is_a_message(streamdata: Streamdata, saved: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata import MergedDataset, load_states, save_states, to_state
+from streamdata.progress import compact
 from streamdata.progress.columns import Columns
 from tests.elastic.evenness import distances, evenness
 from tests.elastic.figures import Figure, States, Topology, resumed
@@ -158,11 +159,11 @@ def first_samples() -> Iterator[Figure]:
     changed, topology = states, old
     for change in range(20):
         topology = (new, old)[change % 2]
-        changed = joined(make, topology, changed, rng)
+        changed = compact(joined(make, topology, changed, rng))  # as save_states leaves out what no resume needs
     parsed = Columns.of(changed)
     later = [apart(lambda: first_sample_s(make, Topology(20, 2), parsed)).seconds for _ in range(9)]
     ratio = median(later) / early
-    yield Figure("the same after 20 changes", "≤ 2 x", f"{1e3 * median(later):.0f} ms, {ratio:.2f} x", ratio <= 2)
+    yield Figure("after 20 changes, each saved", "≤ 2 x", f"{1e3 * median(later):.0f} ms, {ratio:.2f} x", ratio <= 2)
     make, old, new = sources(50), Topology(1024, 8), Topology(768, 8)
     with tempfile.TemporaryDirectory() as folder:
         saved(Path(folder), 1, make, old, {}, rng)
