@@ -52,9 +52,10 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     """
     if type(value["format"]) is not int or value["format"] not in _FORMATS:
         raise ValueError(f"expected one of the formats {_FORMATS}, got {shown(value['format'])}")
-    count(value["dp_size"])
-    if count(value["num_workers"]) > MAX_WORKERS:  # each is looked at
-        raise ValueError(f"expected at most {MAX_WORKERS} in 'num_workers', got {shown(value['num_workers'])}")
+    if not count(value["dp_size"]):
+        raise ValueError("expected at least 1 in 'dp_size', got 0")
+    if not 1 <= count(value["num_workers"]) <= MAX_WORKERS:  # each is looked at
+        raise ValueError(f"expected 1 to {MAX_WORKERS} in 'num_workers', got {shown(value['num_workers'])}")
     nodes = value["nodes"]
     if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
         raise ValueError("expected strings in 'nodes'")

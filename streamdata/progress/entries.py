@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from streamdata.errors import StateError
 from streamdata.progress.checked import checked_header, checked_lane, count, shown
 from streamdata.progress.columns import Columns
 from streamdata.progress.cursor_table import Group
-from streamdata.progress.header import Topology
+from streamdata.progress.entry_keys import key_number
+from streamdata.progress.header import OF_DEAL, Topology
 
 _LANE_NUMBERS = 4
 """Numbers in a key that names a lane: generation, pass, rank, worker."""
@@ -46,6 +47,7 @@ class Entries:
         headers = {key: value for key, value in others.items() if str(key).startswith("generation/")}
         for key, value in (*headers.items(), *((k, v) for k, v in others.items() if k not in headers)):
             self._take(key, value)
+        self._check_deals()
         self._check_whole()
         self._check_cursors()
 
@@ -68,7 +70,7 @@ class Entries:
         try:
             # At most five times: what follows the lane's numbers is the path, and names of sources may contain a slash.
             kind, *parts = str(key).split("/", 5)
-            generation, *rest = (count(int(number)) for number in parts[:_LANE_NUMBERS])
+            generation, *rest = (key_number(number) for number in parts[:_LANE_NUMBERS])
             match kind, rest, parts[_LANE_NUMBERS:]:
                 case "generation", [], []:
                     self.headers[generation] = checked_header(value)
@@ -108,6 +110,21 @@ class Entries:
                 f"which had dp_size={dp_size} and num_workers={num_workers}\n  Restore the states as they were saved."
             )
         return rank * num_workers + worker
+
+    def _check_deals(self) -> None:
+        """Refuse headers that contradict one another: what is computed of a deal takes them to agree."""
+        firsts: dict[int, int] = {}
+        for generation, header in sorted(self.headers.items()):
+            deal = header.get("deal", 0)
+            if not max(firsts, default=0) <= deal <= generation:
+                why = f"it has deal={deal}, after deal={max(firsts)}" if firsts else f"it has deal={deal}"
+                _refuse_header(generation, why)
+            first = self.headers[firsts.setdefault(deal, generation)]
+            for name in ("dp_size", "num_workers", *OF_DEAL):
+                # The first format does not say its deal.
+                if name != "deal" and header.get(name) != first.get(name):
+                    got, expected = shown(header.get(name)), shown(first.get(name))
+                    _refuse_header(generation, f"{name}={got}, in generation {firsts[deal]} of its deal {expected}")
 
     def _check_whole(self) -> None:
         missing = sorted({(epoch_pass, rank) for epoch_pass, rank in self._ranks()} - self.workers.keys())
@@ -152,3 +169,10 @@ class Entries:
                 f"states: {key!r}: {shown(self.columns[key])} does not come from to_state (expected numbers >= 0)\n"
                 "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
             )
+
+
+def _refuse_header(generation: int, why: str) -> NoReturn:
+    raise StateError(
+        f"states: 'generation/{generation}' does not fit the other headers: {why}\n"
+        "  Restore the states as they were saved."
+    )

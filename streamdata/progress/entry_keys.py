@@ -37,7 +37,7 @@ def owner_of(key: str) -> Owner:
     """
     # Without the path: a name of a source may contain a slash, or be a number.
     kind, *parts = key.split("/", 5)
-    match kind, [_number(part) for part in parts[:4]]:
+    match kind, [key_number(part) for part in parts[:4]]:
         case "generation", [generation]:
             return Owner(generation, None)
         case "idle", [generation, rank]:
@@ -54,15 +54,19 @@ def cursor_key(key: object) -> CursorKey | None:
     # At most five times: what follows the lane's numbers is the path, and names of sources may contain a slash.
     _, *parts = key.split("/", 5)
     try:
-        generation, epoch_pass, rank, worker = map(_number, parts[:4])
+        generation, epoch_pass, rank, worker = map(key_number, parts[:4])
         (path,) = parts[4:]
     except ValueError:
         return None
     return CursorKey(Group(generation, epoch_pass, path), rank, worker)
 
 
-def _number(text: str) -> int:
-    """A number of a key, written as `to_state` writes it: else two keys could mean the same entry."""
+def key_number(text: str) -> int:
+    """A number of a key, written as `to_state` writes it: else two keys could mean the same entry.
+
+    Raises:
+        ValueError: It is not one.
+    """
     number = int(text) if len(text) <= _MAX_DIGITS else -1
     if str(number) != text or number < 0:
         raise ValueError(f"expected a count, got {shown(text)}")

@@ -9,6 +9,8 @@ from streamdata.recipe.percent import Weight
 from streamdata.run import Lane
 
 ANOMALIES = "anomalies"
+OF_DEAL = ("deal", "step", "pass", "finished", "base", "dealt", "history")
+"""What the headers of all generations of a deal share, beside its topology."""
 BY_COST = ", by cost"
 """How the order of a mixture ends that has a cost."""
 

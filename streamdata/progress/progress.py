@@ -15,14 +15,11 @@ from streamdata.progress.cursor import LaneKey
 from streamdata.progress.cursor_table import Group
 from streamdata.progress.entries import Entries
 from streamdata.progress.finals import Column, Finals, finals_of
-from streamdata.progress.header import BY_COST, Topology, Tree
+from streamdata.progress.header import BY_COST, OF_DEAL, Topology, Tree
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.remedies import remedy_for_order
 from streamdata.recipe.percent import Weight
 from streamdata.run import Lane
-
-_OF_DEAL = ("deal", "step", "pass", "finished", "base", "dealt", "history")
-"""What the headers of all generations of a deal share."""
 
 
 class Progress:
@@ -44,7 +41,7 @@ class Progress:
         self.entries = Entries(states)
         self._headers = self.entries.headers
         newest: Mapping[str, Any] = self._headers[max(self._headers)] if self._headers else {}
-        self.of_deal: dict[str, Any] = {name: newest[name] for name in _OF_DEAL if name in newest} or {"deal": 0}
+        self.of_deal: dict[str, Any] = {name: newest[name] for name in OF_DEAL if name in newest} or {"deal": 0}
         """What the headers of the deal share; to be given to the header of its next generation."""
         self._cache: dict[Any, Any] = {}
         """What was computed of the entries, by what and of which deal."""

@@ -5,7 +5,8 @@ from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset, StateError, to_state
+from streamdata import MergedDataset, StateError, merge_states, to_state
+from streamdata.progress import compact
 from tests.mixing.test_resume import Packer, one_to_many
 from tests.streams import Numbers, resumed, through_json
 
@@ -98,7 +99,7 @@ def test_more_workers_than_there_can_be_are_refused_at_once():
     """Each is looked for among the entries, which would take for ever."""
     states = to_state(list(islice(make(), 3)))
     states["generation/0"]["num_workers"] = 2**52
-    with pytest.raises(StateError, match="expected at most 256 in 'num_workers', got 4503599627370496"):
+    with pytest.raises(StateError, match="expected 1 to 256 in 'num_workers', got 4503599627370496"):
         make().set_dataloader_states(states)
 
 
@@ -175,3 +176,35 @@ def test_damage_to_what_a_header_says_of_earlier_topologies_is_refused(resized, 
     states = {**resized, "generation/1": {**resized["generation/1"], **damaged}}
     with pytest.raises(StateError, match="generation/1"):
         resumed(make, states)
+
+
+@pytest.mark.parametrize(
+    ("generation", "damaged"),
+    [
+        (0, {"deal": 2}),
+        (1, {"deal": 6}),
+        (2, {"deal": 0}),
+        (2, {"deal": 2, "num_workers": 0}),
+        (2, {"num_workers": 3}),
+        (2, {"dp_size": 2}),
+        (2, {"base": {}}),
+        (2, {"step": 99}),
+        (0, {"dp_size": 0}),
+    ],
+)
+def test_headers_that_do_not_fit_together_are_refused(resized, generation, damaged):
+    """Of deals: none is of a later generation, none comes back, and all headers of one say the same of it."""
+    states = {**resized, "generation/2": {**resized["generation/1"], "weights": {"a": 1, "b": 1, "c": 2}}}
+    resumed(make, states)
+    key = f"generation/{generation}"
+    with pytest.raises(StateError, match="states: 'generation/"):
+        resumed(make, {**states, key: {**states[key], **damaged}})
+
+
+@pytest.mark.parametrize("key", ["generation/0", "worker/0/0/0", "lane/0/0/0/0", "drawn/0/0/0/0/"])
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_another_spelling_of_a_number_in_a_key_is_refused(states, key, call):
+    """Two keys would mean the same entry, and neither would be found by the other."""
+    spelt = {key.replace("/0", "/00", 1) if name == key else name: value for name, value in states.items()}
+    with pytest.raises(StateError, match="/00"):
+        call(spelt)
