@@ -10,6 +10,7 @@ import numpy as np
 
 from streamdata.errors import StateError
 from streamdata.progress.base import Base, earlier_deals
+from streamdata.progress.checked import FORMAT
 from streamdata.progress.columns import CursorColumns
 from streamdata.progress.cursor import LaneKey
 from streamdata.progress.cursor_table import Group
@@ -278,12 +279,16 @@ class Progress:
         return self._tree(max(self._headers), present) if self._headers else None
 
     def generation(self, tree: Tree) -> int:
-        """Number the present generation: the newest one's, or the next where topology, sources or weights differ."""
+        """Number the present generation: the newest one's, or the next where topology, sources or weights differ.
+
+        Or where states of an earlier format go on: the header of a generation must stay as its ranks have it.
+        """
         if not self._headers:
             return 0
         newest = max(self._headers)
         written = self._tree(newest, tree)
         is_same = written.nodes.keys() == tree.nodes.keys() and written.weights == tree.weights
+        is_same = is_same and self._headers[newest]["format"] == FORMAT
         return newest if is_same and self.deal <= newest else newest + 1
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
@@ -321,9 +326,7 @@ class Progress:
                 "  Resume with the recipe that wrote them, or start without states."
             )
         for path in nodes:
-            # The first format did not say whether a mixture has a cost.
-            present = nodes[path].removesuffix(BY_COST) if path in last and last[path]["format"] == 1 else nodes[path]
-            if path in written and written[path] != present:
+            if path in written and _with_costs(last[path], nodes)[path] != nodes[path]:
                 who = f"source {path!r}" if path else "the mixture"
                 raise StateError(
                     f"states: {who} has another order than when they were written\n"
@@ -359,8 +362,8 @@ class Progress:
     def _tree(self, generation: int, present: Tree) -> Tree:
         """The tree of a generation; states of earlier versions do not have weights."""
         written = self._headers[generation]
-        # As if they had been the present ones: else each resume from such states would count as a change of weights.
-        return Tree(written["nodes"], written.get("weights", present.weights))
+        # As if they had been the present ones: else each resume from such states would count as a change.
+        return Tree(_with_costs(written, present.nodes), written.get("weights", present.weights))
 
     def generations_of(self, deal: int) -> set[int]:
         """The generations under the topology that began with a deal."""
@@ -398,3 +401,11 @@ class Progress:
             if number < before:
                 newest |= generations[number]
         return newest
+
+
+def _with_costs(header: Mapping[str, Any], present: Mapping[str, str]) -> Mapping[str, str]:
+    """The nodes of a header; the first format did not say which mixtures have a cost: those that have one now."""
+    nodes: Mapping[str, str] = header["nodes"]
+    if header["format"] == FORMAT:
+        return nodes
+    return {path: node + BY_COST if present.get(path) == node + BY_COST else node for path, node in nodes.items()}
