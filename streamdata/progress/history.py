@@ -82,12 +82,12 @@ def _needed(headers: Mapping[int, Mapping[str, Any]], paths: set[str]) -> set[tu
 
 
 def _line(progress: Progress, generation: int) -> dict[str, Any]:
-    """What a generation was, and what all its lanes together gave of each source."""
+    """What a generation was, and what all its lanes together gave of each source, and of the top if that joins them."""
     header, deal = progress.header(generation), progress.deal_of(generation)
     sources: dict[str, dict[str, float]] = {}
     for epoch_pass in progress.passes(deal):
         counted = progress.counts_before(deal, epoch_pass)
-        for path in progress.paths() - {""}:
+        for path in progress.paths():
             after, before = (progress.finals(deal, epoch_pass, path, before=generation + more) for more in (1, 0))
             first = counted.get(path, (0, 0, 0, 0))
             given: dict[str, float] = {
@@ -98,7 +98,9 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             total = sources.setdefault(path, {})
             total |= {name: total.get(name, 0) + value for name, value in given.items() if value}
     batches, step = progress.batches(deal, generation), progress.step(generation)
-    samples = sum(given.get("samples", 0) for path, given in sources.items() if "." not in path)
+    # What a yield function over all gave has an entry of its own: its batches are of that.
+    tops = [""] if "" in sources else [path for path in sources if "." not in path]
+    samples = sum(sources[path].get("samples", 0) for path in tops)
     line = {name: header[name] for name in ("dp_size", "num_workers", "weights") if name in header}
     size = {"batch_size": -(-int(samples) // batches)} if batches else {}
     given_at_all = {path: given for path, given in sources.items() if given}
