@@ -1,11 +1,11 @@
 """States in words: under which topologies and weights they were written, and what was delivered of each source."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from streamdata.progress import COUNTS, Progress
-from streamdata.progress.finals import sums
+from streamdata.progress import COUNTS, Progress, history_of
 from streamdata.progress.joining import named_ranks
 from streamdata.recipe.percent import STEPS, Weight
 from streamdata.view.table import table
@@ -21,22 +21,18 @@ def describe_states(states: Mapping[str, Any]) -> str:
     if not progress:
         return "nothing was delivered yet"
     headers = {int(key.split("/")[1]): value for key, value in states.items() if key.startswith("generation/")}
-    deals = {header.get("deal", 0): header for _, header in sorted(headers.items())}
-    lines = list(_generations(headers))
-    for epoch_pass in sorted({number for deal in deals for number in progress.passes(deal)}):
-        lines += [f"pass {epoch_pass}", _sources(progress, epoch_pass, deals)]
-    return "\n".join([*lines, *_ranks(progress)])
+    history = history_of(progress)
+    return "\n".join([*_generations(headers, history), _sources(history), *_ranks(progress)])
 
 
-def _generations(headers: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+def _generations(headers: Mapping[int, Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each generation, also for those that compacting left no entries of."""
-    gone = {line["generation"]: line for line in headers[max(headers)].get("history", ())}
-    for number, facts in sorted({**gone, **headers}.items()):
+    for line in history:
         given = ", ".join(
-            f"{path} {counts.get('samples', 0):,}" for path, counts in sorted(facts.get("sources", {}).items())
+            f"{_name(path)} {counts.get('samples', 0):,}" for path, counts in sorted(line["sources"].items())
         )
-        more = f"; its entries are left out, it gave samples: {given}" if number not in headers else ""
-        yield f"generation {number}: {_topology(facts)}; weights: {_weights(facts)}{more}"
+        more = "" if line["generation"] in headers else f"; its entries are left out, it gave samples: {given}"
+        yield f"generation {line['generation']}: {_topology(line)}; weights: {_weights(line)}{more}"
 
 
 def _topology(facts: Mapping[str, Any]) -> str:
@@ -56,29 +52,25 @@ def _weight(weight: Weight) -> str:
     return json.dumps(weight) if isinstance(weight, list) else f"{weight:g}"
 
 
-def _sources(progress: Progress, epoch_pass: int, deals: Mapping[int, Mapping[str, Any]]) -> str:
-    names = [name for name in COUNTS if name != "records"]
-    rows = [["source", "samples", *names, ""]]
-    for path in sorted(progress.paths()):
-        samples, counts = _counts(progress, epoch_pass, path, deals)
-        rows.append([path or "(the top)", f"{samples:,}", *(f"{counts[name]:,}" for name in names), ""])
-    return table(rows)
+def _sources(history: Sequence[Mapping[str, Any]]) -> str:
+    """What was delivered of each source and what not, in all generations and passes."""
+    # By the lines and not by the entries: some of these may have been left out by `compact`.
+    totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for line in history:
+        for path, counts in line["sources"].items():
+            totals[path].update(counts)
+    names = ["samples", *(name for name in COUNTS if name != "records")]
+    rows = [[_name(path), *(f"{counts[name]:,}" for name in names), ""] for path, counts in sorted(totals.items())]
+    return table([["source", *names, ""], *rows])
 
 
-def _counts(
-    progress: Progress, epoch_pass: int, path: str, deals: Mapping[int, Mapping[str, Any]]
-) -> tuple[int, dict[str, int]]:
-    """The samples of a node in a pass, and its other counts, which go on over changes of topology."""
-    samples, totals = 0, [0] * len(COUNTS)
-    for deal, header in deals.items():
-        finals = progress.finals(deal, epoch_pass, path)
-        base = header.get("base", {}).get(str(epoch_pass), {})
-        # Of deals that are not held any more the header says what they had come to.
-        samples, totals = samples + int(finals.draws.sum()), sums(base.get("counts", {}).get(path, totals), finals)
-    return samples, dict(zip(COUNTS, totals, strict=True))
+def _name(path: str) -> str:
+    return path or "(the top)"
 
 
 def _ranks(progress: Progress) -> Iterator[str]:
+    passes = sorted({number for rank in progress.ranks() if (number := progress.newest_pass(rank)) is not None})
+    yield f"in pass {', '.join(map(str, passes or [progress.first_pass]))}"
     size = progress.topology().dp_size
     lacking = sorted(set(range(size)) - set(progress.ranks()))
     idle = [rank for rank in lacking if progress.is_idle(rank)]

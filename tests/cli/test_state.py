@@ -48,9 +48,9 @@ def test_a_steps_folder_is_described(streamdata: Streamdata, saved: Path) -> Non
     assert done.stdout.splitlines() == [
         f"{saved / 'step-10'}: step 10, 2 ranks of 2",
         "generation 0: 2 ranks with 1 worker each; weights: a 3, b 1",
-        "pass 0",
         "source  samples  dropped  bad  skipped",
         *[line for line in done.stdout.splitlines() if line.startswith(("a ", "b "))],
+        "in pass 0",
         "no rank is missing",
     ]
     samples = {line.split()[0]: int(line.split()[1]) for line in done.stdout.splitlines() if line[:2] in ("a ", "b ")}
@@ -132,6 +132,31 @@ def test_states_are_compacted_into_one_file(streamdata: Streamdata, saved: Path,
     done = streamdata("state", saved / "step-20", "--compact", "-o", output)
     assert done.exit_code == 0, done.output
     assert json.loads(output.read_text()) == through_json(compact(dict(load_states(saved))))
+
+
+def test_compacted_states_say_the_same_of_what_was_delivered(
+    streamdata: Streamdata, saved: Path, tmp_path: Path
+) -> None:
+    """Also where of some sources alone the entries were left out."""
+
+    def make():
+        return MergedDataset([Numbers("a", 40), Numbers("b", 40, records_per_block=20)], seed=1)
+
+    home = tmp_path / "others"
+    for step, size in enumerate((2, 3, 1, 2)):
+        for number in range(size):
+            rank = Rank(number, size, load_states(home, step=step - 1) if step else {}, dataset=make())
+            rank.take(12)
+            rank.save(home, step)
+    for path in (saved / "step-20", home / "step-3"):
+        output = tmp_path / "out.json"
+        streamdata("state", path, "--compact", "-o", output)
+        before, after = (
+            [line for line in streamdata("state", one).stdout.splitlines() if line.startswith(("a ", "b "))]
+            for one in (path, output)
+        )
+        assert before == after
+    assert sum(int(line.split()[1]) for line in after) == 8 * 12 * 2
 
 
 def test_a_generation_without_entries_has_its_line(streamdata: Streamdata, tmp_path: Path) -> None:
