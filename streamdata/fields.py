@@ -21,6 +21,9 @@ CURSOR: Final = "__cursor__"
 STATES: Final = "__states__"
 """In an output of a `customized_yield_fn`: the entries of all that was pulled for it, dropped samples included."""
 
+STATE: Final = "__state__"
+"""In a batch that is a dict of tensors: what `to_state` gives of its samples, as one string."""
+
 SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, STATES])
 """What a JSONL row may not bring along: streamdata sets these fields, and reads them again."""
 

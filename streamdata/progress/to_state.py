@@ -1,15 +1,16 @@
 """From delivered samples to a checkpoint."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from streamdata.errors import StateError
-from streamdata.fields import CURSOR, STATES
+from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.progress.cursor import Cursor, Entry, LaneKey, Mark, NodeKey, PlainCursor, PlainEntry, node_of
 
 _AFTER_TAKEN = Cursor._fields[3:]
+_HEADER = "generation/"
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
@@ -22,7 +23,8 @@ def to_state(batch: object) -> States:
     you resumed from: it also holds the sources that were not drawn since.
 
     Args:
-        batch: A sample, a list of samples in the order delivered, or nested lists of these.
+        batch: A sample, a list of samples in the order delivered, or nested lists of these; or a dict of tensors with
+            the text of its samples' states under `__state__`, or nested lists of such.
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
@@ -34,11 +36,14 @@ def to_state(batch: object) -> States:
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
     """
+    samples = list(_samples(batch))
+    if samples and all(STATE in sample for sample in samples):
+        return {key: value for sample in samples for key, value in _from_text(sample[STATE]).items()}
     latest: dict[tuple[int, LaneKey, str], PlainEntry] = {}
     last: dict[tuple[int, LaneKey], PlainEntry] = {}
     states: States = {}
     workers: States = {}
-    for sample in _samples(batch):
+    for sample in samples:
         for plain in _entries(sample):
             # Of each node the newest entry alone is turned into JSON: a batch has one for every sample.
             node = node_of(plain)
@@ -59,6 +64,39 @@ def to_state(batch: object) -> States:
     for entry in last.values():
         states[f"lane/{_lane(node_of(entry))}"] = _lane_as_json(Entry(*entry).mark)
     return states | workers
+
+
+def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
+    """Write what `to_state` gives of samples as one string, which moves with a batch of tensors to any device.
+
+    The entries are the first line. Each other one is a header, with its key before it: all batches of a run have the
+    same, which has a line for every source, so that whoever reads them parses it once.
+
+    Raises:
+        StateError: A sample carries no state.
+    """
+    states = to_state(list(samples))
+    headers = {node.generation: node.header for sample in samples for node in map(node_of, _entries(sample))}
+    entries = {key: value for key, value in states.items() if not key.startswith(_HEADER)}
+    lines = [f"{_HEADER}{generation} {text}" for generation, text in headers.items()]
+    return "\n".join([json.dumps(entries, separators=(",", ":")), *lines])
+
+
+def _from_text(text: object) -> States:
+    if not isinstance(text, str):
+        raise StateError(
+            f"to_state: expected the string under {STATE!r} that streamdata's collate made, got {type(text).__name__}\n"
+            "  Take the batch as the loader gives it; an entry of a list of batches is a batch."
+        )
+    try:
+        entries, *lines = text.split("\n")
+        headers = {key: _header(header) for key, _, header in (line.partition(" ") for line in lines)}
+        return {**headers, **json.loads(entries)}
+    except (ValueError, TypeError) as error:
+        raise StateError(
+            f"to_state: the string under {STATE!r} is not one that streamdata's collate made ({error})\n"
+            "  Take the batch as the loader gives it."
+        ) from error
 
 
 def _samples(batch: object) -> Iterator[Mapping[str, Any]]:
