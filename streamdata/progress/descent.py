@@ -42,8 +42,9 @@ def descent_of(states: Mapping[str, Any], rank: int) -> Descent:
     table = Columns.of(states).table()
     # By content: `dict(states)` has it, and so has what a trainer wrote and read by its own means in this process.
     for loaded in _Remembered.loaded:
-        if _descends(table, loaded, rank):
-            return Descent(loaded.digest(), table.digest() == loaded.digest())
+        is_as_loaded = bool(loaded.cursors) and table.digest() == loaded.digest()
+        if is_as_loaded or _descends(table, loaded, rank):
+            return Descent(loaded.digest(), is_as_loaded)
     return Descent(NOTHING_LOADED if _is_of_rank_alone(table, rank) else None, is_as_loaded=False)
 
 
@@ -61,9 +62,11 @@ def _descends(table: StatesTable, loaded: StatesTable, rank: int) -> bool:
         return False
     present, newest = present_generations(headers), max(headers)
     later = [generation for generation in table.headers() if generation > newest]
-    # Its own have changed since. All else is a copy that nobody updates here, but for generations that began since.
-    _, foreign = loaded.divided(rank, present)
-    _, kept = table.divided(rank, [*present, *later])
+    # Its own have changed since, unless the topology has. All else is a copy that nobody updates here, but for
+    # generations that began since.
+    changing = present if set(present) & set(present_generations(table.headers())) else []
+    _, foreign = loaded.divided(rank, changing)
+    _, kept = table.divided(rank, [*changing, *later])
     return bool(foreign.cursors) and _without_headers(kept).digest() == _without_headers(foreign).digest()
 
 

@@ -409,6 +409,23 @@ def test_a_rank_that_no_older_step_has_goes_on_from_what_was_loaded_or_its_start
     assert states[f"idle/0/{rank}"] is True
 
 
+@pytest.mark.parametrize("keep", [lambda states: states, dict, lambda states: through_json(dict(states))])
+def test_more_ranks_go_on_from_what_a_single_one_saved(tmp_path, caplog, keep):
+    """Whose states are all there are: a rank that has delivered nothing of them saves, and one that is missing rewinds.
+
+    What that had saved before counts, though rank 0 has gone on from a plain dict.
+    """
+    run(tmp_path, [1], size=1)
+    ranks = [Rank(rank, 3, keep(load_states(tmp_path, step=1))) for rank in range(3)]
+    for step in (2, 3):
+        for rank in ranks:
+            rank.take(0 if rank.rank == 1 else 4)
+            rank.save(tmp_path, step)
+    (tmp_path / "step-3" / "rank-2.states").unlink()
+    load_states(tmp_path, missing="rewind")
+    assert "rank 2: it goes on from its entry of step 2; about 8 of its samples" in caplog.text
+
+
 def test_what_no_file_has_cannot_be_rewound(tmp_path):
     """Rank 0 saves for all what they had loaded: without it and the step that was loaded, that is lost."""
     run(tmp_path, [1])
