@@ -52,15 +52,14 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     """
     if type(value["format"]) is not int or value["format"] not in _FORMATS:
         raise ValueError(f"expected one of the formats {_FORMATS}, got {shown(value['format'])}")
-    if not count(value["dp_size"]):
-        raise ValueError("expected at least 1 in 'dp_size', got 0")
-    if not 1 <= count(value["num_workers"]) <= MAX_WORKERS:  # each is looked at
-        raise ValueError(f"expected 1 to {MAX_WORKERS} in 'num_workers', got {shown(value['num_workers'])}")
+    _check_topology(value)
     nodes = value["nodes"]
     if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
         raise ValueError("expected strings in 'nodes'")
     for weight in value.get("weights", {}).values():
         check_weight(weight)
+    if value["format"] == FORMAT:
+        count(value["deal"])
     for name in ("deal", "step", "pass"):
         count(value.get(name, 0))
     for epoch_pass in value.get("finished", ()):
@@ -71,6 +70,13 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     for line in value.get("history", ()):
         _check_line(line)
     return dict(value)
+
+
+def _check_topology(header: Mapping[str, Any]) -> None:
+    if not count(header["dp_size"]):
+        raise ValueError("expected at least 1 in 'dp_size', got 0")
+    if not 1 <= count(header["num_workers"]) <= MAX_WORKERS:  # each is looked at
+        raise ValueError(f"expected 1 to {MAX_WORKERS} in 'num_workers', got {shown(header['num_workers'])}")
 
 
 def _check_line(line: Mapping[str, Any]) -> None:

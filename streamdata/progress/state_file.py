@@ -15,13 +15,15 @@ from typing import Any
 import orjson
 
 from streamdata.errors import StateError
-from streamdata.progress.checked import count
-from streamdata.progress.cursor_table import KEY, OPTIONAL, REQUIRED, CursorTable, Lists
+from streamdata.progress.checked import count, shown
+from streamdata.progress.cursor_table import KEY, OPTIONAL, RARE, REQUIRED, CursorTable, Lists
+from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.states_table import StatesTable, join, table_from_dict, table_from_lists
 
 _VERSION = 1
 _NUM_LINES = 4
 _COLUMNS = frozenset((*KEY, *REQUIRED, *OPTIONAL)) - {"function", "pulled"}
+_NEEDED = frozenset((*KEY, *REQUIRED))
 _DAMAGE = (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError)
 """All that reading a value of any type as one of ours can raise."""
 
@@ -141,12 +143,12 @@ def _parse(saved: Sequence[RankStates]) -> StatesTable:
         try:
             entries, table = json.loads(part.lines[1]), orjson.loads(part.lines[2])
             others.update(headers)
-            others.update(entries["entries"])
+            others.update(_checked_entries(entries["entries"]))
             rows = range(len(lists["path"]), len(lists["path"]) + len(table["path"]))
             pulled.update((rows[row], value) for row, *value in _checked(table.pop("pulled"), len(rows)))
             states = [(int(row), state) for row, state in entries["rare"].items()]
-            rare.update((rows[row], state) for row, state in _checked(states, len(rows)))
-            numbers = [index.setdefault(path, len(index)) for path in table.pop("paths")]
+            rare.update((rows[row], _checked_rare(state)) for row, state in _checked(states, len(rows)))
+            numbers = [index.setdefault(_checked_path(path), len(index)) for path in table.pop("paths")]
             _extend(lists, table, numbers, rows)
         except _DAMAGE as error:
             raise _not_states(part, error) from error
@@ -155,8 +157,8 @@ def _parse(saved: Sequence[RankStates]) -> StatesTable:
 
 def _extend(lists: Lists, table: Lists, numbers: list[int], rows: range) -> None:
     """Append a file's columns, for these rows, to those of the files before it."""
-    if not table.keys() <= _COLUMNS:
-        raise ValueError(f"expected fields of cursors, got {sorted(table)}")
+    if not table.keys() <= _COLUMNS or (rows and not table.keys() >= _NEEDED):
+        raise ValueError(f"expected the fields of cursors, got {sorted(table)}")
     _check_indices(table["path"], len(numbers))
     table["path"] = [numbers[path] for path in table["path"]]
     for name in table.keys() | lists.keys():
@@ -170,6 +172,24 @@ def _extend(lists: Lists, table: Lists, numbers: list[int], rows: range) -> None
 def _checked(rows: list[Any], num_rows: int) -> list[Any]:
     _check_indices([row for row, *_ in rows], num_rows)
     return rows
+
+
+def _checked_entries(entries: dict[str, Any]) -> dict[str, Any]:
+    for key in entries:
+        owner_of(key)
+    return entries
+
+
+def _checked_rare(fields: Any) -> dict[str, Any]:
+    if not isinstance(fields, dict) or not fields.keys() <= set(RARE):
+        raise ValueError(f"expected {RARE} at most, got {shown(fields)}")
+    return fields
+
+
+def _checked_path(path: Any) -> str:
+    if not isinstance(path, str):
+        raise ValueError(f"expected a path, got {shown(path)}")
+    return path
 
 
 def _check_indices(values: list[Any], num_all: int) -> None:

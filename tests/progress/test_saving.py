@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
-from streamdata.progress import compact, saving
+from streamdata.progress import compact, saving, state_file
+from streamdata.progress.saved_states import read_states
 from tests.streams import Numbers, loaded, plain, through_json
 
 
@@ -174,6 +175,33 @@ def test_a_torn_file_is_named_whatever_its_length(tmp_path):
         path.write_bytes(content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :])
         with pytest.raises(StateError, match=re.escape(str(path))):
             load_states(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "damage"),
+    [
+        (1, lambda entries: entries["entries"].update({"a": 1})),
+        (1, lambda entries: entries["rare"].update({"0": 7})),
+        (1, lambda entries: entries["rare"].update({"0": {"draws": 7}})),
+        (2, lambda cursors: cursors["paths"].append(7)),
+        (2, lambda cursors: cursors.pop("taken")),
+        (2, lambda cursors: cursors.pop("rank")),
+        (0, lambda headers: headers["generation/0"].pop("deal")),
+    ],
+)
+@pytest.mark.parametrize("load", [load_states, lambda path: read_states([path / "step-1" / "rank-0.states"])])
+def test_what_save_states_does_not_write_is_refused(tmp_path, line, damage, load):
+    """Though its checksum is right: what another program wrote."""
+    run(tmp_path, [1])
+    path = tmp_path / "step-1" / "rank-0.states"
+    envelope, *lines = map(json.loads, path.read_bytes().splitlines())
+    damage(lines[line])
+    texts = [json.dumps(part).encode() for part in lines]
+    del envelope["checksum"]
+    envelope["checksum"] = state_file._checksum(envelope, texts)
+    path.write_bytes(b"".join(text + b"\n" for text in (json.dumps(envelope).encode(), *texts)))
+    with pytest.raises(StateError, match=r"rank-0\.states"):
+        load(tmp_path)
 
 
 def test_a_file_of_another_step_rank_or_size_is_refused(tmp_path):
