@@ -80,6 +80,7 @@ class Entries:
                 case "idle", [rank], []:
                     if value is not True:
                         raise ValueError("expected true")
+                    self._lane(generation, rank, worker=0)
                     self.idle.add((generation, rank))
                 case "lane", [epoch_pass, rank, worker], []:
                     facts = self.facts[epoch_pass].setdefault(generation, {})

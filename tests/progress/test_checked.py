@@ -201,6 +201,14 @@ def test_headers_that_do_not_fit_together_are_refused(resized, generation, damag
         resumed(make, {**states, key: {**states[key], **damaged}})
 
 
+@pytest.mark.parametrize("key", ["idle/99/0", "idle/0/7"])
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_a_rank_that_there_was_not_did_not_deliver_nothing(states, key, call):
+    """Nor one of a generation that has no header."""
+    with pytest.raises(StateError, match="states: "):
+        call({**states, key: True})
+
+
 @pytest.mark.parametrize("key", ["generation/0", "worker/0/0/0", "lane/0/0/0/0", "drawn/0/0/0/0/"])
 @pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
 def test_another_spelling_of_a_number_in_a_key_is_refused(states, key, call):
