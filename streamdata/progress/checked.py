@@ -14,6 +14,8 @@ from streamdata.run import MAX_WORKERS
 FORMAT = 2
 _FORMATS = (1, FORMAT)
 """What can be read: in the first, the topology never changes, and open bursts do not say what they have pulled."""
+_BEGUN_WITH = ("step", "pass", "base", "dealt", "history")
+"""In headers after a change of topology, always."""
 _REQUIRED = ("draws", "epoch", "taken")
 # Written only where they are not zero, see `to_state`.
 _OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "round")
@@ -53,15 +55,8 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     if type(value["format"]) is not int or value["format"] not in _FORMATS:
         raise ValueError(f"expected one of the formats {_FORMATS}, got {shown(value['format'])}")
     _check_topology(value)
-    nodes = value["nodes"]
-    if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
-        raise ValueError("expected strings in 'nodes'")
-    for weight in value.get("weights", {}).values():
-        check_weight(weight)
-    if value["format"] == FORMAT:
-        count(value["deal"])
-    for name in ("deal", "step", "pass"):
-        count(value.get(name, 0))
+    _check_tree(value)
+    _check_deal(value)
     for epoch_pass in value.get("finished", ()):
         count(epoch_pass)
     for epoch_pass, base in value.get("base", {}).items():
@@ -77,6 +72,26 @@ def _check_topology(header: Mapping[str, Any]) -> None:
         raise ValueError("expected at least 1 in 'dp_size', got 0")
     if not 1 <= count(header["num_workers"]) <= MAX_WORKERS:  # each is looked at
         raise ValueError(f"expected 1 to {MAX_WORKERS} in 'num_workers', got {shown(header['num_workers'])}")
+
+
+def _check_tree(header: Mapping[str, Any]) -> None:
+    nodes = header["nodes"]
+    if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
+        raise ValueError("expected strings in 'nodes'")
+    if "weights" not in header:  # of the first versions
+        return
+    if header["weights"].keys() != nodes.keys() - {""}:
+        raise ValueError("expected a weight of each node but the top")
+    for weight in header["weights"].values():
+        check_weight(weight)
+
+
+def _check_deal(header: Mapping[str, Any]) -> None:
+    deal = count(header["deal"] if header["format"] == FORMAT else header.get("deal", 0))
+    if deal and (missing := set(_BEGUN_WITH) - header.keys()):
+        raise ValueError(f"expected {min(missing)!r}, of what its topology began with")
+    for name in ("step", "pass"):
+        count(header.get(name, 0))
 
 
 def _check_line(line: Mapping[str, Any]) -> None:

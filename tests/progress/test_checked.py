@@ -201,6 +201,23 @@ def test_headers_that_do_not_fit_together_are_refused(resized, generation, damag
         resumed(make, {**states, key: {**states[key], **damaged}})
 
 
+@pytest.mark.parametrize("name", ["deal", "step", "pass", "base", "dealt", "history"])
+def test_a_header_that_lacks_what_its_deal_began_with_is_refused(resized, name):
+    """It would begin where a run begins, and deliver again what earlier topologies had delivered."""
+    header = {key: value for key, value in resized["generation/1"].items() if key != name}
+    with pytest.raises(StateError, match="generation/1"):
+        resumed(make, {**resized, "generation/1": header})
+
+
+@pytest.mark.parametrize("field", ["nodes", "weights"])
+def test_a_header_in_which_a_node_has_no_weight_is_refused(resized, field):
+    """Or a weight no node: the sources of then would seem to be others."""
+    header = copy.deepcopy(resized["generation/1"])
+    del header[field]["b"]
+    with pytest.raises(StateError, match="generation/1"):
+        resumed(make, {**resized, "generation/1": header})
+
+
 @pytest.mark.parametrize("key", ["idle/99/0", "idle/0/7"])
 @pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
 def test_a_rank_that_there_was_not_did_not_deliver_nothing(states, key, call):
