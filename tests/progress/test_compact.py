@@ -114,3 +114,29 @@ def test_what_an_older_topology_gave_is_described_in_full():
     given = [sum(counts["samples"] for counts in line["sources"].values()) for line in history(states)]
     assert given == [22, 40, 22, 14]
     assert [line["step"] for line in history(states)] == [0, 7, 16, 23]
+
+
+def twice_each(samples):
+    """Two of each."""
+    for sample in samples:
+        yield sample
+        yield sample
+
+
+@pytest.mark.parametrize("function", [None, twice_each])
+def test_what_mixtures_had_come_to_is_left_out_too(function):
+    """Only sources are dealt out anew, from where lanes stood in them."""
+
+    def make():
+        inner = MergedDataset([Numbers("b", 30), Numbers("c", 20)], seed=3, name="inner", percent=1)
+        return MergedDataset([Numbers("a", 40), inner], seed=1, customized_yield_fn=function)
+
+    states: dict = {}
+    for dp_size in (2, 3, 2, 3, 2):
+        states = merge_states(*saved(make, states, dp_size, *[60] * dp_size))
+    short = compact(states)
+    headers = [key for key in short if key.startswith("generation/")]
+    assert headers == ["generation/3", "generation/4"]
+    assert not [key for key in short if key.startswith("cursor/3/") and key.endswith(("/", "/inner"))]
+    for dp_size in (2, 3):
+        assert of_all_ranks(make, short, dp_size) == of_all_ranks(make, states, dp_size)

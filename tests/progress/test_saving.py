@@ -292,7 +292,9 @@ def entries(*, generation, rank, workers=1, dp_size=2, deal=None):
     key = f"{generation}/0/{rank}"
     cursor = {"draws": 5, "clock": 2.5, "epoch": 0, "window": 1, "taken": rank}
     header = {"format": 1, "dp_size": dp_size, "num_workers": workers, "nodes": {"a": "text"}, "weights": {"a": 1.0}}
-    header |= {} if deal is None else {"format": 2, "deal": deal, "base": {"0": {"time": 10}}}
+    if deal is not None:
+        begun = {"step": 3, "pass": 0, "base": {"0": {"time": 10}}, "dealt": "00", "history": []}
+        header |= {"format": 2, "deal": deal, **begun}
     return {
         f"generation/{generation}": header,
         f"worker/{key}": 0,
