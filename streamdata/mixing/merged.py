@@ -222,9 +222,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         change = None
         if not progress.is_under(lane):
             if from_window:
+                old = progress.topology()
                 raise StateError(
                     "states: reload_from_url_level goes back within lanes, and another topology has other lanes\n"
-                    f"  Resume once under the {progress.topology()} that wrote them, or without it."
+                    f"  Resume once with dp_size={old.dp_size} and num_workers={old.num_workers}, which wrote them, or "
+                    "without it."
                 )
             progress, change = begin_deal(progress, top, tree, lane)
         epoch_pass, progress, deals, sharing = self._pass(lane, progress, top, version)

@@ -89,7 +89,7 @@ def test_another_topology_does_not_go_back_to_windows():
     """They are windows of lanes that are no more."""
     dataset = make()
     dataset.set_dataloader_states(states_after(make(), 8, num_workers=2), reload_from_url_level=True)
-    with pytest.raises(StateError, match=r"reload_from_url_level .*\n  Resume once under .*num_workers=2"):
+    with pytest.raises(StateError, match=r"reload_from_url_level .*\n  Resume once with .*num_workers=2"):
         next(iter(in_lane(dataset, 0, 3)))
 
 
