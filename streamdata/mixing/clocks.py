@@ -185,9 +185,10 @@ class Clocks:
         return SteadyPace([1 / fine.held(source, segment) for source in range(len(paths))])
 
     def _gone(self, round_: int, reweighed: int, resumes: bool) -> list[History]:
-        if not (reweighed and resumes):
-            return []
         run, path = self._run, self._node.path
+        # What the first generation of a deal comes after is of another topology, and its header may be left out.
+        if not resumes or reweighed <= run.progress.deal:
+            return []
         before = run.progress.blend_before(path, run.tree, reweighed)
         ours = {child.path for child in self._node.children}
         # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
