@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streamdata.delivery.collate import mixed_collate as mixed_collate
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
+    from streamdata.delivery.tensor_collate import Pad as Pad
+    from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
+    from streamdata.delivery.tensor_collate import to_float as to_float
     from streamdata.errors import RecipeError as RecipeError
     from streamdata.errors import ShardError as ShardError
     from streamdata.errors import SourceError as SourceError
@@ -88,6 +91,9 @@ _MODULES = {
     "record_rng": "sources.randomness",
     # from samples to batches
     "mixed_collate": "delivery.collate",
+    "TensorCollate": "delivery.tensor_collate",
+    "Pad": "delivery.tensor_collate",
+    "to_float": "delivery.tensor_collate",
     "prompt_collate": "sources.prompts",
     "collate_fn": "sources.prompts",
     "dpo_collate": "stores.collates",

@@ -14,9 +14,9 @@ import math
 import operator
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,10 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.delivery.segments import Loan, can_lend, lend
-from streamdata.progress import number_batch
+from streamdata.progress import LaneLink, number_batch
+
+Batch: TypeAlias = list[dict[str, Any]] | dict[str, Any]
+"""Samples, or a dict of what was made of them."""
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and a multiple of every dtype's size, so that any slice may be viewed as any dtype."""
@@ -58,28 +61,35 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
         ValueError: `batch` is not a list of dicts.
         Exception: In a worker, whatever pickling a value raised, with sample and key in a note.
     """
-    samples = _with_keys(batch, () if possible_keys is None else tuple(possible_keys))
+    samples, keys = listed("mixed_collate", batch), tuple(possible_keys or ())
+    if keys:
+        samples = [sample | {key: None for key in keys if key not in sample} for sample in samples]
     number_batch(samples)
     return samples if get_worker_info() is None else pack(samples)
 
 
-def _with_keys(batch: Sequence[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
+def listed(who: str, batch: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A list of a batch's samples, for `who` to change.
+
+    Raises:
+        ValueError: They are not dicts.
+    """
     if isinstance(batch, Mapping):
         raise ValueError(
-            "mixed_collate: the batch is one sample, expected a list of them\n"
+            f"{who}: the batch is one sample, expected a list of them\n"
             "  Give the DataLoader a batch_size; with batch_size=None it collates nothing."
         )
     for index, sample in enumerate(batch):
         if not isinstance(sample, dict):
             raise ValueError(
-                f"mixed_collate: sample {index} of the batch is a {type(sample).__name__}, expected a dict\n"
+                f"{who}: sample {index} of the batch is a {type(sample).__name__}, expected a dict\n"
                 "  Let the dataset deliver dicts, as MergedDataset does."
             )
-    return [sample | {key: None for key in keys if key not in sample} for sample in batch] if keys else list(batch)
+    return list(batch)
 
 
 class Parcel:
-    """A packed batch on its way; what is unpickled from it is the list of samples."""
+    """A packed batch on its way; what is unpickled from it is the batch: a list of samples, or a dict of tensors."""
 
     __slots__ = ("_buffer", "_stream_bytes", "_tensor_bytes")
 
@@ -91,16 +101,20 @@ class Parcel:
         return unpack, (self._buffer, self._stream_bytes, self._tensor_bytes)
 
 
-def pack(samples: list[dict[str, Any]]) -> Parcel:
+def pack(batch: Batch, links: Sequence[LaneLink] = ()) -> Parcel:
     """Copies a batch into one buffer, at once: a segment of shared memory, or if it is small, one for the pipe.
 
     The queue's feeder thread would pickle later, and an error there is only printed, and the trainer waits forever.
+
+    Args:
+        batch: Samples, which bring their lane's link along; or a dict of tensors, which does not.
+        links: What such a dict leaves out. The trainer hears them, and does not receive them.
     """
     packer = _Packer()
     try:
-        packer.dump(samples)
+        packer.dump((links, batch))
     except Exception as error:
-        _note_unpicklable(error, samples)
+        _note_unpicklable(error, batch)
         raise
     stream, tensors, arrays = packer.stream, packer.tensors, packer.arrays
     stream.pad()
@@ -111,7 +125,7 @@ def pack(samples: list[dict[str, Any]]) -> Parcel:
     return Parcel(buffer, stream.num_bytes, tensors.num_bytes)
 
 
-def unpack(buffer: memoryview | bytearray, stream_bytes: int, tensor_bytes: int) -> list[dict[str, Any]]:
+def unpack(buffer: memoryview | bytearray, stream_bytes: int, tensor_bytes: int) -> Batch:
     """Rebuilds a batch over `buffer`, without copying tensors and arrays, unless the tensors are to be pinned.
 
     The stream is trusted: it was written by `pack` in this run's own worker process, and arrives over the pipe
@@ -131,7 +145,7 @@ def unpack(buffer: memoryview | bytearray, stream_bytes: int, tensor_bytes: int)
     return rebuild(stream, tensors, arrays)
 
 
-def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memoryview) -> list[dict[str, Any]]:
+def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memoryview) -> Batch:
     """Rebuilds a batch from its three parts.
 
     torch's allocator of pinned memory knows a block by its storage. A copy to the GPU from any other storage over the
@@ -150,8 +164,9 @@ def rebuild(stream: memoryview, tensors: memoryview | torch.Tensor, arrays: memo
     else:
         memories = _Memories(tensors, arrays)
     # What `buffers` holds, pickle passes to `_identity` unchanged, though it is not a buffer.
-    samples: list[dict[str, Any]] = pickle.loads(stream, buffers=[memories])  # noqa: S301  our own worker's, see above
-    return samples
+    batch: Batch
+    _, batch = pickle.loads(stream, buffers=[memories])  # noqa: S301  our own worker's, see above
+    return batch
 
 
 class _BufferPart:
@@ -211,7 +226,7 @@ class _Packer(pickle.Pickler):
             return NotImplemented
         if tensor.requires_grad and not tensor.is_leaf:
             raise ValueError(
-                "mixed_collate: a tensor was computed under autograd, expected a leaf: no graph crosses processes\n"
+                "a tensor of the batch was computed under autograd, expected a leaf: no graph crosses processes\n"
                 "  Call .detach() on it, or compute it under torch.no_grad()."
             )
         offset = self.tensors.add(memory_of(tensor).numpy())
@@ -269,15 +284,27 @@ def _array(memories: _Memories, offset: int, dtype: np.dtype[Any], shape: tuple[
     return np.ndarray(shape, dtype, buffer=memories.arrays, offset=offset) if 0 not in shape else np.empty(shape, dtype)
 
 
-def _note_unpicklable(error: Exception, samples: list[dict[str, Any]]) -> None:
+def _note_unpicklable(error: Exception, batch: Batch) -> None:
     """Adds a note that names the value that cannot be pickled, found by trying one after another."""
-    for index, sample in enumerate(samples):
-        for key, value in sample.items():
-            try:
-                _Packer().dump(value)
-            except Exception:  # whatever it is, `error` came from this value
-                error.add_note(
-                    f"mixed_collate: sample {index}, key {key!r}: a {type(value).__name__} that cannot be pickled "
-                    "to the trainer\n  Drop or convert it in the dataset's process function."
-                )
-                return
+    for place, value in _values(batch):
+        try:
+            _Packer().dump(value)
+        except Exception:  # whatever it is, `error` came from this value
+            error.add_note(
+                f"{place}: a {type(value).__name__} that cannot be pickled to the trainer\n"
+                "  Drop or convert it in the dataset's process function."
+            )
+            return
+
+
+def _values(batch: Batch) -> Iterator[tuple[str, Any]]:
+    """The values of a batch, one of a list of them, each with its place."""
+    if isinstance(batch, dict):
+        for key, value in batch.items():
+            parts = enumerate(value) if isinstance(value, list) else [(None, value)]
+            for index, part in parts:
+                yield f"TensorCollate: {'' if index is None else f'sample {index}, '}field {key!r}", part
+    else:
+        for index, sample in enumerate(batch):
+            for key, value in sample.items():
+                yield f"mixed_collate: sample {index}, key {key!r}", value

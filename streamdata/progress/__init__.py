@@ -20,6 +20,7 @@ from streamdata.progress.cursor import (
     PlainCursor,
     PlainEntry,
     Position,
+    links_of,
     marked,
     node_of,
     number_batch,
@@ -31,7 +32,7 @@ from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
-from streamdata.progress.to_state import States, to_state
+from streamdata.progress.to_state import States, state_text, to_state
 
 __all__ = [
     "COUNTS",
@@ -61,11 +62,13 @@ __all__ = [
     "describe_changes",
     "header",
     "history_of",
+    "links_of",
     "marked",
     "merge_states",
     "node_of",
     "number_batch",
     "share_out",
+    "state_text",
     "sums",
     "to_state",
     "warn_once",

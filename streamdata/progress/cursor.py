@@ -6,7 +6,7 @@ whoever reads one does it by name: `Cursor(*cursor).given`, `Entry(*entry).node`
 are: in `Source.read`, `Leaf` and `Mixture`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,3 +136,10 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
     if link is not None:
         # A copy: the caller may put the same sample into another batch.
         samples[-1] = {**samples[-1], CURSOR: marked(entries, batch=link.next_batch())}
+
+
+def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
+    """The links that samples bring along, each once: for a batch that leaves the samples' cursors out."""
+    entries = (sample.get(CURSOR) for sample in samples)
+    links = (node_of(each[-1]).link for each in entries if isinstance(each, tuple) and each)
+    return list(dict.fromkeys(link for link in links if link is not None))

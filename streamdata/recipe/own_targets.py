@@ -39,7 +39,9 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.ImageTextPairProcessFnBuilder": (),
     "streamdata.TextJsonlProcessFnBuilder": (),
     # what a DataLoader is given beside the dataset
+    "streamdata.Pad": (),
     "streamdata.ResumableDistributedSampler": (),
+    "streamdata.TensorCollate": (),
     "streamdata.collate_fn": (),  # the former name of the collate of prompts
     "streamdata.dpo_collate": (),
     "streamdata.grpo_collate": (),

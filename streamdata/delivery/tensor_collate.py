@@ -1,0 +1,333 @@
+"""Batches that are a dict of tensors, made in the DataLoader's worker.
+
+`list of samples → one value for each field, and their states → one buffer (worker) → dict (trainer)`
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from streamdata.delivery.collate import listed, pack
+from streamdata.errors import did_you_mean
+from streamdata.fields import CURSOR, DATASET_NAME, STATE, STATES, is_reserved
+from streamdata.progress import links_of, number_batch, state_text
+
+_WHO: Final = "TensorCollate"
+_BOUNDS: Final = "cu_seqlens"
+"""Where the documents of a packed row begin, and at last where the row ends: int, shape (documents + 1,)."""
+_NUMBERS: Final = (bool, int, float, np.bool_, np.integer, np.floating)
+_ARRAY_KINDS: Final = "biufc"
+"""Of NumPy's kinds of dtypes, those that torch has."""
+_BATCHED_IMAGE_DIMS: Final = 4
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Fills a field's values up along their first dimension, to the longest of the batch.
+
+    Args:
+        value: What is filled in.
+        side: On which side, "right" or "left".
+        multiple_of: The length is rounded up to a multiple of it.
+
+    Raises:
+        ValueError: One of them is not as it should be.
+    """
+
+    value: float = 0
+    side: Literal["right", "left"] = "right"
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, bool | int | float):
+            raise ValueError(f"Pad: expected a number as value, got {self.value!r}")
+        if self.side not in ("right", "left"):
+            raise ValueError(f'Pad: expected side to be "right" or "left", got {self.side!r}')
+        if type(self.multiple_of) is not int or self.multiple_of < 1:
+            raise ValueError(f"Pad: expected an int >= 1 as multiple_of, got {self.multiple_of!r}")
+
+    def length(self, longest: int) -> int:
+        """The length that values have which are filled up, where the longest has so many."""
+        return -(-longest // self.multiple_of) * self.multiple_of
+
+    def fits(self, dtype: torch.dtype) -> bool:
+        """Whether its value is one of the dtype."""
+        if dtype.is_floating_point or dtype.is_complex:
+            return True
+        info = None if dtype == torch.bool else torch.iinfo(dtype)
+        low, high = (info.min, info.max) if info else (0, 1)
+        return low <= self.value <= high and self.value == int(self.value)
+
+
+Rule: TypeAlias = Pad | Literal["stack", "list", "drop"]
+_RULES: Final = ("stack", "list", "drop")
+
+
+class TensorCollate:
+    """Makes a batch that arrives in the trainer as a plain dict, with the samples' states under `__state__`.
+
+    Under "stack" tensors and arrays are stacked, numbers and lists of numbers become int64, float32 or bool, and all
+    else (strings, bytes, dicts) is a list, with an entry for each sample. Under a `Pad` values are filled up to one
+    length before. Under "list" values stay as they are, in a list; under "drop" there are none.
+
+    Packed rows, which have `cu_seqlens`, are joined end to end: these run on over all rows (int32), and a field that
+    has in every row one value for each token is joined alike, and filled up at its end if it has a `Pad`. A rule for
+    `cu_seqlens` itself keeps the rows apart.
+
+    The fields `__…__` of streamdata are left out, unless they are named. Tensors share one buffer in the trainer:
+    clone one that you keep for long.
+
+    Args:
+        fields: The rules of fields, by name. Each that is not dropped must be in every sample.
+        default: The rule of all others: "stack", "list" or "drop".
+
+    Raises:
+        ValueError: Not such a rule; of a batch, a field that some samples lack, or that differs in shape, dtype or
+            kind where it is to be stacked.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, Rule] | None = None, default: Literal["stack", "list", "drop"] = "stack"
+    ) -> None:
+        self._fields = dict(fields or {})
+        self._default = default
+        for name, rule in self._fields.items():
+            _check_rule(f"fields[{name!r}]", rule)
+            if name in (CURSOR, STATES, STATE):
+                raise ValueError(
+                    f"{_WHO}: {name!r} has no rule: what it says is in {STATE!r}\n  Remove it from fields."
+                )
+        if isinstance(default, Pad):
+            raise ValueError(f"{_WHO}: expected default to be one of {_RULES}, got {default}\n  Pad fields by name.")
+        _check_rule("default", default)
+
+    def __call__(self, batch: Sequence[dict[str, Any]]) -> Any:
+        """Collates a batch.
+
+        Returns:
+            The dict in the main process. In a worker, an opaque parcel that unpickles as that dict.
+        """
+        samples = listed(_WHO, batch)
+        collated = self._collated(samples)
+        if any(isinstance(sample.get(CURSOR), tuple) for sample in samples):
+            number_batch(samples)
+            collated[STATE] = state_text(samples)
+        return collated if get_worker_info() is None else pack(collated, links_of(samples))
+
+    def _collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
+        rules = {name: rule for name in names if (rule := self._rule(name)) != "drop"}
+        columns = {name: _Column(name, samples) for name in rules}
+        bounds = columns.get(_BOUNDS) if _BOUNDS not in self._fields and self._default == "stack" else None
+        if bounds is None:
+            return {name: columns[name].under(rule) for name, rule in rules.items()}
+        lengths, run_on = bounds.run_on()
+        joined = {name: columns[name].under(rule, lengths) for name, rule in rules.items() if name != _BOUNDS}
+        if not any(columns[name].is_joined for name in joined):
+            bounds.refuse(
+                f"says that the rows have {lengths} tokens, but no field has so many values",
+                f'Give rows that are not padded, or keep them apart with fields={{{_BOUNDS!r}: "list"}}.',
+            )
+        return {**joined, _BOUNDS: run_on}
+
+    def _rule(self, name: str) -> Rule:
+        return self._fields.get(name, "drop" if is_reserved(name) else self._default)
+
+
+def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes of images that are uint8, as they are read and moved, those that a model takes: float32 in [0, 1].
+
+    Call it where the batch is needed, on the device: float32 is four times as many bytes.
+
+    Args:
+        batch: What `TensorCollate` made. Images are its uint8 tensors of four dimensions or more, such as (B, C, H, W),
+            and in lists those of three or more.
+
+    Returns:
+        A new dict; all else in it is the batch's own.
+    """
+    return {name: _as_float(value, _BATCHED_IMAGE_DIMS) for name, value in batch.items()}
+
+
+def _as_float(value: Any, least_dims: int) -> Any:
+    if isinstance(value, list):
+        return [_as_float(each, _BATCHED_IMAGE_DIMS - 1) for each in value]
+    if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.dim() >= least_dims:
+        return value.to(torch.float32).div_(255)
+    return value
+
+
+class _Column:
+    """The values that a batch's samples have in one field."""
+
+    def __init__(self, name: str, samples: list[dict[str, Any]]) -> None:
+        self.name, self._samples = name, samples
+        self.is_joined = False
+        """Whether what `under` gave is joined end to end."""
+        self._values = [sample[name] for sample in samples if name in sample]
+        if len(self._values) < len(samples):
+            self._refuse_missing()
+
+    def under(self, rule: Rule, lengths: list[int] | None = None) -> Any:
+        """What the batch has of it.
+
+        Args:
+            rule: Not "drop".
+            lengths: How many tokens the rows have, if they are joined.
+        """
+        if rule == "list":
+            return self._values
+        tensors = self._tensors()
+        found = [each for each in tensors if each is not None]
+        if not found and rule == "stack":
+            return self._values
+        if len(found) < len(tensors):
+            self._check_alike("kinds", [_kind(each, value) for each, value in zip(tensors, self._values, strict=True)])
+            self.refuse(f"expected tensors, arrays or numbers to pad, got {_kind(None, self._values[0])}")
+        self._check_alike("dtypes", [each.dtype for each in found])
+        if lengths is not None and [len(each) if each.dim() else None for each in found] == lengths:
+            self.is_joined = True
+            return self._join(found, rule)
+        if isinstance(rule, Pad):
+            return self._pad(found, rule)
+        remedy = f'Write {_WHO}(fields={{{self.name!r}: Pad()}}), which fills them up, or "list" in place of Pad().'
+        self._check_alike("shapes", [each.shape for each in found], remedy)
+        return torch.stack(found)
+
+    def run_on(self) -> tuple[list[int], torch.Tensor]:
+        """Of the bounds of packed rows: how many tokens each row has, and the bounds of the rows joined."""
+        rows = [torch.as_tensor(value) for value in self._values]
+        for index, row in enumerate(rows):
+            bounds = row.tolist()
+            if row.dim() != 1 or not bounds or bounds[0] != 0 or any(end < begin for begin, end in pairwise(bounds)):
+                self.refuse(
+                    f"expected where the documents of a packed row begin, from 0 on, got {bounds} in {self._of(index)}",
+                    self._as_list(),
+                )
+        lengths = [int(row[-1]) for row in rows]
+        begins = accumulate(lengths, initial=0)
+        run_on = [rows[0][:1], *(row[1:] + begin for row, begin in zip(rows, begins, strict=False))]
+        return lengths, torch.cat(run_on).to(torch.int32)
+
+    def _tensors(self) -> list[torch.Tensor | None]:
+        """The values as tensors, None for each that is none."""
+        kinds = _kinds(self._values)
+        are_numbers = bool(kinds) and all(issubclass(kind, _NUMBERS) for kind in kinds)
+        dtype = _dtype(kinds) if are_numbers else None
+        try:
+            if are_numbers and not any(isinstance(value, list | tuple) for value in self._values):
+                return list(torch.tensor(self._values, dtype=dtype).unbind())
+            return [_as_tensor(value, dtype) for value in self._values]
+        except Exception as error:  # such as lists of lists of several lengths, or a number beyond int64
+            error.add_note(f"{_WHO}: field {self.name!r}\n  {self._as_list()}")
+            raise
+
+    def _pad(self, tensors: list[torch.Tensor], pad: Pad) -> torch.Tensor:
+        if not all(each.dim() for each in tensors):
+            self.refuse("expected values with a length to pad, got a number", "Remove its Pad.")
+        self._check_alike("shapes beyond the first dimension", [each.shape[1:] for each in tensors])
+        length = pad.length(max(map(len, tensors)))
+        padded = self._filled(tensors[0], (len(tensors), length, *tensors[0].shape[1:]), pad)
+        for row, tensor in zip(padded, tensors, strict=True):
+            begin = 0 if pad.side == "right" else length - len(tensor)
+            row[begin : begin + len(tensor)] = tensor
+        return padded
+
+    def _join(self, tensors: list[torch.Tensor], rule: Rule) -> torch.Tensor:
+        self._check_alike("shapes beyond the first dimension", [each.shape[1:] for each in tensors])
+        joined = torch.cat(tensors)
+        if not isinstance(rule, Pad):
+            return joined
+        if rule.side == "left":
+            self.refuse(
+                f"expected packed rows to be filled up at their end, where {_BOUNDS!r} stays right, got {rule}",
+                'Write side="right".',
+            )
+        end = self._filled(joined, (rule.length(len(joined)) - len(joined), *joined.shape[1:]), rule)
+        return torch.cat([joined, end])
+
+    def _filled(self, like: torch.Tensor, shape: tuple[int, ...], pad: Pad) -> torch.Tensor:
+        if not pad.fits(like.dtype):
+            self.refuse(
+                f"{pad.value!r} is no value of {like.dtype}, which the field has", "Write Pad(value=…) with another."
+            )
+        return like.new_full(shape, pad.value)
+
+    def _check_alike(self, what: str, facts: Sequence[Hashable], remedy: str | None = None) -> None:
+        other = next((index for index, fact in enumerate(facts) if fact != facts[0]), None)
+        if other is not None:
+            self.refuse(
+                f"several {what}, {_shown(facts[0])} in {self._of(0)} and {_shown(facts[other])} in {self._of(other)}",
+                remedy or f"Make them alike in the process functions. Or: {self._as_list()}",
+            )
+
+    def _refuse_missing(self) -> NoReturn:
+        lacking = next(index for index, sample in enumerate(self._samples) if self.name not in sample)
+        having = [self._of(index) for index, sample in enumerate(self._samples) if self.name in sample]
+        self.refuse(
+            f"is missing in {self._of(lacking)}, and is in {having[0] if having else 'no sample'}",
+            f'Write {_WHO}(fields={{{self.name!r}: "drop"}}), or let each source\'s process function set it.',
+        )
+
+    def refuse(self, problem: str, remedy: str | None = None) -> NoReturn:
+        """Raise a ValueError that names the field."""
+        raise ValueError(f"{_WHO}: field {self.name!r}: {problem}\n  {remedy or self._as_list()}")
+
+    def _as_list(self) -> str:
+        return f'Write {_WHO}(fields={{{self.name!r}: "list"}}), or "drop".'
+
+    def _of(self, index: int) -> str:
+        source = self._samples[index].get(DATASET_NAME)
+        return f"sample {index}" if source is None else f"sample {index} of source {source!r}"
+
+
+def _check_rule(where: str, rule: object) -> None:
+    if not isinstance(rule, Pad) and rule not in _RULES:
+        guess = did_you_mean(rule, _RULES) if isinstance(rule, str) else ""
+        raise ValueError(
+            f'{_WHO}: {where}: expected a Pad(…), "stack", "list" or "drop", got {rule!r}{guess}\n'
+            "  In a recipe a Pad is a target, streamdata.Pad, with its params."
+        )
+
+
+def _kinds(values: Iterable[Any]) -> set[type]:
+    """The types of what is in values, also in lists of lists."""
+    kinds: set[type] = set(map(type, values))
+    if kinds & {list, tuple}:
+        lists = [value for value in values if isinstance(value, list | tuple)]
+        kinds = (kinds - {list, tuple}).union(*map(_kinds, lists))
+    return kinds
+
+
+def _dtype(kinds: set[type]) -> torch.dtype:
+    """That of numbers of some types."""
+    if any(issubclass(kind, float | np.floating) for kind in kinds):
+        return torch.float32
+    return torch.bool if all(issubclass(kind, bool | np.bool_) for kind in kinds) else torch.int64
+
+
+def _as_tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor | None:
+    """A value as a tensor, None if it is none; that of numbers is given if all of the batch are numbers."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        # A copy where torch would warn, or refuse: of an array that may not be written, or has negative strides.
+        is_plain = value.flags.writeable and min(value.strides, default=0) >= 0
+        return torch.from_numpy(value if is_plain else value.copy()) if value.dtype.kind in _ARRAY_KINDS else None
+    kinds = _kinds([value])
+    if kinds and all(issubclass(kind, _NUMBERS) for kind in kinds):
+        return torch.tensor(value, dtype=dtype or _dtype(kinds))
+    return torch.tensor(value, dtype=dtype) if dtype is not None and value == [] else None
+
+
+def _kind(tensor: torch.Tensor | None, value: object) -> str:
+    return "numbers" if tensor is not None else type(value).__name__
+
+
+def _shown(fact: Hashable) -> Hashable:
+    return tuple(fact) if isinstance(fact, torch.Size) else fact
