@@ -76,8 +76,8 @@ class TensorCollate:
     length before. Under "list" values stay as they are, in a list; under "drop" there are none.
 
     Packed rows, which have `cu_seqlens`, are joined end to end: these run on over all rows (int32), and a field that
-    has in every row one value for each token is joined alike, and filled up at its end if it has a `Pad`. A rule for
-    `cu_seqlens` itself keeps the rows apart.
+    has in every row one value for each token is joined alike, and filled up at its end if it has a `Pad`. Where the
+    rule for `cu_seqlens` itself is not "stack", rows stay apart.
 
     The fields `__…__` of streamdata are left out, unless they are named. Tensors share one buffer in the trainer:
     clone one that you keep for long.
@@ -123,9 +123,9 @@ class TensorCollate:
         names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
         rules = {name: rule for name in names if (rule := self._rule(name)) != "drop"}
         columns = {name: _Column(name, samples) for name in rules}
-        bounds = columns.get(_BOUNDS) if _BOUNDS not in self._fields and self._default == "stack" else None
-        if bounds is None:
+        if rules.get(_BOUNDS) != "stack":
             return {name: columns[name].under(rule) for name, rule in rules.items()}
+        bounds = columns[_BOUNDS]
         lengths, run_on = bounds.run_on()
         joined = {name: columns[name].under(rule, lengths) for name, rule in rules.items() if name != _BOUNDS}
         if not any(columns[name].is_joined for name in joined):
@@ -232,6 +232,8 @@ class _Column:
             self.refuse("expected values with a length to pad, got a number", "Remove its Pad.")
         self._check_alike("shapes beyond the first dimension", [each.shape[1:] for each in tensors])
         length = pad.length(max(map(len, tensors)))
+        if all(len(each) == length for each in tensors):
+            return torch.stack(tensors)
         padded = self._filled(tensors[0], (len(tensors), length, *tensors[0].shape[1:]), pad)
         for row, tensor in zip(padded, tensors, strict=True):
             begin = 0 if pad.side == "right" else length - len(tensor)

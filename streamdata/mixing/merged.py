@@ -20,6 +20,7 @@ from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals
+from streamdata.mixing.default_collate import refuse_default_collate
 from streamdata.mixing.elastic import begin_deal
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
@@ -214,6 +215,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
         `version` is that of the states, None in a worker that does not have those that were set.
         """
+        refuse_default_collate()
         if version is None:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
             raise RuntimeError(
                 "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"

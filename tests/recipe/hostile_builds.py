@@ -139,6 +139,8 @@ def good_params(folder: Path) -> dict[str, dict[str, Any]]:
         "ImageTextPairProcessFnBuilder": {"img_size": 4, "max_text_len": 4, "tokenizer_name": tokenizer},
         "TextJsonlProcessFnBuilder": text,
         "ResumableDistributedSampler": {"dataset": source},
+        "Pad": {"multiple_of": 64},
+        "TensorCollate": {"fields": {"input_ids": {"target": "streamdata.Pad"}, "text": "drop"}},
     }
     return {f"streamdata.{name}": params for name, params in good.items()}
 
