@@ -113,6 +113,8 @@ class TensorCollate:
             The dict in the main process. In a worker, an opaque parcel that unpickles as that dict.
         """
         samples = listed(_WHO, batch)
+        if not samples:
+            raise ValueError(f"{_WHO}: expected at least one sample, got none\n  Leave empty batches out.")
         collated = self._collated(samples)
         if any(isinstance(sample.get(CURSOR), tuple) for sample in samples):
             number_batch(samples)
@@ -190,6 +192,11 @@ class _Column:
             self._check_alike("kinds", [_kind(each, value) for each, value in zip(tensors, self._values, strict=True)])
             self.refuse(f"expected tensors, arrays or numbers to pad, got {_kind(None, self._values[0])}")
         self._check_alike("dtypes", [each.dtype for each in found])
+        dtype = found[0].dtype
+        if isinstance(rule, Pad) and not rule.fits(dtype):
+            self.refuse(
+                f"{rule.value!r} is no value of {dtype}, which the field has", "Write Pad(value=…) with another."
+            )
         if lengths is not None and [len(each) if each.dim() else None for each in found] == lengths:
             self.is_joined = True
             return self._join(found, rule)
@@ -234,7 +241,7 @@ class _Column:
         length = pad.length(max(map(len, tensors)))
         if all(len(each) == length for each in tensors):
             return torch.stack(tensors)
-        padded = self._filled(tensors[0], (len(tensors), length, *tensors[0].shape[1:]), pad)
+        padded = tensors[0].new_full((len(tensors), length, *tensors[0].shape[1:]), pad.value)
         for row, tensor in zip(padded, tensors, strict=True):
             begin = 0 if pad.side == "right" else length - len(tensor)
             row[begin : begin + len(tensor)] = tensor
@@ -250,15 +257,8 @@ class _Column:
                 f"expected packed rows to be filled up at their end, where {_BOUNDS!r} stays right, got {rule}",
                 'Write side="right".',
             )
-        end = self._filled(joined, (rule.length(len(joined)) - len(joined), *joined.shape[1:]), rule)
+        end = joined.new_full((rule.length(len(joined)) - len(joined), *joined.shape[1:]), rule.value)
         return torch.cat([joined, end])
-
-    def _filled(self, like: torch.Tensor, shape: tuple[int, ...], pad: Pad) -> torch.Tensor:
-        if not pad.fits(like.dtype):
-            self.refuse(
-                f"{pad.value!r} is no value of {like.dtype}, which the field has", "Write Pad(value=…) with another."
-            )
-        return like.new_full(shape, pad.value)
 
     def _check_alike(self, what: str, facts: Sequence[Hashable], remedy: str | None = None) -> None:
         other = next((index for index, fact in enumerate(facts) if fact != facts[0]), None)
@@ -293,7 +293,7 @@ def _check_rule(where: str, rule: object) -> None:
         guess = did_you_mean(rule, _RULES) if isinstance(rule, str) else ""
         raise ValueError(
             f'{_WHO}: {where}: expected a Pad(…), "stack", "list" or "drop", got {rule!r}{guess}\n'
-            "  In a recipe a Pad is a target, streamdata.Pad, with its params."
+            "  Write Pad(), in a recipe {target: streamdata.Pad, params: {}}: without params that is the class."
         )
 
 

@@ -140,7 +140,7 @@ def good_params(folder: Path) -> dict[str, dict[str, Any]]:
         "TextJsonlProcessFnBuilder": text,
         "ResumableDistributedSampler": {"dataset": source},
         "Pad": {"multiple_of": 64},
-        "TensorCollate": {"fields": {"input_ids": {"target": "streamdata.Pad"}, "text": "drop"}},
+        "TensorCollate": {"fields": {"input_ids": {"target": "streamdata.Pad", "params": {}}, "text": "drop"}},
     }
     return {f"streamdata.{name}": params for name, params in good.items()}
 
