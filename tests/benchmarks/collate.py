@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from streamdata import MergedDataset, mixed_collate
+from streamdata import MergedDataset, TensorCollate, mixed_collate
 from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, anew, by_turns, identity, loading_time, per_second
 
 
@@ -25,15 +25,16 @@ class TokenRows:
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
-    """Two workers, the same dataset, two collate functions."""
+    """Two workers, the same dataset, three collate functions."""
     dataset = MergedDataset([TokenRows()])
     batches = scale.collated_batches
     best = by_turns(
         min(scale.repetitions, 5),
         ours=lambda: loading_time(anew(dataset), mixed_collate, batches) / batches,
+        tensors=lambda: loading_time(anew(dataset), TensorCollate(), batches) / batches,
         alone=lambda: loading_time(anew(dataset), identity, batches // 2) / (batches // 2),
     )
-    ratio = best["alone"] / best["ours"]
+    ratio, to_lists = best["alone"] / best["ours"], best["ours"] / best["tensors"]
     rates = {name: per_second(BATCH_SIZE, seconds) for name, seconds in best.items()}
     yield Row(
         work=f"three int64 tensors of 2,048 per sample, batches of {BATCH_SIZE}, two workers",
@@ -41,4 +42,11 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
         got=f"{ratio:.1f} x",
         ok=ratio >= 6,
         from_=f"mixed_collate {rates['ours']}; identity collate {rates['alone']}",
+    )
+    yield Row(
+        work="the same as a dict of tensors, by TensorCollate",
+        reach="≥ 1 x mixed_collate",
+        got=f"{to_lists:.1f} x",
+        ok=to_lists >= 1,
+        from_=f"TensorCollate {rates['tensors']}; mixed_collate {rates['ours']}",
     )
