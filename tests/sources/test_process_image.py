@@ -1,17 +1,24 @@
+import hashlib
 import io
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
 import torch
 from PIL import Image, UnidentifiedImageError
 
 from streamdata.sources.process_image import (
+    MAX_PIXELS,
     ImageJsonlProcessFnBuilder,
     ImageTextPairProcessFnBuilder,
     decode_image,
+    jpeg_to_tensor,
     open_image,
     to_tensor,
 )
@@ -39,16 +46,26 @@ def halves(width: int = 40, height: int = 20) -> Image.Image:
     return image
 
 
+def noise(width: int, height: int) -> Image.Image:
+    """Random bytes, the same each time."""
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def smooth() -> Image.Image:
+    """A gradient of 512 x 320, another in each channel."""
+    across, down = np.meshgrid(np.arange(512) // 2, np.arange(320) * 4 // 5)
+    return Image.fromarray(np.stack([across, down, 255 - across], axis=-1).astype(np.uint8))
+
+
 @pytest.mark.parametrize(("field", "kind"), [("jpg", "JPEG"), ("jpeg", "JPEG"), ("png", "PNG"), ("webp", "WEBP")])
 def test_pair_becomes_image_and_token_ids(tokenizer: str, field: str, kind: str) -> None:
-    """Each kind of image arrives as (3, size, size) in [0, 1], left red and right blue; the text as its ids."""
+    """Each kind of image arrives as bytes (3, size, size), left red and right blue; the text as its ids."""
     record = {field: encode(halves(), kind), "txt": b"the cat", "__key__": "x/1", "width": 40}
     (sample,) = ImageTextPairProcessFnBuilder(16, 32, tokenizer)(iter([record]))
     img, txt = sample["img"], sample["txt"]
-    assert (img.dtype, tuple(img.shape)) == (torch.float32, (3, 16, 16))
-    assert 0 <= img.min() <= img.max() <= 1
-    for side, color in ((img[:, :, 2], [1, 0, 0]), (img[:, :, -3], [0, 0, 1])):
-        assert torch.allclose(side.mean(dim=1), torch.tensor(color, dtype=torch.float32), atol=0.06)
+    assert (img.dtype, tuple(img.shape), img.is_contiguous()) == (torch.uint8, (3, 16, 16), True)
+    for side, color in ((img[:, :, 2], [255, 0, 0]), (img[:, :, -3], [0, 0, 255])):
+        assert torch.allclose(side.float().mean(dim=1), torch.tensor(color).float(), atol=15)
     assert txt.dtype == torch.int64
     assert load_tokenizer(tokenizer).decode(txt.tolist()) == "the cat"
     assert {key: sample[key] for key in sample if key not in ("img", "txt")} == {"__key__": "x/1", "width": 40}
@@ -115,9 +132,46 @@ def test_sizes_must_be_positive(build: Any) -> None:
         build()
 
 
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: ImageJsonlProcessFnBuilder(4, dtype="float16"), r"dtype is 'float16', expected .*'uint8', 'float32'"),
+        (lambda: ImageTextPairProcessFnBuilder(4, 4, "", dtype="int8"), r"dtype is 'int8', expected .*'uint8'"),
+        (lambda: ImageTextPairProcessFnBuilder(4, 4, "", backend="turbo"), r"backend is 'turbo', expected .*'pillow'"),
+    ],
+)
+def test_other_dtypes_and_backends_are_refused(build: Any, problem: str) -> None:
+    """At construction, with those that there are."""
+    with pytest.raises(ValueError, match=problem):
+        build()
+
+
+def test_a_backend_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At construction, with what to install; no other decoder takes its place."""
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    with pytest.raises(ImportError, match=r"simplejpeg\n  pip install torch-streamdata\[jpeg\]"):
+        ImageTextPairProcessFnBuilder(4, 4, "", backend="simplejpeg")
+
+
+@pytest.mark.parametrize("backend", ["pillow", "simplejpeg"])
+def test_float32_is_uint8_divided_by_255(tokenizer: str, backend: Any) -> None:
+    """Exactly, whatever decodes."""
+    record = {"jpg": encode(noise(90, 70), "JPEG"), "txt": b"x"}
+    small, large = (
+        next(ImageTextPairProcessFnBuilder(16, 4, tokenizer, dtype, backend)([record]))["img"]
+        for dtype in ("uint8", "float32")
+    )
+    assert (small.dtype, large.dtype) == (torch.uint8, torch.float32)
+    assert torch.equal(large, small / 255)
+    image = {"image": decode_image(record["jpg"])}
+    assert torch.equal(
+        ImageJsonlProcessFnBuilder(16, "float32")(image)["image"], by_pillow(record["jpg"], size=16) / 255
+    )
+
+
 def test_values_are_exact() -> None:
     """0 is 0 and 255 is 1, and the tensor may be written to."""
-    tensor = to_tensor(Image.new("RGB", (5, 5), (0, 51, 255)), 5)
+    tensor = to_tensor(Image.new("RGB", (5, 5), (0, 51, 255)), 5, "float32")
     assert [set(channel.unique().tolist()) for channel in tensor] == [{0.0}, {torch.tensor(0.2).item()}, {1.0}]
     tensor += 1
 
@@ -125,29 +179,28 @@ def test_values_are_exact() -> None:
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        (Image.new("L", (4, 4), 102), [0.4, 0.4, 0.4]),
-        (Image.new("1", (4, 4), 1), [1, 1, 1]),
-        (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), [1, 1, 1]),
-        (Image.new("RGBA", (4, 4), (255, 0, 0, 255)), [1, 0, 0]),
-        (Image.new("LA", (4, 4), (0, 0)), [1, 1, 1]),
-        (Image.new("RGB", (4, 4), "blue").quantize(2), [0, 0, 1]),
-        (Image.fromarray(np.full((4, 4), 0x6666, np.uint16)), [0.4, 0.4, 0.4]),
-        (Image.new("CMYK", (4, 4), (255, 0, 0, 0)), [0, 1, 1]),
+        (Image.new("L", (4, 4), 102), [102, 102, 102]),
+        (Image.new("1", (4, 4), 1), [255, 255, 255]),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), [255, 255, 255]),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 255)), [255, 0, 0]),
+        (Image.new("LA", (4, 4), (0, 0)), [255, 255, 255]),
+        (Image.new("RGB", (4, 4), "blue").quantize(2), [0, 0, 255]),
+        (Image.fromarray(np.full((4, 4), 0x6666, np.uint16)), [102, 102, 102]),
+        (Image.new("CMYK", (4, 4), (255, 0, 0, 0)), [0, 255, 255]),
     ],
     ids=["grey", "bits", "transparent", "opaque", "grey-transparent", "palette", "16-bit", "cmyk"],
 )
-def test_any_mode_becomes_rgb(image: Image.Image, expected: list[float]) -> None:
+def test_any_mode_becomes_rgb(image: Image.Image, expected: list[int]) -> None:
     """Also what Pillow would clip (16 bits); transparent parts become white."""
     stored = image if image.mode == "CMYK" else decode_image(encode(image))
-    color = torch.tensor(expected, dtype=torch.float32)
-    assert torch.allclose(to_tensor(stored, 2), color.reshape(3, 1, 1).expand(3, 2, 2))
+    assert to_tensor(stored, 2).flatten(1).tolist() == [[value] * 4 for value in expected]
 
 
 def test_palette_with_transparency_becomes_white() -> None:
     """One entry of the palette may be transparent."""
     image = Image.new("P", (4, 4), 1)
     image.putpalette([0, 0, 0, 255, 0, 0])
-    assert torch.equal(to_tensor(decode_image(encode(image, transparency=b"\xff\x00")), 2), torch.ones(3, 2, 2))
+    assert torch.equal(to_tensor(decode_image(encode(image, transparency=b"\xff\x00")), 2), torch.full((3, 2, 2), 255))
 
 
 def test_large_jpeg_is_decoded_at_reduced_scale() -> None:
@@ -157,27 +210,84 @@ def test_large_jpeg_is_decoded_at_reduced_scale() -> None:
     stored = decode_image(encode(image, "JPEG", quality=95))
     tensor = to_tensor(stored, 64)
     assert stored.size == (200, 128)
-    assert (tensor - to_tensor(image, 64)).abs().max() < 3 / 255
+    assert (tensor.int() - to_tensor(image, 64)).abs().max() < 3
 
 
-def test_image_of_too_many_pixels_is_refused_before_decoding() -> None:
+def test_pixels_are_the_same_on_all_processors() -> None:
+    """Resizing by the plainest instructions gives what this processor gives."""
+    code = "from tests.sources.test_process_image import digest_of_resized; print(digest_of_resized())"
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert plain.stdout.strip() == digest_of_resized()
+
+
+def digest_of_resized() -> str:
+    """A hash over several sizes, smaller and larger."""
+    sizes = [(8, 8, 20), (64, 64, 48), (100, 33, 64), (31, 77, 16), (1, 5, 7)]
+    images = [to_tensor(noise(width, height), size) for width, height, size in sizes]
+    return hashlib.sha256(b"".join(image.numpy().tobytes() for image in images)).hexdigest()
+
+
+def test_simplejpeg_gives_nearly_what_pillow_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of colour, grey and inks, at a reduced scale where that is enough; inks are Pillow's."""
+    decode, decoded = simplejpeg.decode_jpeg, []
+
+    def note(data: bytes, **settings: int) -> Any:
+        decoded.append(decode(data, **settings))
+        return decoded[-1]
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", note)
+    small = smooth().resize((80, 50))
+    for image in (smooth(), small, small.convert("L"), small.convert("CMYK")):
+        data = encode(image, "JPEG", quality=95)
+        by_turbo, by_pillow = jpeg_to_tensor(data, 32), to_tensor(decode_image(data), 32)
+        assert (by_turbo.int() - by_pillow).abs().max() < 6
+    assert [pixels.shape for pixels in decoded] == [(80, 128, 3), (50, 80, 3), (50, 80, 3)]
+
+
+def test_what_is_no_jpeg_is_decoded_by_pillow() -> None:
+    """With simplejpeg, too: what decodes follows from the bytes."""
+    for kind in ("PNG", "WEBP"):
+        data = encode(halves(), kind)
+        assert torch.equal(jpeg_to_tensor(data, 8), to_tensor(decode_image(data), 8))
+
+
+def by_pillow(data: bytes, size: int = 32, max_pixels: int = MAX_PIXELS) -> Any:
+    """What the backend `pillow` does."""
+    return to_tensor(decode_image(data, max_pixels), size)
+
+
+def by_simplejpeg(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
+    """What the backend `simplejpeg` does."""
+    return jpeg_to_tensor(data, 32, max_pixels=max_pixels)
+
+
+both = pytest.mark.parametrize("load", [by_pillow, by_simplejpeg])
+
+
+@both
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_image_of_too_many_pixels_is_refused_before_decoding(load: Any, kind: str) -> None:
     """The error gives its size and the limit."""
     with pytest.raises(ValueError, match=r"at most 799 pixels, got 40 x 20; it is not decoded"):
-        decode_image(encode(halves(), "JPEG"), max_pixels=799)
+        load(encode(halves(), kind), max_pixels=799)
+    load(encode(halves(), kind), max_pixels=800)
 
 
+@both
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM"])
-def test_other_formats_are_not_decoded(kind: str) -> None:
+def test_other_formats_are_not_decoded(load: Any, kind: str) -> None:
     """Only the decoders that are needed see a file's bytes."""
     with pytest.raises(UnidentifiedImageError):
-        decode_image(encode(halves(), kind))
+        load(encode(halves(), kind))
 
 
-def test_damaged_image_is_an_error() -> None:
-    """A truncated file never gives a half-grey image."""
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    with pytest.raises(OSError, match="truncated"):
-        to_tensor(decode_image(encode(noise, "JPEG")[:2000]), 32)
+@both
+@pytest.mark.parametrize("kept", [3, 200, 2000, -2])
+def test_damaged_image_is_an_error(load: Any, kept: int) -> None:
+    """A truncated file never gives a half-grey image, wherever it ends."""
+    with pytest.raises(OSError, match=r"(?i)image|truncated"):
+        load(encode(noise(64, 64), "JPEG")[:kept])
 
 
 def test_open_image_keeps_no_file_open_and_names_the_path(tmp_path: Path) -> None:
