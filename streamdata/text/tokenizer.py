@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face transformers, one per name and process."""
+"""Tokenizers by name, one per name and process: those of transformers and, for bare texts, what they wrap."""
 
 import functools
 import hashlib
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from streamdata.text.directory_tokenizer import DirectoryTokenizer, load_directory
 
 _PROBE = "The quick brown fox, 3.14 \u2014 na\u00efve caf\u00e9\n\tdef f(x): return x ** 2  # \u6771\u4eac \U0001f98a"
 
@@ -27,6 +29,11 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     return load_without_code(AutoTokenizer, name)
+
+
+@functools.cache
+def _directory_tokenizer(name: str) -> DirectoryTokenizer | None:
+    return load_directory(name)
 
 
 def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
@@ -108,6 +115,9 @@ def tokenize(
         max_tokens: Cut to this many; special tokens that the tokenizer puts at the end are kept.
         with_special_tokens: Whether the tokenizer adds those of its own format, such as a start and an end.
     """
+    plain = _directory_tokenizer(name)
+    if plain is not None:
+        return np.array(plain.encode(text, max_tokens, with_special_tokens=with_special_tokens), dtype=np.int64)
     ids = load_tokenizer(name).encode(
         text,
         add_special_tokens=with_special_tokens,
@@ -125,7 +135,7 @@ def end_token(name: str) -> int:
     Raises:
         ValueError: The tokenizer has none.
     """
-    token: int | None = load_tokenizer(name).eos_token_id
+    token: int | None = (_directory_tokenizer(name) or load_tokenizer(name)).eos_token_id
     if token is None:
         raise ValueError(
             f"tokenizer {name!r}: expected an end-of-sequence token to put between documents, it has none\n"
@@ -137,7 +147,7 @@ def end_token(name: str) -> int:
 @functools.cache
 def tokenizer_fingerprint(name: str) -> int:
     """Returns 32 bits that differ between tokenizers, and do not depend on where their files lie."""
-    tokenizer = load_tokenizer(name)
+    tokenizer = _directory_tokenizer(name) or load_tokenizer(name)
     ids = tokenize(name, _PROBE, with_special_tokens=True)
     return zlib.crc32(np.append(ids, [len(tokenizer), end_token(name)]).astype("<i8").tobytes())
 
