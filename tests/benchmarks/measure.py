@@ -27,6 +27,7 @@ class Scale:
     jsonl_rows: int = 50_000
     many_records: tuple[int, int] = (100_000, 1_000_000)
     """Records of the two sources whose heap is compared."""
+    images: int = 2000
     collated_batches: int = 60
     draws: int = 200_000
     sources: tuple[int, int] = (10, 1000)
@@ -51,6 +52,7 @@ TINY = Scale(
     tar_records=640,
     jsonl_rows=400,
     many_records=(200, 2000),
+    images=64,
     collated_batches=4,
     draws=500,
     sources=(2, 20),
