@@ -2,13 +2,23 @@
 
 1. environment → `DataParallel`, `Lane` → who reads
 2. names and seeds → `stable_seed` → 63-bit seeds, the same on every machine
-3. seed and size → `Permutation` → an order that is computed, never stored; `shuffled` → one of few enough to be listed
+3. seed and size → `Permutation` → an order that is computed, never stored; `shuffled` → one of few enough to be listed;
+   `hashes_of` → numbers without an order
 4. temporary file → `publish` → what readers see whole or not at all
 5. function and tasks → `processes` → results, from other processes that end with this one
 """
 
-from streamdata.run.permutation import Permutation, shuffled
+from streamdata.run.permutation import Permutation, hashes_of, shuffled
 from streamdata.run.seeds import stable_seed
 from streamdata.run.topology import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 
-__all__ = ["MAX_WORKERS", "DataParallel", "Lane", "Permutation", "find_data_parallel", "shuffled", "stable_seed"]
+__all__ = [
+    "MAX_WORKERS",
+    "DataParallel",
+    "Lane",
+    "Permutation",
+    "find_data_parallel",
+    "hashes_of",
+    "shuffled",
+    "stable_seed",
+]

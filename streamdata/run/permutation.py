@@ -108,11 +108,22 @@ def shuffled(size: int, seed: int) -> npt.NDArray[np.int64]:
         size: How many numbers.
         seed: The key, in [0, 2**64).
     """
-    hashes = np.arange(1, size + 1, dtype=np.uint64)
+    return np.argsort(hashes_of(np.arange(size), np.uint64(seed)))
+
+
+def hashes_of(numbers: npt.NDArray[np.int64], seeds: np.uint64 | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """What splitmix64, begun at a seed, gives as its output of each number: uint64 (n,), one to one for each seed.
+
+    Args:
+        numbers: int64 (n,), from 0 on.
+        seeds: Of all, or of each (n,).
+    """
+    hashes: npt.NDArray[np.uint64] = numbers.astype(np.uint64)
+    hashes += np.uint64(1)
     hashes *= _SPREAD
-    hashes += np.uint64(seed)
+    hashes += seeds
     for shift, factor in _MIXERS:
         hashes ^= hashes >> shift
         hashes *= factor
     hashes ^= hashes >> np.uint64(31)
-    return np.argsort(hashes)
+    return hashes
