@@ -45,6 +45,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         compat: "megatron" gives exactly the order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Attributes:
         dataset_index: The dataset of each sample: a lazy sequence, indexed by int, slice or integer array.
@@ -65,8 +67,10 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         *,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         self.datasets = list(datasets)
         self.seed, self._compat = None if seed is None else operator.index(seed), compat
         self._lengths = _checked_lengths(self.datasets)

@@ -5,6 +5,7 @@ from typing import Any
 
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
+from streamdata.sources.part import part_of
 
 
 def check_sources(mixture: MixtureSettings) -> None:
@@ -12,8 +13,8 @@ def check_sources(mixture: MixtureSettings) -> None:
 
     Raises:
         ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is not one or does
-            not go with those beside it, a `max_bad` or `max_epochs` that is not a count, something that is not a
-            function or not a source, or mixtures whose ends do not fit together.
+            not go with those beside it, a `max_bad` or `max_epochs` that is not a count, a `holdout` or `part` that is
+            not valid, something that is not a function or not a source, or mixtures whose ends do not fit together.
     """
     if not mixture.datasets:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
@@ -29,6 +30,7 @@ def check_sources(mixture: MixtureSettings) -> None:
         _check_percent(dataset, f"{who}, {name!r}")
         _check_max_bad(dataset, f"{who}, {name!r}")
         _check_max_epochs(dataset, f"{who}, {name!r}")
+        _check_holdout(dataset, f"{who}, {name!r}")
         _check_functions(dataset, f"{who}, {name!r}")
         _check_skip(dataset, f"{who}, {name!r}")
     _check_any_is_there(mixture)
@@ -124,6 +126,18 @@ def _check_max_epochs(dataset: Any, who: str) -> None:
         raise ValueError(
             f"{who}: expected a whole number of epochs from 1 on as max_epochs, got {max_epochs!r}\n"
             "  Without it the number of epochs is not bounded."
+        )
+
+
+def _check_holdout(dataset: Any, who: str) -> None:
+    try:
+        part = part_of(dataset)
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from None
+    if part is not None and isinstance(dataset, MixtureSettings):
+        raise ValueError(
+            f"{who}: expected no holdout of a mixture, got the {part}\n"
+            "  Its records are those of its sources: give holdout and part to them."
         )
 
 

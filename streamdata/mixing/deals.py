@@ -32,6 +32,7 @@ class Deals:
                 shuffle=node.shuffle,
                 epochs_per_round=node.epochs_per_round,
                 has_stream_fn=getattr(node.dataset, "process_fn", None) is not None,
+                part=node.part,
             )
             earlier, shift = self._progress.earlier_deals(self._pass, node.path)
             numbers = [*earlier, self._progress.deal]
@@ -53,11 +54,15 @@ class Deals:
     def num_blocks(self, lane: int, node: Node) -> int:
         """How many blocks of a source are dealt to the lane in its first round, pieces left out.
 
-        0 where, of what a topology left, they may all give nothing.
+        0 where, of what a topology left, they may all give nothing; of a part at most 1, if it has a record in them.
         """
         if self._progress.deal and node.may_leave_out:
             return 0
-        return self.of(node).lane(lane, node.epochs(0)).order.share(0)
+        dealt = self.of(node).lane(lane, node.epochs(0))
+        if node.part is None:
+            return dealt.order.share(0)
+        counts = dealt.counts(dealt.start)
+        return int(counts is not None and any(counts))
 
     def first_round(self, path: str) -> int:
         """The round with which lanes begin a finite mixture that begins again and again."""

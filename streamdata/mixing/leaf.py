@@ -34,7 +34,7 @@ class Leaf:
         self.path, self.endless = node.path, node.is_endless
         self._run, self._deal, self._tally = run, deal, run.tally(node)
         self._epochs = node.epochs
-        self._is_left_out = run.skips.of(node.path)
+        self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFn | None = getattr(node.dataset, "process_fn", None)
@@ -63,7 +63,7 @@ class Leaf:
         if cursor is not None:
             lane.check(at.position)
         has_function = self._single is not None or self._stream is not None
-        task = ReadTask(self.path, self._run.lane, lane.order, self._tally, with_indices=has_function)
+        task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
         if not has_function and not self._tally.max_bad and self._is_left_out is None:
@@ -84,6 +84,7 @@ class Leaf:
             at = Cursor(*position)
         self._outputs = self._outputs_before = 0
         self._given_before, self._skipped_epochs, self._skipped_before = 0, 0, self._tally.skipped
+        self._task, self._found_before = task, task.num_found
         # The first epoch is judged if it is read from its start; of one that a resume enters, part was seen before.
         # Nor is a lane that was dealt nothing but open bursts.
         self._whole_epoch = not any(at[1:6]) and lane.order.is_whole(at.epoch) and lane.has_blocks()
@@ -153,6 +154,7 @@ class Leaf:
                 self._check_epoch(f"a whole epoch (number {epoch})")
             self._whole_epoch, self._outputs_before = True, self._num_outputs()
             self._given_before = 0 if self._skipping is None else self._skipping.num_given
+            self._found_before = self._task.num_found
 
     def _num_outputs(self) -> int:
         # A stream function's own count: on resume the first of its outputs are not passed on, but were given.
@@ -162,6 +164,8 @@ class Leaf:
         if not self._whole_epoch or self._num_outputs() != self._outputs_before:
             self._skipped_epochs, self._skipped_before = 0, self._tally.skipped
             return
+        if self._part is not None and self._task.num_found == self._found_before:
+            return  # all of the share was of the other part: the functions were given nothing
         # A share of which all was to be skipped is not one that a function gave nothing for: a small share can be that
         # by chance, and in the next epoch it is another one. An endless stream must not go on so without end.
         if self._skipping is not None and self._skipping.num_given == self._given_before:

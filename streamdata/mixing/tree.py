@@ -16,6 +16,7 @@ from streamdata.recipe.percent import Weight, is_absent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.order import ALL_EPOCHS, Epochs
+from streamdata.sources.part import Part, check_part, part_of
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 
@@ -74,7 +75,18 @@ class Node:
                 f"source {self.path!r}: expected at least one record, got an empty source\n"
                 "  Remove it, or give it records."
             )
+        if source is not None and self.part is not None:
+            check_part(source, self.part, self.path)
         return source
+
+    @property
+    def part(self) -> Part | None:
+        """Of a source of records: which of them are read; None for all.
+
+        Raises:
+            ValueError: Its `holdout` or `part` is not valid.
+        """
+        return part_of(self.dataset)
 
     @cached_property
     def weights(self) -> dict[str, Weight]:
@@ -101,7 +113,9 @@ class Node:
         """What determines its order: a line to be compared on resume."""
         if self.source is not None:
             epochs = "" if self.max_epochs is None else f", at most {self.max_epochs} epochs"
-            return self.source.describe(self.shuffle) + epochs
+            # Of another part, or of more that is held out, records would be read that were not to be, or twice.
+            part = "" if self.part is None else f", {self.part}"
+            return self.source.describe(self.shuffle) + epochs + part
         settings: MixtureSettings = self.dataset
         joins = settings.customized_yield_fn is not None
         # Clocks count in draws, or in costs: they do not go on in the other unit.

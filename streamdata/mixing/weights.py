@@ -52,7 +52,10 @@ def num_in(node: Any, what: str) -> int | None:
         count = len(node.dataset)
     else:
         count = getattr(node.source, "num_records", None)
-    return None if count is None else int(count)
+    if count is None:
+        return None
+    # As many as a part has on average: to count them, all would be looked at.
+    return int(count) if node.part is None else max(1, round(count * node.part.share))
 
 
 def _read(child: Any) -> Weight | SizeWeight:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
+from streamdata.recipe.holdout import HOLDOUT_KEYS, read_holdout
 from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import UNKNOWN, Locations, Path
 from streamdata.recipe.own_targets import is_own
@@ -15,7 +16,7 @@ MIXTURE: Final = "streamdata.MergedDataset"
 
 
 def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definitions: Definitions) -> None:
-    """Reports missing, duplicate or dotted names, and percents that are missing or not valid.
+    """Reports missing, duplicate or dotted names, and percents, holdouts and parts that are not valid.
 
     Args:
         file: Holds the mixture.
@@ -37,6 +38,7 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
         _check_name(file.locations, where, _attribute(file, where, "name", definitions), names)
         percents.append(_attribute(file, where, "percent", definitions))
         _check_percent(file.locations, where, percents[-1])
+        _check_holdout(file.locations, where, *(_attribute(file, where, key, definitions) for key in HOLDOUT_KEYS))
     if percents and all(map(is_absent, percents)):
         file.locations.report(at, "expected a positive number as percent of some dataset, got 0 of all")
 
@@ -61,6 +63,17 @@ def _check_percent(locations: Locations, path: Path, percent: object) -> None:
             read_percent(percent)
         except ValueError as error:
             locations.report((*path, "percent"), str(error))
+
+
+def _check_holdout(locations: Locations, path: Path, holdout: object, part: object) -> None:
+    given = {key: None if value is _ABSENT else value for key, value in zip(HOLDOUT_KEYS, (holdout, part), strict=True)}
+    if UNKNOWN in given.values():
+        return
+    try:
+        read_holdout(**given)
+    except ValueError as error:
+        key = next(key for key in HOLDOUT_KEYS if given[key] is not None)
+        locations.report((*path, key), str(error))
 
 
 def _holds_unknown(value: object) -> bool:
@@ -105,7 +118,7 @@ def _constructed(node: dict[Any, Any], name: str, definitions: Definitions) -> o
         return UNKNOWN
     if definition is None:
         return _ABSENT
-    if is_own(definition.name):  # ours take both as parameters, and have no names of their own
+    if is_own(definition.name):  # ours take them as parameters, and have no names of their own
         params = node.get("params")
         value = (params or {}).get(name) if isinstance(params, dict | None) else UNKNOWN
         return _ABSENT if value is None else value

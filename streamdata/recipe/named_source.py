@@ -1,4 +1,4 @@
-"""What a recipe says of every source, beside what builds it: its name and its weight."""
+"""What a recipe says of every source, beside what builds it: its name, its weight, which part of it is read."""
 
 from typing import Any, TypeAlias
 
@@ -12,14 +12,29 @@ class NamedSource:
         name: Its name in the mixture, without a ".".
         percent: Its weight there, a number (weights need not add to 1), 0 for a source that is left out, a schedule or
             a size; see `streamdata.recipe.percent`.
+        holdout: Which share of its records is held out of training, by a stable hash of each one's shard and number in
+            it; None where nothing is.
+        part: Which records are read then: `train` (where it is None), or `valid` for what is held out.
     """
 
     name: str
     percent: Percent
+    holdout: float | None = None
+    part: str | None = None
 
-    def __init__(self, name: str | None = None, percent: Percent | None = None) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+    ) -> None:
         # What is not given stays unset: a mixture tells "no name" from a wrong one, and a subclass may have its own.
         if name is not None:
             self.name = name
         if percent is not None:
             self.percent = percent
+        if holdout is not None:
+            self.holdout = holdout
+        if part is not None:
+            self.part = part

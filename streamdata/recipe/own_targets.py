@@ -9,7 +9,9 @@ from typing import Any, Final
 from streamdata.errors import did_you_mean
 
 OWN: Final = "streamdata"
-_SOURCE: Final = ("name", "percent", "max_bad", "max_epochs", "process_fn", "single_process_fn")
+_SOURCE: Final = (
+    "name", "percent", "holdout", "part", "max_bad", "max_epochs", "process_fn", "single_process_fn"
+)  # fmt: skip
 _MAP_STYLE: Final = (*_SOURCE, "records_per_block")
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {

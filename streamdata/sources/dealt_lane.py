@@ -5,14 +5,21 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
 
 from streamdata.errors import StateError
 from streamdata.progress import FunctionState, LeftOut, Position
 from streamdata.sources.order import BlockOrder, Epochs
+from streamdata.sources.part import Part
 from streamdata.sources.source import ReadTask, Record, Source
 
 Records = Iterator[tuple[Record, Position]]
+
+# Few at first: whether there is any shows soon.
+_FIRST_BLOCKS, _BLOCKS_AT_ONCE = 64, 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,8 @@ class DealtSource:
     epochs_per_round: float
     """How many epochs a lane reads in one call of its stream function; infinitely many in an endless stream."""
     has_stream_fn: bool
+    part: Part | None = None
+    """Which of its records are read; None for all."""
 
 
 class DealtPiece(NamedTuple):
@@ -67,8 +76,12 @@ class DealtLane:
         """Where the lane begins."""
 
     def has_records(self) -> bool:
-        """Whether the lane has a share of these epochs."""
-        if self.has_blocks() or self.bursts:
+        """Whether the lane has a share of these epochs: where it can be known, a record of the part that is read."""
+        if self.bursts:
+            return True
+        if self.dealt.part is not None and (counts := self.counts(self.start)) is not None:
+            return any(counts)  # it looks no further than the first blocks that have one
+        if self.has_blocks():
             return True
         return any(not self._is_finished(tail) for tail in self._tails)
 
@@ -115,12 +128,36 @@ class DealtLane:
                 "  Restore the states as they were saved."
             )
 
+    def counts(self, position: Position) -> Iterator[int] | None:
+        """How many records of the part are left from the position on, a few blocks at a time, open bursts left out.
+
+        None where nobody knows before they are read.
+        """
+        source, part = self.dealt.source, self.dealt.part
+        if source.count(np.zeros(1, np.int64), part) is None:
+            return None
+        stretches = (_counted(source, part, order, start) for _, order, start in self._stretches(position))
+        return chain.from_iterable(stretches)
+
     def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
         """Yield runs of the lane's records from the position on, open bursts left out.
 
         Each comes with how many outputs of its first record were given before, and with the position after each record.
         """
-        source, order = self.dealt.source, self.order
+        source = self.dealt.source
+        for tail, order, start in self._stretches(position):
+            if tail is not None:
+                yield start[3], self._read_tail(task, tail, order, start)
+            else:
+                yield start[3], source.read(task if order is self.order else task.reading(order), start)
+
+    def section(self, task: ReadTask, piece: DealtPiece) -> Iterator[tuple[int, Records]]:
+        """The records from the start of an open burst on, as `segments`; its end is the caller's to find."""
+        return piece.begun_by().segments(task.reading(piece.order), piece.start)
+
+    def _stretches(self, position: Position) -> Iterator[tuple[DealtPiece | None, BlockOrder, Position]]:
+        """What lies from the position on: blocks and a position in them, and of which tail they are."""
+        order = self.order
         epoch: int | None = position[0]
         last = max((tail.epoch for tail in self._tails), default=-1)
         while epoch is not None and epoch <= last:
@@ -129,28 +166,23 @@ class DealtLane:
                 if tail.epoch == epoch and tail.number >= window:
                     # What a cursor says of a piece is counted as in its window; 0 stands for where the piece begins.
                     start = max(tail.start[2:], (taken, part) if tail.number == window else (0, 0))
-                    yield start[1], self._read_tail(task, tail, start)
+                    tail_epoch, tail_window, _, _ = tail.start
+                    blocks = tail.order.only(tail_epoch, (tail_window + 1) * self.dealt.source.blocks_per_window)
+                    yield tail, blocks, (tail_epoch, tail_window, *start)
             if window < 0:
                 position = epoch, 0, 0, 0
             # Epoch by epoch, as long as pieces lie between; then the source rolls from one to the next by itself.
             if order.share(epoch):
-                yield position[3], source.read(task.reading(order.only(epoch)), position)
+                yield None, order.only(epoch), position
             epoch = self._next_epoch(epoch)
             # Not window 0: the tails of a later epoch come before it, too.
             position = epoch or 0, self._first_number(epoch, self._tails) if epoch is not None else 0, 0, 0
         if epoch is not None:
-            yield position[3], source.read(task, position)
+            yield None, order, position
 
-    def section(self, task: ReadTask, piece: DealtPiece) -> Iterator[tuple[int, Records]]:
-        """The records from the start of an open burst on, as `segments`; its end is the caller's to find."""
-        return piece.begun_by().segments(task.reading(piece.order), piece.start)
-
-    def _read_tail(self, task: ReadTask, tail: DealtPiece, start: tuple[int, int]) -> Records:
-        epoch, window, _, _ = tail.start
-        source = self.dealt.source
-        order = tail.order.only(epoch, (window + 1) * source.blocks_per_window)
-        for record, (_, after, taken, _) in source.read(task.reading(order), (epoch, window, *start)):
-            within = after == window
+    def _read_tail(self, task: ReadTask, tail: DealtPiece, order: BlockOrder, start: Position) -> Records:
+        for record, (_, after, taken, _) in self.dealt.source.read(task.reading(order), start):
+            within = after == start[1]
             yield record, (tail.epoch, tail.number if within else tail.number + 1, taken if within else 0, 0)
 
     def _next_epoch(self, epoch: int) -> int | None:
@@ -164,6 +196,24 @@ class DealtLane:
     @staticmethod
     def _first_number(epoch: int, pieces: Iterable[DealtPiece]) -> int:
         return min((piece.number for piece in pieces if piece.epoch == epoch), default=0)
+
+
+def _counted(source: Source, part: Part | None, order: BlockOrder, position: Position) -> Iterator[int]:
+    """How many records of the part an order has from the position on: those of its window, then of many blocks."""
+    epoch: int | None = position[0]
+    size, first = source.blocks_per_window, position[1] * source.blocks_per_window
+    of_window = source.count(order.blocks(position[0], first, first + size), part)
+    assert of_window is not None, "whoever counts one block counts all"
+    yield of_window - source.count_taken(order, position, part)
+    first += size
+    several, of_block = _FIRST_BLOCKS, source.records_per_block if part is None else None
+    while epoch is not None:
+        if of_block is not None:  # without the blocks' numbers, each of which takes as long as its record's
+            yield max(0, order.share(epoch) - first) * of_block
+        while of_block is None and len(blocks := order.blocks(epoch, first, first + several)):
+            yield source.count(blocks, part) or 0
+            first, several = first + several, _BLOCKS_AT_ONCE
+        epoch, first = order.next_epoch(epoch), 0
 
 
 def _in_words(epochs: Epochs) -> str:

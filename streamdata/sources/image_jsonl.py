@@ -28,6 +28,8 @@ class ImageJsonlDataset(NamedSource):
         single_process_fn: A function of one record.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -41,8 +43,10 @@ class ImageJsonlDataset(NamedSource):
         *,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         self.single_process_fn = single_process_fn
         if is_sequential(jsonl_path):
             raise ValueError(

@@ -27,6 +27,8 @@ class JsonlIterableDataset(ShardDataset):
             records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -45,8 +47,10 @@ class JsonlIterableDataset(ShardDataset):
         shuffle_buffer: int = 1000,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         urls = expand(path, JSONL_SUFFIXES)

@@ -12,6 +12,7 @@ from streamdata.errors import SourceError
 from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.progress import Position, check_position
 from streamdata.sources.order import BlockOrder
+from streamdata.sources.part import MAP_STYLE_SEED, Part
 from streamdata.sources.source import ReadTask, Record
 
 logger = logging.getLogger("streamdata")
@@ -77,28 +78,43 @@ class MapStyleSource:
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         return (*position[:2], 0, 0)
 
+    @property
+    def records_per_block(self) -> int:
+        return self._block_size
+
+    def count(self, blocks: Indices, part: Part | None) -> int:
+        # Records that belong together are of one part: copies of a prompt would else be trained on and evaluated with.
+        num_blocks = len(blocks) if part is None else int(np.count_nonzero(part.holds(blocks, MAP_STYLE_SEED)))
+        return num_blocks * self._block_size
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        return position[2]  # of one block: who took some of it took all of the part
+
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         ahead = getattr(self._dataset, "__getitems__", None)
         taken = position[2]
         check_position(task.name, f"at record {taken} of a block", taken, self._block_size - 1)
         for epoch, number, blocks in _chunks(task, position):
             seed = task.order.seed(epoch)
-            positions = islice(self._positions(epoch, number, blocks), taken, None)
+            positions = islice(self._positions(task, epoch, number, blocks), taken, None)
             taken = 0
             if ahead is None:
                 yield from self._singly(task, seed, positions)
             else:
                 yield from self._ahead(ahead, task, seed, positions)
 
-    def _positions(self, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
+    def _positions(self, task: ReadTask, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
         """The records of the lane's blocks from number `number` on, none made before it is due."""
-        size, numbers = self._block_size, _listed(blocks)
+        size, numbers, nexts = self._block_size, _listed(blocks), iter(range(number + 1, number + 1 + len(blocks)))
+        if task.part is not None:
+            kept = np.flatnonzero(task.part.holds(blocks, MAP_STYLE_SEED))
+            task.num_found += len(kept) * size
+            numbers, nexts = _listed(blocks[kept]), _listed(kept + number + 1)
         if size == 1:
-            afters = zip(repeat(epoch), range(number + 1, number + 1 + len(blocks)), repeat(0), repeat(0))
-            return zip(numbers, afters, strict=True)
+            return zip(numbers, zip(repeat(epoch), nexts, repeat(0), repeat(0), strict=False), strict=True)
         return (
-            (block * size + offset, (epoch, before, offset + 1, 0) if offset + 1 < size else (epoch, before + 1, 0, 0))
-            for before, block in enumerate(numbers, number)
+            (block * size + offset, (epoch, later - 1, offset + 1, 0) if offset + 1 < size else (epoch, later, 0, 0))
+            for block, later in zip(numbers, nexts, strict=True)
             for offset in range(size)
         )
 

@@ -1,8 +1,9 @@
 """Shards as a source: cut into blocks, read in windows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from hashlib import blake2b
-from itertools import chain, islice, repeat
+from itertools import chain, count, islice, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,16 @@ from streamdata.shards.readers import IndexedShards, SequentialShards
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
+from streamdata.sources.part import Part, shard_seeds
 from streamdata.sources.source import ReadTask, Record
 
 Indices = npt.NDArray[np.int64]
 
 _BLOCKS_AT_ONCE = 1024
 """Blocks whose positions in the epoch's order are computed at once."""
+
+_RECORDS_AT_ONCE = 256
+"""Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
 
 
 def _content(shards: IndexedShards | SequentialShards) -> str:
@@ -82,6 +87,24 @@ class BlockSource:
         done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())
         return (epoch, window + done, 0, 0)
 
+    @property
+    def records_per_block(self) -> None:
+        return None  # the last block of a shard may have fewer
+
+    def count(self, blocks: Indices, part: Part | None) -> int:
+        shards, firsts, counts = self._runs(blocks)
+        if part is None:
+            return int(counts.sum())
+        return int(np.count_nonzero(self._holds(part, np.arange(counts.sum()), shards, firsts, counts)))
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        epoch, window, taken, _ = position
+        if part is None or not taken:
+            return taken
+        runs = self._runs(order.blocks(epoch, window * self._window, (window + 1) * self._window))
+        taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
+        return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
+
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         # Only what is C runs for each record here, and the generator in which the reader makes it.
         return chain.from_iterable(self._takes(task, position))
@@ -92,10 +115,8 @@ class BlockSource:
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
             for blocks in self._windows(task, epoch, window):
-                for count, records in self._read_window(task, epoch, window, blocks, taken):
-                    counts = range(taken + 1, taken + count + 1)
+                for counts, records in self._read_window(task, epoch, window, blocks, taken):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
-                    taken += count
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
 
@@ -110,25 +131,47 @@ class BlockSource:
 
     def _read_window(
         self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int
-    ) -> Iterator[tuple[int, Iterator[Record]]]:
-        """Read ahead: how many records, and these."""
+    ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
+        """Read ahead: some records, and how many of the window are taken after each."""
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
         size = len(opened)
         if taken:  # only a resume begins within a window
             check_position(task.name, f"at record {taken} of window {window} in epoch {epoch}", taken, size)
-        if task.order.shuffle and self._shuffle_inside:
-            number = task.order.number(epoch, window * self._window)
-            positions = shuffled(size, stable_seed(task.order.seed(epoch), number))
-        else:
-            positions = np.arange(size)
-        starts = self._record_ends[shards] - self._records[shards] + firsts
         # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.
-        while taken < size:
-            some = positions[taken : taken + task.grow(opened.look_ahead)]
+        positions = self._order_inside(task.order, epoch, window, size)[taken:]
+        afters = None
+        if task.part is not None:
+            kept = np.flatnonzero(self._holds(task.part, positions, shards, firsts, counts))
+            task.num_found += len(kept)
+            positions, afters = positions[kept], (kept + taken + 1).tolist()
+        starts = self._record_ends[shards] - self._records[shards] + firsts
+        done = 0
+        while done < len(positions):
+            some = positions[done : done + task.grow(opened.look_ahead)]
+            end = done + len(some)
             records = opened.take(some, task.fields)
-            yield len(some), _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
-            taken += len(some)
+            records = _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
+            yield range(taken + done + 1, taken + end + 1) if afters is None else afters[done:end], records
+            done = end
+
+    def _order_inside(self, order: BlockOrder, epoch: int, window: int, size: int) -> Indices:
+        """The positions of a window's records in it, in the order in which they are read."""
+        if not (order.shuffle and self._shuffle_inside):
+            return np.arange(size)
+        return shuffled(size, stable_seed(order.seed(epoch), order.number(epoch, window * self._window)))
+
+    def _holds(
+        self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
+    ) -> npt.NDArray[np.bool_]:
+        """Which positions of some runs are records of the part."""
+        ends = np.cumsum(counts)
+        runs = np.searchsorted(ends, positions, side="right")
+        return part.holds((firsts - ends + counts)[runs] + positions, self._shard_seeds[shards][runs])
+
+    @cached_property
+    def _shard_seeds(self) -> npt.NDArray[np.uint64]:
+        return shard_seeds([name for name, _ in self.shards.identity()])
 
     def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
@@ -187,6 +230,16 @@ class SequentialSource:
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         return (*position[:2], 0, 0)
 
+    @property
+    def records_per_block(self) -> None:
+        return None
+
+    def count(self, blocks: Indices, part: Part | None) -> None:
+        return None
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        raise AssertionError("nobody knows how many records there are")
+
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         epoch: int | None = position[0]
         _, window, taken, _ = position
@@ -195,35 +248,53 @@ class SequentialSource:
             task.fields[SEED] = task.order.seed(epoch)
             while len(blocks := task.order.blocks(epoch, window, window + 1)):
                 seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
-                for record in self._read_shard(task, int(blocks[0]), seed, taken):
-                    taken += 1
-                    yield record, (epoch, window, taken, 0)
-                if not taken:  # only now: how many records a shard has shows at its end
+                found = taken
+                for record, found in self._read_shard(task, int(blocks[0]), seed, taken):
+                    yield record, (epoch, window, found, 0)
+                if not found:  # only now: how many records a shard has shows at its end
                     without_records.add(int(blocks[0]))
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
             if epoch is not None and len(without_records) == self.num_blocks:  # it would look on without end
+                what = "" if task.part is None else f" of the {task.part}"
                 raise SourceError(
-                    f"source {task.name!r}: expected records, got none in its {self.num_blocks} shards, of which the "
-                    f"first is {self.shards.urls[0]}\n  Remove the source, or give it records."
+                    f"source {task.name!r}: expected records{what}, got none in its {self.num_blocks} shards, of which "
+                    f"the first is {self.shards.urls[0]}\n  Remove the source, or give it records."
                 )
 
-    def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[Record]:
+    def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[tuple[Record, int]]:
+        """Its records from the one that comes after `taken`, each with how many are taken after it."""
         # Groups begin at the shard's start, whatever was taken: a resume shuffles the same records together.
         size, total = self._group if task.order.shuffle and self._group else 1, 0
-        stream = self.shards.stream(shard)
+        stream, of_part = self.shards.stream(shard), self._of_part(task.part, shard)
         for group, records in enumerate(iter(lambda: list(islice(stream, size)), [])):
             total += len(records)
             done = min(len(records), max(0, taken - group * size))
             order = np.arange(len(records)) if size == 1 else shuffled(len(records), stable_seed(seed, group))
-            for index in order[done:].tolist():
+            holds = list(islice(of_part, len(records)))
+            for after, index in enumerate(order[done:].tolist(), group * size + done + 1):
+                if not holds[index]:
+                    continue
+                task.num_found += 1
                 record = records[index]
                 record.update(task.fields)
                 if task.with_indices:
                     # The records of the shards before it are not counted; no shard has 2**40 of them.
                     record[CURSOR] = (shard << 40) + group * size + index
-                yield record
+                yield record, after
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
+
+    def _of_part(self, part: Part | None, shard: int) -> Iterator[bool]:
+        """Which records of a shard are of the part, one after the other."""
+        if part is None:
+            return repeat(True)
+        seed = self._shard_seeds[shard]
+        chunks = (part.holds(np.arange(first, first + _RECORDS_AT_ONCE), seed) for first in count(0, _RECORDS_AT_ONCE))
+        return chain.from_iterable(chunk.tolist() for chunk in chunks)
+
+    @cached_property
+    def _shard_seeds(self) -> npt.NDArray[np.uint64]:
+        return shard_seeds([name for name, _ in self.shards.identity()])
 
 
 class ShardDataset(NamedSource):

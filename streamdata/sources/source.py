@@ -1,13 +1,19 @@
 """What a lane needs of a source."""
 
+import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
 from streamdata.progress import Position
 from streamdata.run import Lane
 from streamdata.sources.order import BlockOrder
+from streamdata.sources.part import Part
 from streamdata.sources.tally import Tally
 
 Record: TypeAlias = dict[str, Any]
@@ -31,8 +37,18 @@ class Source(Protocol):
         """Yield each record from `position` on, with the position after it, until the order ends.
 
         A record carries the fields of `streamdata.fields`, and where `task.with_indices` its index in the
-        source.
+        source. Positions count all records; where there is a `task.part`, those of the other one are not read.
         """
+
+    @property
+    def records_per_block(self) -> int | None:
+        """How many records each block has, where all have as many."""
+
+    def count(self, blocks: npt.NDArray[np.int64], part: Part | None) -> int | None:
+        """How many records of the part these blocks have; None where that shows only when they are read."""
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        """How many records of the part lie before the position, within its window, where `count` is known."""
 
     def start_of(self, after: Position) -> Position:
         """The position before the record that `after` is the position after."""
@@ -54,10 +70,17 @@ class ReadTask:
         order: The lane's blocks.
         tally: Where the source's failures are counted.
         with_indices: Whether a process function will see the records (and may ask for their indices in the source).
+        part: Which records are read; None for all.
     """
 
-    def __init__(self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_indices: bool) -> None:
-        self.name, self.order, self.tally, self.with_indices = name, order, tally, with_indices
+    def __init__(
+        self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_indices: bool, part: Part | None = None
+    ) -> None:
+        self.name, self.order, self.tally, self.with_indices, self.part = name, order, tally, with_indices, part
+        self.num_found = 0
+        """Records of the part, where there is one; counted before they are read, a few at a time."""
+        self._found_before = self._empty_epochs = 0
+        self._lanes = lane.count
         self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
         self.on_epoch_end: Callable[[int], None] | None = None
         """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
@@ -73,7 +96,22 @@ class ReadTask:
         """End an epoch; return the next one of which the lane has a share, or None when its stream ends."""
         if self.on_epoch_end is not None and self.order.is_whole(epoch) and self.order.share(epoch):
             self.on_epoch_end(epoch)
+        if self.part is not None:
+            self._check_found(self.part)
         return self.order.next_epoch(epoch)
+
+    def _check_found(self, part: Part) -> None:
+        """Refuse to look on without end for a record of the part, in blocks that come again and again."""
+        self._empty_epochs = 0 if self.num_found > self._found_before else self._empty_epochs + 1
+        self._found_before = self.num_found
+        # Blocks that are not shuffled are dealt alike after at most as many epochs as there are lanes; shuffled ones
+        # reach each lane some time. The first epoch may have been entered in its middle.
+        if self._empty_epochs > self._lanes and not self.order.shuffle and math.isinf(self.order.epochs.end):
+            raise SourceError(
+                f"source {self.name!r}: expected records of the {part}, got none in {self._empty_epochs} epochs of "
+                "this lane's share, which is the same in each\n"
+                "  Shuffle it, raise its holdout, read it to its end once (finite()), or take fewer ranks or workers."
+            )
 
     def grow(self, most: int) -> int:
         """How many records to read ahead now: 1 at first, so that the first sample is not late, later `most`."""

@@ -33,6 +33,8 @@ class MetaDistributedWebDataset(ShardDataset):
             records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -54,8 +56,10 @@ class MetaDistributedWebDataset(ShardDataset):
         sidecar_key: str | None = None,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         urls = expand(path, TAR_SUFFIXES, include_dirs)

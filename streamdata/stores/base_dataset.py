@@ -31,6 +31,8 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         mapped: Read through memory maps; see `Store.load`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         FileNotFoundError: There is no such directory.
@@ -50,8 +52,10 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         mapped: bool = False,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         if (load_path is None) == (store is None):
             raise ValueError(f"{self._who}: expected a load_path or a store, got {load_path!r} and {store!r}")
         if store is not None and (mapped or not verify):

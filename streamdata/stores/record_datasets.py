@@ -26,6 +26,8 @@ class RecordDataset(BaseDataset):
         mapped: Read through memory maps; see `Store.load`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         FileNotFoundError: There is no such directory.
@@ -45,8 +47,20 @@ class RecordDataset(BaseDataset):
         mapped: bool = False,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped, name=name, percent=percent)
+        super().__init__(
+            load_path,
+            storage_type,
+            store,
+            verify=verify,
+            mapped=mapped,
+            name=name,
+            percent=percent,
+            holdout=holdout,
+            part=part,
+        )
         self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)
         self._keys = list(TRAIN_TYPES[self.train_type])
         self._check_divided()

@@ -42,6 +42,8 @@ class WindowDataset(BaseDataset):
         mapped: Read through memory maps; see `Store.load`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
         documents: Add to each sample `cu_seqlens`, int32 (documents + 1,), where documents begin in it and its end,
             `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each.
         eod_token: The id with which each document ends, for a store that does not record where its documents begin.
@@ -65,10 +67,22 @@ class WindowDataset(BaseDataset):
         mapped: bool = False,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
         documents: bool = False,
         eod_token: int | None = None,
     ) -> None:
-        super().__init__(load_path, storage_type, store, verify=verify, mapped=mapped, name=name, percent=percent)
+        super().__init__(
+            load_path,
+            storage_type,
+            store,
+            verify=verify,
+            mapped=mapped,
+            name=name,
+            percent=percent,
+            holdout=holdout,
+            part=part,
+        )
         self.window_size = positive(window_size, "window_size", self._who)
         self.stride = self.window_size if stride is None else positive(stride, "stride", self._who)
         if eod_token is not None and not documents:

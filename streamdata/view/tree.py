@@ -20,7 +20,8 @@ def describe(dataset: MergedDataset) -> str:
 
     `share` is that among the sources of the same mixture, `of all` that of the whole stream; where they follow
     schedules, those at the start of a pass. Where shards are read from their start, records have not been counted, and
-    the number of shards stands in their place. No data is read.
+    the number of shards stands in their place. Of a source with a holdout the records of both parts are counted. No
+    data is read.
 
     Raises:
         ValueError: It is not a MergedDataset.
@@ -83,11 +84,13 @@ def _options(node: Node) -> list[str]:
         mixture: MergedDataset = node.dataset
         ends = "cyclic" if mixture.cyclic else f"ends when {mixture.stop.replace('_', ' ')}"
         return [f"seed {mixture.seed}", ends]
-    shuffled = "shuffled" if node.shuffle else "not shuffled"
+    options = ["shuffled" if node.shuffle else "not shuffled"]
+    if node.part is not None:
+        options.append(str(node.part))
     if isinstance(node.source, SequentialSource):
-        return ["read from the start", shuffled]
+        return ["read from the start", *options]
     shards = getattr(node.source, "shards", None)
-    return [shuffled] if shards is None else [_counted(len(shards.urls), "shard"), shuffled]
+    return options if shards is None else [_counted(len(shards.urls), "shard"), *options]
 
 
 def _counts(dataset: Any) -> list[str]:

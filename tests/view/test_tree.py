@@ -105,3 +105,9 @@ def test_describe_is_exported_lazily() -> None:
     code = "import sys, streamdata; assert 'streamdata.view' not in sys.modules; assert callable(streamdata.describe)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert streamdata.describe is describe
+
+
+def test_a_part_is_shown() -> None:
+    """With the holdout that it is of."""
+    text = describe(MergedDataset([Numbers("a", 1000, holdout=0.01, part="valid")]))
+    assert "Numbers, shuffled, part valid of holdout 0.01" in line_of(text, "a")

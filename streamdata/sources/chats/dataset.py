@@ -54,8 +54,10 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         *,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         self._who = type(self).__name__  # errors name the class that the recipe names
         self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)

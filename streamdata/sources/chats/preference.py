@@ -40,6 +40,8 @@ class PreferenceDataset(ChatDataset):
         config: A mapping or DictConfig with the keys of `PreferenceConfig`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.

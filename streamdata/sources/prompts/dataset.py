@@ -58,6 +58,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed, or a row is not a prompt.
@@ -75,8 +77,10 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         *,
         name: str | None = None,
         percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
     ) -> None:
-        super().__init__(name, percent)
+        super().__init__(name, percent, holdout, part)
         self.config = PromptConfig.read(config, WHO)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
