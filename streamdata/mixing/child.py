@@ -41,10 +41,10 @@ class Run:
     base: Base
     deals: Deals
     tree: Tree
-    header: str
     from_window: bool
-    link: LaneLink
     skips: Skips
+    header: str = ""
+    link: LaneLink | None = None
     present: Present = field(default_factory=Present)
 
     def node_key(self, path: str, round_: int) -> NodeKey:

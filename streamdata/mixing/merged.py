@@ -4,6 +4,7 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -11,6 +12,8 @@ from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError
@@ -19,6 +22,7 @@ from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
+from streamdata.mixing.counting import check_countable, count_samples
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.default_collate import refuse_default_collate
 from streamdata.mixing.elastic import begin_deal
@@ -116,13 +120,30 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._group_of_sender: DataParallel | None = None
         self._received_in: int | None = None
         remember_data_parallel_at_fork()
+        self._dynamic_objects: list[tuple[str, object]] = []
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._progress = Progress({})
         """What the states say that were set; made once here, and sent to the workers."""
         self._from_window = False
         self._version = 0
         self._iterated_in: int | None = None
-        self._dynamic_objects: list[tuple[str, object]] = []
         self._control = Control()
+
+    def finite(self) -> "MergedDataset":
+        """The same recipe read once, for an evaluation: another dataset, without states; this one stays as it is.
+
+        Each source comes to its end, once whatever its `max_epochs` is, in the order in which it lies, and of the same
+        `part`. No mixture is cyclic, and each goes on until all of its sources have ended.
+        """
+        once = object.__new__(type(self))  # not copied by pickling, which is for workers
+        once.__dict__.update(self.__dict__)
+        once.datasets = [_read_once(dataset) for dataset in self.datasets]
+        once.cyclic, once.stop = False, "all_exhausted"
+        once.shuffle_unstreaming_subsets = once.shuffle_streaming_subsets = False
+        once._begin_anew()
+        return once
 
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
@@ -185,6 +206,39 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """
         verify_mixture_agrees(self, self._data_parallel or find_data_parallel(), self._progress.entries.columns)
 
+    def samples_left(self, num_workers: int) -> npt.NDArray[np.int64]:
+        """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
+
+        Nothing is read. Of a part of a source the records are counted one by one, by their identities.
+
+        Args:
+            num_workers: Of the DataLoader of each rank.
+
+        Returns:
+            int64 (dp_size, max(1, num_workers)).
+
+        Raises:
+            ValueError: It is not known: the stream is endless, or some source may not give one sample for each record;
+                the message names the source.
+            StateError: The states hold nothing of some rank.
+        """
+        group, top = self._data_parallel or find_data_parallel(), tree_of(self)
+        tree, progress = top.tree(), self._progress
+        first = Lane(dp_size=group.dp_size, dp_rank=0, num_workers=max(1, num_workers), worker=0)
+        if not progress.is_under(first):
+            progress, _ = begin_deal(progress, top, tree, first)
+        left = np.zeros((first.dp_size, first.num_workers), np.int64)
+        for rank, worker in np.ndindex(left.shape):
+            lane = replace(first, dp_rank=rank, worker=worker)
+            if not worker:
+                epoch_pass, of_pass, deals, sharing = self._pass(lane, progress, top, self._version)
+                self._check_rank(of_pass, rank, sharing)
+            run = self._run(lane, epoch_pass, of_pass, deals, tree, self._from_window)
+            check_countable(run, top)
+            if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, tree)):
+                left[rank, worker] = count_samples(run, top)
+        return left
+
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
         self.set_dataloader_states(states, reload_from_url_level)
@@ -232,16 +286,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 )
             progress, change = begin_deal(progress, top, tree, lane)
         epoch_pass, progress, deals, sharing = self._pass(lane, progress, top, version)
-        if sharing and progress.lacks_rank(self._control.epoch_pass, lane.dp_rank):
-            raise StateError(
-                f"states: they hold nothing of rank {lane.dp_rank}, only of ranks {progress.ranks()}\n"
-                "  Load this rank's own states, or those of all ranks, joined by merge_states."
-            )
+        self._check_rank(progress, lane.dp_rank, sharing)
         # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
         last = progress.last_worker(epoch_pass, lane.dp_rank)
         turn = 0 if last is None else last + 1
         lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
-        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
         beginning = self._control.begin(version, lane, epoch_pass)
         if beginning is not None:
             beginning = beginning._replace(change=change and change(deals.num_pieces(top)))
@@ -250,7 +299,22 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 if beginning.was_left:
                     warn_once(beginning)
         note_batches = partial(self._control.note_batches, version, lane.worker)
-        run = Run(
+        run = self._run(lane, epoch_pass, progress, deals, tree, from_window)
+        run = replace(
+            run,
+            header=header(tree, lane, progress.of_deal, top.anomalies()),
+            link=LaneLink(progress.batches_before(run.key), beginning, note_batches),
+        )
+        mixture = Mixture(run, top)
+        samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
+        if progress.is_finished(epoch_pass) or progress.has_given_all(run.key, tree):
+            samples = iter(())
+        note_end = partial(self._control.end, version, lane, epoch_pass)
+        yield samples if mixture.endless else _with_end(samples, note_end)
+
+    def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals, tree: Tree, from_window: bool) -> Run:
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        return Run(
             lane=lane,
             key=key,
             progress=progress,
@@ -259,17 +323,17 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             base=progress.base(epoch_pass),
             deals=deals,
             tree=tree,
-            header=header(tree, lane, progress.of_deal, top.anomalies()),
             from_window=from_window,
             skips=self._skips,
-            link=LaneLink(progress.batches_before(key), beginning, note_batches),
         )
-        mixture = Mixture(run, top)
-        samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
-        if progress.is_finished(epoch_pass) or progress.has_given_all(key, tree):
-            samples = iter(())
-        note_end = partial(self._control.end, version, lane, epoch_pass)
-        yield samples if mixture.endless else _with_end(samples, note_end)
+
+    def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int]) -> None:
+        """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""
+        if sharing and progress.lacks_rank(self._control.epoch_pass, dp_rank):
+            raise StateError(
+                f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n"
+                "  Load this rank's own states, or those of all ranks, joined by merge_states."
+            )
 
     def _pass(self, lane: Lane, progress: Progress, top: Node, version: int) -> tuple[int, Progress, Deals, list[int]]:
         """The pass to read, and where it stands: at its start where it was ended since the states were set.
@@ -344,6 +408,17 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """Whether this is a worker that lives on, and has the states that were set when it was made, not the newest."""
         is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
         return not is_first and get_worker_info() is not None and self._version != self._control.version
+
+
+def _read_once(dataset: Any) -> Any:
+    """A source of a finite pass: it has one epoch."""
+    if isinstance(dataset, MergedDataset):
+        return dataset.finite()
+    if getattr(dataset, "max_epochs", None) is None:
+        return dataset
+    once = copy(dataset)
+    once.max_epochs = None
+    return once
 
 
 def _dealt(lane: Lane, progress: Progress, top: Node, epoch_pass: int) -> tuple[Deals, list[int]]:

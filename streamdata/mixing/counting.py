@@ -1,0 +1,133 @@
+"""How many samples lanes still get of a finite pass, where that follows from where they stand: nothing is read."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.mixing.child import Run
+from streamdata.mixing.clocks import Clocks
+from streamdata.mixing.tree import Node
+
+_FUNCTIONS = ("single_process_fn", "process_fn")
+_CLOCKS_AT_ONCE = 1 << 12
+
+
+def check_countable(run: Run, top: Node) -> None:
+    """Refuse a tree of which some source may not give one sample for each record, in a number that is known.
+
+    Raises:
+        ValueError: It is one; the message names the source, and says what can be done.
+    """
+    why = _why_endless(top) if top.is_endless else next(_reasons(run, top), None)
+    if why is not None:
+        raise ValueError(
+            f"{why}\n  Give steps_per_epoch, which cuts the stream into stretches of as many batches on each rank."
+        )
+
+
+def _why_endless(node: Node) -> str:
+    """Names a source that goes on without end, and lets its mixture do so."""
+    while node.is_mixture and (endless := [child for child in node.children if child.is_endless]):
+        node = endless[0]
+    who = f"source {node.path!r}" if node.path else "the top mixture"
+    return f"{who}: how many samples are left is not known: it goes on without end"
+
+
+def _reasons(run: Run, node: Node) -> Iterator[str]:
+    """Why it is not known how many samples nodes give: of one that is endless it does not matter."""
+    if node.is_endless:
+        return
+    reason = _of_mixture(node) if node.is_mixture else _of_records(run, node)
+    if reason is not None:
+        yield f"source {node.path or 'the top'!r}: how many samples are left is not known: {reason}"
+    for child in node.children:
+        yield from _reasons(run, child)
+
+
+def _of_mixture(node: Node) -> str | None:
+    if node.dataset.customized_yield_fn is not None:
+        return "its customized_yield_fn joins samples"
+    varies = "the costs of samples" if node.dataset.cost is not None else "schedules" if node.shares else None
+    if node.dataset.stop == "first_exhausted" and varies is not None:
+        return f"with stop='first_exhausted' that depends on {varies}"
+    return None
+
+
+def _of_records(run: Run, node: Node) -> str | None:
+    dataset = node.dataset
+    assert node.source is not None, "a source of records has blocks"
+    if functions := [name for name in _FUNCTIONS if getattr(dataset, name, None) is not None]:
+        return f"its {functions[0]} may give none or several of a record"
+    if getattr(dataset, "max_bad", 0):
+        return f"up to max_bad={dataset.max_bad} records may fail"
+    if run.skips.of(node.path) is not None:
+        return "`skip` leaves records of it out"
+    if node.source.count(np.zeros(1, np.int64), node.part) is None:
+        return "its shards can only be read from their start, and nobody has counted their records"
+    return None
+
+
+def count_samples(run: Run, node: Node, round_: int = 0) -> float:
+    """How many samples the lane still gets of a countable node, in a round of it; infinitely many of an endless one."""
+    if node.is_endless:
+        return math.inf
+    if not node.is_mixture:
+        return _count_records(run, node, round_)
+    round_ = 0 if node.dataset.cyclic else round_
+    counts = [count_samples(run, child, round_) for child in node.children]
+    return sum(counts) if node.dataset.stop == "all_exhausted" else _until_first_ends(run, node, counts, round_)
+
+
+def _count_records(run: Run, node: Node, round_: int) -> int:
+    lane = run.deals.of(node).lane(run.lane.index, node.epochs(round_))
+    standing = run.entries.standing(node.path)
+    position = lane.start if standing is None or standing.cursor is None else standing.cursor.position
+    counts = lane.counts(lane.window_start(position) if run.from_window else position)
+    assert counts is not None, "countable"
+    return sum(counts)
+
+
+def _until_first_ends(run: Run, node: Node, counts: list[float], round_: int) -> int:
+    """How many draws a mixture makes until one finds a source at its end."""
+    clocks = Clocks(run, node, ())
+    # A source of which the lane never had a share is left out, and ends nothing.
+    there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index)]
+    begins, steps = clocks.begin(round_, resumes=True), clocks.steps
+    ends = [(_clock_after(begins[i], steps[i], int(counts[i])), i) for i in there if counts[i] < math.inf]
+    if not ends:
+        return 0
+    last = min(ends)
+    # Ties go to the source that comes first.
+    return sum(_draws_before(begins[i], steps[i], last[0], is_first=i < last[1]) for i in there)
+
+
+def _clock_after(clock: float, step: float, draws: int) -> float:
+    """The clock after as many draws: added up one by one, since each addition rounds."""
+    for some in _clocks(clock, step):
+        if draws < len(some):
+            return float(some[draws])
+        draws -= len(some)
+    raise AssertionError("clocks go on without end")
+
+
+def _draws_before(clock: float, step: float, end: float, *, is_first: bool) -> int:
+    """How many draws of a source come before the one at `end`; at the same time only if it `is_first`."""
+    draws = 0
+    for some in _clocks(clock, step):
+        found = int(np.searchsorted(some, end, side="right" if is_first else "left"))
+        draws += found
+        if found < len(some):
+            break
+    return draws
+
+
+def _clocks(clock: float, step: float) -> Iterator[npt.NDArray[np.float64]]:
+    """The clocks of a source's draws, many at a time."""
+    while True:
+        some = np.full(_CLOCKS_AT_ONCE + 1, step)
+        some[0] = clock
+        np.add.accumulate(some, out=some)
+        yield some[:-1]
+        clock = float(some[-1])
