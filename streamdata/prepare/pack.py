@@ -11,6 +11,7 @@ from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import Tokens
 from streamdata.stores.dtypes import Int64s
 from streamdata.stores.train_types import SOURCES
+from streamdata.text.packing import positions
 from streamdata.text.plan import Plan, plan_bfd, plan_bfd_split, plan_simple
 
 _PLANS: Mapping[str, Callable[[Int64s, int], Plan]] = {
@@ -131,10 +132,3 @@ def _mask_firsts(train: npt.NDArray[np.bool_], plan: Plan, starts: Int64s) -> No
     is_text = np.logical_and.reduceat(train, starts)
     continues = (plan.begin > 0) & ~is_text[plan.document]
     train[(starts[plan.document] + plan.begin)[continues]] = False
-
-
-def positions(lengths: Int64s) -> Int64s:
-    """0 to n - 1 for each of the lengths n, joined."""
-    ends = np.cumsum(lengths)
-    found: Int64s = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    return found

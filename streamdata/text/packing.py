@@ -95,8 +95,8 @@ class RowPacker:
         targets[: num_tokens - 1] = tokens[1:num_tokens]
         if self._held:
             targets[num_tokens - 1] = self._held[0][self._taken]
-        positions = np.concatenate([np.arange(n) for n in lengths])
-        return PackedRow(tokens, targets, targets != IGNORED_LABEL, positions, num_tokens)
+        position_ids = positions(np.array(lengths))
+        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens)
 
     def _cut(self, num_tokens: int) -> list[Int64s]:
         """Removes the next tokens, as one piece per document."""
@@ -113,3 +113,10 @@ class RowPacker:
     def _release(self) -> None:
         while self._held and self._taken >= len(self._held[0]):
             self._taken -= len(self._held.popleft())
+
+
+def positions(lengths: Int64s) -> Int64s:
+    """0 to n - 1 for each of the lengths n, joined."""
+    ends = np.cumsum(lengths)
+    found: Int64s = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    return found

@@ -1,12 +1,18 @@
 """Packing plans: which documents, or pieces of them, make up which rows of one length.
 
-Lengths of all documents are known beforehand (see `packing` for a stream).
+Lengths of all documents are known beforehand (see `packing` for a stream without a gap).
 
 simple      documents one after the other, cut where a row ends
 bfd         best fit decreasing: whole documents, the longest first, each in the fullest row that still has room
 bfd_split   the same, after documents longer than a row were cut into whole rows and a rest
+alike       whole documents of alike length, a row of which counts as if all were as long as its longest
+
+Of a stream, documents are planned a stretch at a time. `bfd_head` and `alike_head` leave the last ones of a stretch
+out, at most as many as one row can hold: the next stretch fills that row.
 """
 
+from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,16 +97,68 @@ def plan_bfd(lengths: npt.ArrayLike, row_length: int) -> Plan:
     Raises:
         ValueError: A document is longer than a row, a length is negative or `row_length` is not positive.
     """
-    checked = _checked(lengths, row_length)
-    longest = int(checked.max(initial=0))
-    if longest > row_length:
-        count = int(np.count_nonzero(checked > row_length))
-        raise ValueError(
-            f"plan_bfd: expected documents of at most {row_length} tokens, {count} are longer, up to {longest} tokens\n"
-            "  Use bfd_split, which cuts them, or limit max_seq_len before."
-        )
-    document = np.flatnonzero(checked)
-    return _fitted(row_length, document, np.zeros(len(document), dtype=np.int64), checked[document])
+    return _whole(row_length, *_fitting(lengths, row_length, "plan_bfd"), _best_rows)
+
+
+def plan_bfd_head(lengths: npt.ArrayLike, row_length: int) -> Plan:
+    """Plans rows of the first documents, by best fit decreasing; those after them are left for the next stretch.
+
+    The last documents, as many as fit into one row, are put aside, and the others are planned. Then those put aside
+    follow one another into the emptiest row, until one does not fit: that one and all after it are left.
+
+    Args:
+        lengths: As for `plan_bfd`. If all documents fit into one row, the plan has none.
+        row_length: Tokens per row.
+
+    Raises:
+        ValueError: As `plan_bfd`.
+    """
+    document, sizes = _fitting(lengths, row_length, "plan_bfd_head")
+    first = len(sizes) - int(np.searchsorted(np.cumsum(sizes[::-1]), row_length, side="right"))
+    row = _best_rows(sizes[:first], row_length)
+    if first:
+        filled = np.bincount(row, weights=sizes[:first]).astype(np.int64)
+        emptiest = int(filled.argmin())
+        ends = filled[emptiest] + np.cumsum(sizes[first:])
+        row = np.append(row, np.full(np.searchsorted(ends, row_length, side="right"), emptiest))
+    return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
+
+
+def plan_alike(lengths: npt.ArrayLike, row_length: int) -> Plan:
+    """Plans rows of documents of alike length: the longest one of a row, times their number, is at most `row_length`.
+
+    Args:
+        lengths: As for `plan_bfd`.
+        row_length: Tokens per row, once its documents are padded to the longest.
+
+    Raises:
+        ValueError: As `plan_bfd`.
+    """
+    return _whole(row_length, *_fitting(lengths, row_length, "plan_alike"), _alike_rows)
+
+
+def plan_alike_head(lengths: npt.ArrayLike, row_length: int) -> Plan:
+    """Plans rows of the first documents, as `plan_alike`; those after them are left for the next stretch.
+
+    As in `plan_bfd_head`, the last documents that fit into one row are put aside. They then follow one another into the
+    row of the shortest.
+
+    Args:
+        lengths: As for `plan_bfd`. If all documents fit into one row, the plan has none.
+        row_length: Tokens per row, once its documents are padded to the longest.
+
+    Raises:
+        ValueError: As `plan_bfd`.
+    """
+    document, sizes = _fitting(lengths, row_length, "plan_alike_head")
+    first = len(sizes) - _num_alike(sizes[::-1], row_length)
+    row = _alike_rows(sizes[:first], row_length)
+    if first:
+        shortest = int(row.max())
+        within = np.append(sizes[:first][row == shortest], sizes[first:])
+        more = _num_alike(within, row_length) - (len(within) - len(sizes[first:]))
+        row = np.append(row, np.full(more, shortest))
+    return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
 
 
 def plan_bfd_split(lengths: npt.ArrayLike, row_length: int) -> Plan:
@@ -118,7 +176,8 @@ def plan_bfd_split(lengths: npt.ArrayLike, row_length: int) -> Plan:
     document = np.repeat(np.arange(len(checked)), counts)
     number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)  # of the piece in its document
     begin = number * row_length
-    return _fitted(row_length, document, begin, np.minimum(begin + row_length, checked[document]))
+    end = np.minimum(begin + row_length, checked[document])
+    return _plan(row_length, _best_rows(end - begin, row_length), document, begin, end)
 
 
 def _checked(lengths: npt.ArrayLike, row_length: int) -> Integers:
@@ -135,11 +194,27 @@ def _checked(lengths: npt.ArrayLike, row_length: int) -> Integers:
     return checked
 
 
-def _fitted(row_length: int, document: Integers, begin: Integers, end: Integers) -> Plan:
-    """The plan for pieces of 1 to `row_length` tokens, which come in the order of documents."""
-    sizes = end - begin
-    row = np.empty(len(sizes), dtype=np.int64)
-    row[np.argsort(-sizes, kind="stable")] = _best_fit(np.bincount(sizes), row_length)
+def _fitting(lengths: npt.ArrayLike, row_length: int, who: str) -> tuple[Integers, Integers]:
+    """Returns the numbers and lengths of the documents that are not empty, none of which is longer than a row."""
+    checked = _checked(lengths, row_length)
+    longest = int(checked.max(initial=0))
+    if longest > row_length:
+        count = int(np.count_nonzero(checked > row_length))
+        raise ValueError(
+            f"{who}: expected documents of at most {row_length} tokens, {count} are longer, up to {longest} tokens\n"
+            "  Use bfd_split, which cuts them, or limit max_seq_len before."
+        )
+    document = np.flatnonzero(checked)
+    return document, checked[document]
+
+
+def _whole(row_length: int, document: Integers, sizes: Integers, rows: Callable[[Integers, int], Integers]) -> Plan:
+    """The plan for whole documents."""
+    return _plan(row_length, rows(sizes, row_length), document, np.zeros(len(document), dtype=np.int64), sizes)
+
+
+def _plan(row_length: int, row: Integers, document: Integers, begin: Integers, end: Integers) -> Plan:
+    """The plan for pieces that come in the order of documents, by the row of each, whichever number that has."""
     _, first = np.unique(row, return_index=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -149,34 +224,62 @@ def _fitted(row_length: int, document: Integers, begin: Integers, end: Integers)
     return Plan(row_length, rows, document[order], begin[order], end[order])
 
 
+def _best_rows(sizes: Integers, row_length: int) -> Integers:
+    """A row for each of some pieces of 1 to `row_length` tokens, by best fit decreasing; rows count from 0."""
+    row = np.empty(len(sizes), dtype=np.int64)
+    row[np.argsort(-sizes, kind="stable")] = _best_fit(np.bincount(sizes), row_length)
+    return row
+
+
+def _alike_rows(sizes: Integers, row_length: int) -> Integers:
+    """A row for each piece, the longest first; the last row is that of the shortest."""
+    order = np.argsort(-sizes, kind="stable")
+    row, falling = np.empty(len(sizes), dtype=np.int64), sizes[order].tolist()
+    begin = number = 0
+    while begin < len(falling):
+        end = begin + row_length // falling[begin]
+        row[order[begin:end]] = number
+        begin, number = end, number + 1
+    return row
+
+
+def _num_alike(sizes: Integers, row_length: int) -> int:
+    """How many of the first pieces make up one row, if all are padded to the longest of them."""
+    padded = np.maximum.accumulate(sizes) * np.arange(1, len(sizes) + 1)
+    return int(np.searchsorted(padded, row_length, side="right"))
+
+
 def _best_fit(counts: Integers, row_length: int) -> list[int]:
     """Returns a row for each piece, the longest piece first, given how many pieces there are of each size.
 
     Pieces of one size are placed together: the fullest row with enough room takes as many of them as it can, since
-    after each it is still the fullest with room, and so do all rows with as much room. The rooms in use are the bits of
-    one number, so that the smallest that is enough is found without a search.
+    after each it is still the fullest with room, and so do all rows with as much room. The rooms in use are a sorted
+    list, each once, so that it is short where there are few rows, and where there are few sizes.
     """
     placed: list[int] = []
-    rows_with: list[list[int]] = [[] for _ in range(row_length + 1)]  # by room
-    rooms = num_rows = 0
+    rows_with: dict[int, list[int]] = {}  # by room
+    rooms: list[int] = []
+    num_rows = 0
     for size in np.flatnonzero(counts)[::-1].tolist():
         left = int(counts[size])
         while left:
-            enough = rooms >> size
-            if not enough:  # open as many rows as the rest needs
+            at = bisect_left(rooms, size)
+            if at == len(rooms):  # open as many rows as the rest needs
                 opened = -(-left // (row_length // size))
-                rows_with[row_length] += range(num_rows, num_rows + opened)
+                rows_with[row_length] = list(range(num_rows, num_rows + opened))
                 num_rows += opened
-                rooms |= 1 << row_length
-                continue
-            room = size + (enough & -enough).bit_length() - 1
+                rooms.append(row_length)
+            room = rooms[at]
             each = min(room // size, left)
             rows = rows_with[room][: left // each]
             del rows_with[room][: len(rows)]
             if not rows_with[room]:
-                rooms ^= 1 << room
+                del rows_with[room], rooms[at]
             placed += rows * each
             left -= len(rows) * each
-            rows_with[room - each * size] += rows
-            rooms |= 1 << (room - each * size)
+            room -= each * size
+            if room not in rows_with:
+                rows_with[room] = []
+                insort(rooms, room)
+            rows_with[room] += rows
     return placed

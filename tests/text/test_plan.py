@@ -4,10 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.text import RowPacker, plan_bfd, plan_bfd_split, plan_simple
-from streamdata.text.plan import Plan
+from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd_head
 
 lengths_of = st.lists(st.integers(0, 30), max_size=40)
 row_lengths = st.integers(1, 30)
+WHOLE = (plan_bfd, plan_alike)
+PLANNERS = (plan_simple, plan_bfd, plan_bfd_split, plan_alike)
 
 
 def rows_of(plan):
@@ -17,8 +19,8 @@ def rows_of(plan):
 
 
 def made(planner, lengths, row_length):
-    """A plan; documents that bfd cannot take are shortened."""
-    lengths = np.minimum(lengths, row_length) if planner is plan_bfd else lengths
+    """A plan; documents that are longer than what takes whole ones are shortened."""
+    lengths = np.minimum(lengths, row_length) if planner in WHOLE else lengths
     return planner(lengths, row_length), np.asarray(lengths, dtype=np.int64)
 
 
@@ -34,7 +36,7 @@ def naive_fills(lengths, row_length):
     return sorted(fills)
 
 
-@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+@pytest.mark.parametrize("planner", PLANNERS)
 @given(lengths_of, row_lengths)
 def test_every_token_is_in_exactly_one_row(planner, lengths, row_length):
     """Of each document, in order, and no row holds more than its length or nothing."""
@@ -47,7 +49,7 @@ def test_every_token_is_in_exactly_one_row(planner, lengths, row_length):
     assert plan.padding == len(rows) * row_length - len(tokens)
 
 
-@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+@pytest.mark.parametrize("planner", PLANNERS)
 @given(lengths_of, row_lengths)
 def test_figures_are_those_of_the_rows(planner, lengths, row_length):
     """Rows, fill, and documents that are in several pieces; arrays have the documented types."""
@@ -113,7 +115,7 @@ def test_bfd_refuses_a_document_longer_than_a_row():
         plan_bfd([3, 5, 9], 4)
 
 
-@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_settings_that_are_none_are_errors(planner):
     """A row of no tokens, a document of fewer than none."""
     with pytest.raises(ValueError, match="row_length is 0"):
@@ -122,7 +124,7 @@ def test_settings_that_are_none_are_errors(planner):
         planner([1, -2], 4)
 
 
-@pytest.mark.parametrize("planner", [plan_simple, plan_bfd, plan_bfd_split])
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_no_documents_give_no_rows(planner):
     """Nor do empty ones."""
     for lengths in ([], [0, 0]):
@@ -135,3 +137,81 @@ def test_many_documents_fill_their_rows():
     """As a corpus: the lengths of texts are lognormal."""
     lengths = np.random.default_rng(0).lognormal(np.log(1000) - 0.5, 1.0, 20_000).astype(np.int64).clip(1, 8192)
     assert plan_bfd(lengths, 8192).fill > 0.99
+
+
+def longest_times_number(sizes):
+    """What a row of documents of alike length takes."""
+    return max(sizes) * len(sizes)
+
+
+HEADS = [(plan_bfd_head, sum), (plan_alike_head, longest_times_number)]
+
+
+@pytest.mark.parametrize(("planner", "taken"), HEADS)
+@given(lengths=lengths_of, row_length=row_lengths)
+def test_a_head_leaves_the_last_documents_which_one_row_could_hold(planner, taken, lengths, row_length):
+    """Whole documents, each once, in rows that hold them; those that are left fit into one row more."""
+    lengths = [min(length, row_length) for length in lengths]
+    plan = planner(lengths, row_length)
+    present = [document for document, length in enumerate(lengths) if length]
+    planned = sorted(plan.document.tolist())
+    assert planned == present[: len(planned)]
+    left = [lengths[document] for document in present[len(planned) :]]
+    assert not left or taken(left) <= row_length
+    rows = [[lengths[document] for document, *_ in row] for row in rows_of(plan)]
+    assert all(taken(row) <= row_length for row in rows)
+    assert (plan.begin.tolist(), plan.end.tolist()) == ([0] * len(planned), [lengths[d] for d in plan.document])
+
+
+@pytest.mark.parametrize(("planner", "taken"), HEADS)
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40), row_length=row_lengths)
+def test_a_head_of_one_document_more_than_a_row_is_that_row(planner, taken, lengths, row_length):
+    """So documents that are planned as soon as they fill a row are packed in their sequence."""
+    lengths = [min(length, row_length) for length in lengths]
+    held, rows, expected = [], [], [[]]
+    for length in lengths:
+        held.append(length)
+        plan = planner(held, row_length)
+        assert plan.num_rows <= 1
+        rows += [held[: len(plan.document)]] if plan.num_rows else []
+        held = held[len(plan.document) :]
+        expected[-1:] = (
+            [[*expected[-1], length]] if taken([*expected[-1], length]) <= row_length else [expected[-1], [length]]
+        )
+    assert [*rows, held] == expected
+
+
+@given(st.lists(st.integers(1, 30), max_size=60), row_lengths)
+def test_alike_documents_go_from_the_longest_down(lengths, row_length):
+    """The lengths of a row lie between those of no other, and each but the last takes as many as it can."""
+    lengths = [min(length, row_length) for length in lengths]
+    rows = [[lengths[document] for document, *_ in row] for row in rows_of(plan_alike(lengths, row_length))]
+    rows.sort(key=lambda row: (max(row), min(row)), reverse=True)
+    assert [length for row in rows for length in sorted(row, reverse=True)] == sorted(lengths, reverse=True)
+    assert all(max(row) * (len(row) + 1) > row_length for row in rows[:-1])
+
+
+@pytest.mark.parametrize("planner", [plan_bfd_head, plan_alike, plan_alike_head])
+def test_planners_of_whole_documents_refuse_longer_ones(planner):
+    """Each by its name."""
+    with pytest.raises(ValueError, match=f"{planner.__name__}: expected documents of at most 4 tokens, 1 are longer"):
+        planner([3, 9], 4)
+
+
+def test_heads_look_as_documented():
+    """Documents of 3, 5, 2, 2 and 4 tokens: the last two stay out of rows of 6, the last one of rows padded to 6."""
+    assert rows_of(plan_bfd_head([3, 5, 2, 2, 4], 6)) == [[(0, 0, 3), (2, 0, 2)], [(1, 0, 5)]]
+    assert rows_of(plan_alike_head([3, 5, 2, 2, 4], 6)) == [[(0, 0, 3), (2, 0, 2)], [(1, 0, 5)], [(3, 0, 2)]]
+    assert rows_of(plan_alike([3, 5, 2, 2, 4], 6)) == [[(0, 0, 3), (2, 0, 2)], [(1, 0, 5)], [(3, 0, 2)], [(4, 0, 4)]]
+
+
+def test_heads_one_after_another_fill_their_rows():
+    """Stretches of 1,000 documents of a corpus, each with what the one before left."""
+    lengths = np.random.default_rng(0).lognormal(np.log(400), 1.2, 10_000).astype(np.int64).clip(1, 8192)
+    held, num_rows, num_tokens = lengths[:0], 0, 0
+    for begin in range(0, len(lengths), 1000):
+        stretch = np.append(held, lengths[begin : begin + 1000])
+        plan = plan_bfd_head(stretch, 8192)
+        held = stretch[len(plan.document) :]
+        num_rows, num_tokens = num_rows + plan.num_rows, num_tokens + plan.num_tokens
+    assert num_tokens / (num_rows * 8192) > 0.995
