@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 # `A as A` tells type checkers that `A` is public; they cannot read an `__all__` that is computed.
 if TYPE_CHECKING:
     from streamdata.delivery.collate import mixed_collate as mixed_collate
+    from streamdata.delivery.groups import GroupCollate as GroupCollate
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from streamdata.delivery.tensor_collate import Pad as Pad
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
     from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
     from streamdata.sources.chats import SFTChatDataset as SFTChatDataset
+    from streamdata.sources.group_by_length import GroupByLength as GroupByLength
     from streamdata.sources.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from streamdata.sources.jsonl import JsonlIterableDataset as JsonlIterableDataset
     from streamdata.sources.named import named as named
+    from streamdata.sources.pack_tokens import PackTokens as PackTokens
     from streamdata.sources.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
     from streamdata.sources.process_image import ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder
     from streamdata.sources.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
@@ -88,12 +91,15 @@ _MODULES = {
     "TextJsonlProcessFnBuilder": "sources.process_text",
     "ImageJsonlProcessFnBuilder": "sources.process_image",
     "ImageTextPairProcessFnBuilder": "sources.process_image",
+    "PackTokens": "sources.pack_tokens",
+    "GroupByLength": "sources.group_by_length",
     "record_rng": "sources.randomness",
     # from samples to batches
     "mixed_collate": "delivery.collate",
     "TensorCollate": "delivery.tensor_collate",
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
+    "GroupCollate": "delivery.groups",
     "prompt_collate": "sources.prompts",
     "collate_fn": "sources.prompts",
     "dpo_collate": "stores.collates",

@@ -36,12 +36,15 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.MegatronStore": (),
     "streamdata.MmapStore": (),
     "streamdata.StoreFactory.create": (),
-    # builders of process functions
+    # process functions, and builders of them
+    "streamdata.GroupByLength": (),
     "streamdata.ImageJsonlProcessFnBuilder": (),
     "streamdata.ImageTextPairProcessFnBuilder": (),
+    "streamdata.PackTokens": (),
     "streamdata.TextJsonlProcessFnBuilder": (),
     # what a DataLoader is given beside the dataset
     "streamdata.Pad": (),
+    "streamdata.GroupCollate": (),
     "streamdata.ResumableDistributedSampler": (),
     "streamdata.TensorCollate": (),
     "streamdata.collate_fn": (),  # the former name of the collate of prompts

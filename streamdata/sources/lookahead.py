@@ -1,0 +1,301 @@
+"""What packs or groups samples by their tokens: pulls some of them, plans, gives all that is full as one burst.
+
+`samples → pieces of at most max_tokens → a plan for all that is held → rows; the last pieces are carried over`
+
+What is carried over are the last samples pulled, so that the state says how many they are, and nothing else of them: a
+resume is given them again.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import StateError
+from streamdata.fields import is_reserved
+from streamdata.sources.source import Sample, describe_record
+from streamdata.text.plan import Plan
+
+logger = logging.getLogger("streamdata")
+
+Longer = Literal["error", "drop", "truncate", "split"]
+_COUNTS = ("rewind", "offset", "overlong")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeldSample:
+    """A sample that was pulled."""
+
+    sample: Sample
+    number: int
+    """How many were pulled before it."""
+    overlong: int
+    """How many of these were longer than is allowed."""
+    vectors: frozenset[str]
+    """The fields that have a value for each of its tokens, as far as their lengths say."""
+
+
+class TokenPiece(NamedTuple):
+    """A document, or a part of one that was longer than is allowed."""
+
+    document: HeldSample
+    begin: int
+    end: int
+
+    def part(self, name: str) -> Any:
+        """What a field that has a value for each token says of the piece."""
+        values = self.document.sample[name]
+        return values if self.end - self.begin == len(values) else values[self.begin : self.end]
+
+
+class Lookahead(ABC):
+    """A stateful stream function that plans over many samples at once.
+
+    Args:
+        max_tokens: Of one output.
+        lookahead: How many samples it holds at most when it plans; more, while all that it holds are less than one
+            output.
+        lookahead_bytes: It plans earlier, once the samples that it holds have this size.
+        field: Token ids of a sample: a 1-D tensor, an array or a list of integers.
+        longer: What becomes of a sample of more tokens than `max_tokens`.
+
+    Raises:
+        ValueError: A setting is out of range.
+    """
+
+    def __init__(self, max_tokens: int, lookahead: int, lookahead_bytes: int, field: str, longer: Longer) -> None:
+        self._settings = {
+            "max_tokens": max_tokens,
+            "lookahead": lookahead,
+            "lookahead_bytes": lookahead_bytes,
+            "field": field,
+            "longer": longer,
+        }
+        for name in ("max_tokens", "lookahead", "lookahead_bytes"):
+            if not _is_count(self._settings[name]) or not self._settings[name]:
+                raise ValueError(
+                    f"{self._who}: {name} is {self._settings[name]!r}, expected a whole number of at least 1\n"
+                    "  max_tokens is the size of an output; lookahead=1 takes samples as they come."
+                )
+        if longer not in get_args(Longer):
+            raise ValueError(
+                f"{self._who}: longer is {longer!r}, expected one of {get_args(Longer)}\n"
+                "  It says what becomes of a sample that has more tokens than one output may have."
+            )
+        self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
+        self._field, self._longer = field, longer
+        self._start = dict.fromkeys(_COUNTS, 0)
+        self._begin()
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    def _begin(self) -> None:
+        self._num_pulled, self._overlong = 0, self._start["overlong"]
+        self._hold([])
+
+    def _hold(self, pieces: list[TokenPiece]) -> None:
+        self._pieces = pieces
+        # Counted on with each sample: to plan, or even to add up, for each of thousands would be quadratic.
+        sizes = [piece.end - piece.begin for piece in pieces]
+        self._tokens, self._longest = sum(sizes), max(sizes, default=0)
+        self._bytes = sum(_bytes_of(piece.document.sample) for piece in pieces)
+
+    @abstractmethod
+    def _is_more_than_one(self) -> bool:
+        """Whether one output cannot take all that is held."""
+
+    @abstractmethod
+    def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
+        """The outputs of pieces of these sizes: of all at the end of the stream, of the first ones before."""
+
+    @abstractmethod
+    def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
+        """Make an output; `vectors` are the fields that have a value for each token."""
+
+    def __call__(self, records: Iterable[Sample]) -> Iterator[Sample]:
+        """Begin a stream of outputs; where the samples end, the last ones may be short."""
+        self._begin()
+        return self._outputs(records)
+
+    def _outputs(self, records: Iterable[Sample]) -> Iterator[Sample]:
+        for record in records:
+            self._take(record)
+            # What is carried over is never more than one output. So this holds only after a sample that is new, also
+            # when those carried over are given again.
+            if self._is_enough() and self._is_more_than_one():
+                yield from self._planned(is_end=False)
+        yield from self._planned(is_end=True)
+
+    def _is_enough(self) -> bool:
+        return self._num_held() >= self._lookahead or self._bytes >= self._lookahead_bytes
+
+    def _num_held(self) -> int:
+        """How many of the last samples pulled are still needed; those without tokens among them count."""
+        return self._num_pulled - self._pieces[0].document.number if self._pieces else 0
+
+    def _take(self, sample: Sample) -> None:
+        number, overlong = self._num_pulled, self._overlong
+        sample, num_tokens = self._checked(sample)
+        self._num_pulled += 1
+        ends = [num_tokens] if num_tokens else []
+        if num_tokens > self._max_tokens:
+            ends = self._ends_of_longer(sample, num_tokens)
+        begins = [0, *ends][:-1]
+        # Of the first sample that is given again, parts may have been in outputs before.
+        offset = self._start["offset"] if number == 0 else 0
+        if offset and offset not in begins:
+            raise StateError(
+                f"{self._who}: {describe_record(sample)} has {num_tokens} tokens, of which {offset} were given before\n"
+                "  Its tokens have changed since the states were written; resume with reload_from_url_level=True."
+            )
+        if not ends:
+            return
+        document = HeldSample(sample, number, overlong, _vectors(sample, num_tokens))
+        pieces = [TokenPiece(document, *part) for part in zip(begins, ends, strict=True) if part[0] >= offset]
+        self._pieces += pieces
+        self._tokens += ends[-1] - offset
+        self._longest = max(self._longest, *(piece.end - piece.begin for piece in pieces))
+        self._bytes += _bytes_of(sample)
+
+    def _checked(self, sample: Sample) -> tuple[Sample, int]:
+        """The sample, its token ids a tensor or an array; and how many they are."""
+        import torch
+
+        tokens = given = sample.get(self._field)
+        if isinstance(tokens, list | tuple):
+            tokens = np.asarray(tokens, dtype=None if tokens else np.int64)
+        if isinstance(tokens, torch.Tensor):
+            is_ids = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype is torch.bool)
+        else:
+            is_ids = isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu"
+        if not is_ids or tokens is None or tokens.ndim != 1:
+            raise ValueError(
+                f"{self._who}: expected token ids in field {self._field!r}, a 1-D tensor, an array or a list of "
+                f"integers, got {_told(given)} for {describe_record(sample)}; it has {sorted(sample)}\n"
+                "  Set `field` to the one that holds them, or let a single_process_fn make it."
+            )
+        return (sample if tokens is given else {**sample, self._field: tokens}), len(tokens)
+
+    def _ends_of_longer(self, sample: Sample, num_tokens: int) -> list[int]:
+        """Where the pieces of a sample end that has more tokens than one output may have."""
+        if self._longer == "error":
+            raise ValueError(
+                f"{self._who}: expected at most {self._max_tokens} tokens, got {num_tokens} for "
+                f"{describe_record(sample)}\n"
+                "  Set longer to 'drop', 'truncate' or 'split', or let a single_process_fn shorten it."
+            )
+        if self._longer == "split":
+            return [*range(self._max_tokens, num_tokens, self._max_tokens), num_tokens]
+        if not self._overlong:
+            logger.warning(
+                "%s: %s has %d tokens, more than %d: longer=%r; others are counted as 'overlong' in its state",
+                self._who,
+                describe_record(sample),
+                num_tokens,
+                self._max_tokens,
+                self._longer,
+            )
+        self._overlong += 1
+        return [self._max_tokens] if self._longer == "truncate" else []
+
+    def _planned(self, *, is_end: bool) -> Iterator[Sample]:
+        pieces = self._pieces
+        plan = self._plan(np.array([piece.end - piece.begin for piece in pieces], np.int64), is_end=is_end)
+        vectors = _common_vectors(pieces)
+        # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
+        self._hold(pieces[len(plan.document) :])
+        for begin, end in zip(plan.rows[:-1].tolist(), plan.rows[1:].tolist(), strict=True):
+            yield self._output([pieces[piece] for piece in plan.document[begin:end].tolist()], vectors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say what is carried over, without its content; see `load_state_dict`."""
+        # The settings too: others would plan the open burst otherwise, and what was given of it would come twice.
+        if not self._num_pulled:  # not called yet: it stands where it was loaded
+            return {**self._start, **self._settings}
+        # As if the samples that are given again had not been pulled: those of them that are overlong count again then.
+        first = self._pieces[0] if self._pieces else None
+        counts = {
+            "rewind": self._num_held(),
+            "offset": first.begin if first else 0,
+            "overlong": first.document.overlong if first else self._overlong,
+        }
+        return {**counts, **self._settings}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next call go on where the state was taken, given the last `rewind` samples again.
+
+        Args:
+            state: `rewind`, `offset` (tokens of the first of these samples that were given before), `overlong` (how
+                many samples were longer than `max_tokens`), and all settings, which must not have changed.
+
+        Raises:
+            StateError: It was written with other settings, or is not such a state.
+        """
+        if not isinstance(state, dict) or not all(_is_count(state.get(name)) for name in _COUNTS):
+            raise StateError(
+                f"{self._who}: expected counts {list(_COUNTS)}, got {state!r}\n"
+                "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
+            )
+        for name, present in self._settings.items():
+            if state.get(name) != present:
+                raise StateError(
+                    f"{self._who}: the state was written with {name}={state.get(name)!r}, the run has {present!r}\n"
+                    "  Set it back, or give reload_from_url_level=True to plan afresh from the present windows."
+                )
+        self._start = {name: state[name] for name in _COUNTS}
+        self._begin()
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _vectors(sample: Sample, num_tokens: int) -> frozenset[str]:
+    own = ((name, value) for name, value in sample.items() if not is_reserved(name))
+    return frozenset(name for name, value in own if _has_one_for_each(value, num_tokens))
+
+
+def _has_one_for_each(value: Any, num_tokens: int) -> bool:
+    if isinstance(value, list):
+        return len(value) == num_tokens and isinstance(value[0], int | float | np.generic)
+    shape: Sequence[int] = getattr(value, "shape", ())  # of tensors and arrays
+    return len(shape) > 0 and shape[0] == num_tokens
+
+
+def _common_vectors(pieces: Sequence[TokenPiece]) -> frozenset[str]:
+    """The fields that have a value for each token in all documents that have them.
+
+    By chance an image is as high as its document is long, so one document is not enough to tell.
+    """
+    found: frozenset[str] = frozenset().union(*(piece.document.vectors for piece in pieces))
+    for document in {id(piece.document): piece.document for piece in pieces}.values():
+        others = {name for name in found - document.vectors if document.sample.get(name) is not None}
+        found = found - others if others else found
+    return found
+
+
+def _bytes_of(value: Any) -> int:
+    """About how much memory a value takes; the same on any machine, since plans depend on it."""
+    if isinstance(value, dict):
+        return sum(_bytes_of(part) for name, part in value.items() if not is_reserved(name))
+    if isinstance(value, list | tuple):
+        is_flat = not value or isinstance(value[0], int | float)
+        return 8 * len(value) if is_flat else sum(map(_bytes_of, value))
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return len(value)
+    if hasattr(value, "nbytes"):  # tensors and arrays
+        return int(value.nbytes)
+    if hasattr(value, "getbands"):  # an image of Pillow
+        return int(value.width * value.height * len(value.getbands()))
+    return 8
+
+
+def _told(value: object) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return type(value).__name__ if shape is None else f"{type(value).__name__} {dtype} {tuple(shape)}"
