@@ -6,19 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.elastic.functions import FUNCTIONS, YIELDS
+from tests.elastic.functions import FUNCTIONS, VARIANTS, YIELDS
 from tests.elastic.job import Job
 from tests.elastic.worlds import Config, Leaf, Mix
 
 KINDS = ("map", "map", "map", "ahead", "copies", "jsonl", "tar", "gz")
 SIZES = (1, 2, 5, 12, 30, 60)
+_LATER = {name for names in VARIANTS.values() for name in names}
+_FUNCTIONS, _YIELDS = ([name for name in names if name not in _LATER] for names in (FUNCTIONS, YIELDS))
 
 
 def random_leaf(rng, name):
     """A source of any kind."""
     kind = rng.choice(KINDS)
     size = rng.choice(SIZES if kind in ("map", "ahead") else (12, 30, 60))
-    function = rng.choice(["plain", "plain", *FUNCTIONS])
+    function = rng.choice(["plain", "plain", *_FUNCTIONS])
     # In each epoch of each lane something must come out, or it is an error.
     if size < 60 and function not in ("plain", "echo", "packer"):
         function = "plain"
@@ -41,11 +43,11 @@ def random_mix(rng):
             "inner",
             cyclic=cyclic and rng.random() < 0.6,
             stop=stop,
-            function=rng.choice(["", *YIELDS]) if rng.random() < 0.5 else "",
+            function=rng.choice(["", *_YIELDS]) if rng.random() < 0.5 else "",
             seed=3,
         )
         children = [leaves[0], inner]
-    function = rng.choice(list(YIELDS)) if rng.random() < 0.2 else ""
+    function = rng.choice(_YIELDS) if rng.random() < 0.2 else ""
     mix = Mix(tuple(children), cyclic=cyclic, stop=stop, function=function, shuffle=rng.random() < 0.8)
     if rng.random() < 0.2:
         mix = replace(mix, has_cost=True)
@@ -53,6 +55,14 @@ def random_mix(rng):
         by_index = [(path, leaf) for path, leaf in mix.leaves() if leaf.size >= 30 and "records" in _unit(leaf)]
         mix = replace(mix, skip=frozenset((path, rng.randrange(leaf.size)) for path, leaf in by_index * 3))
     return mix
+
+
+def varied(node, rng):
+    """The tree with variants in the place of some functions."""
+    function = rng.choice((node.function, *VARIANTS.get(node.function, ())))
+    if isinstance(node, Leaf):
+        return replace(node, function=function)
+    return replace(node, function=function, children=tuple(varied(child, rng) for child in node.children))
 
 
 def _unit(leaf):
@@ -71,11 +81,14 @@ class Walk:
         seed: Decides all of it.
         is_elastic: Whether topologies change.
         folder: Where a quarter of the jobs save.
+        varies: Whether variants of functions are among it.
     """
 
-    def __init__(self, seed, *, is_elastic=True, folder=None):
+    def __init__(self, seed, *, is_elastic=True, folder=None, varies=True):
         self.rng = rng = random.Random(seed)
         self.mix = random_mix(rng)
+        if varies:
+            self.mix = varied(self.mix, random.Random(f"{seed}, varied"))
         self.is_elastic = is_elastic
         self.counts = Counter()
         self.trace = []
@@ -205,14 +218,14 @@ class Walk:
         return frozenset(absent)
 
 
-def run_walk(seed, steps=60, *, is_elastic=True):
+def run_walk(seed, steps=60, *, is_elastic=True, varies=True):
     """A random job from its start to its end.
 
     Raises:
         AssertionError: Something does not hold; a note says how to see it again.
     """
     with TemporaryDirectory() as folder:
-        walk = Walk(seed, is_elastic=is_elastic, folder=Path(folder))
+        walk = Walk(seed, is_elastic=is_elastic, folder=Path(folder), varies=varies)
         try:
             for _ in range(steps):
                 walk.step()

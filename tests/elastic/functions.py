@@ -4,10 +4,14 @@ A token is (path of the source, seed of its epoch, value of the record, part): w
 sample says which ones it delivers; one that no function made delivers the single token of its record.
 """
 
-from itertools import islice
+from itertools import islice, pairwise
+
+from streamdata import GroupByLength, PackTokens
 
 ROW = 6
 """Tokens in a packed row."""
+LOOKAHEAD = 4
+"""Samples that are planned at once."""
 
 
 def value_of(record):
@@ -126,6 +130,54 @@ class DocumentPacker(TokenPacker):
         return [token(record, part) for part in range(scattered(value_of(record)) % 5 + 1)]
 
 
+class Rows(PackTokens):
+    """Rows of documents of one to eight tokens by best fit; those longer than a row are in two of them."""
+
+    def __init__(self):
+        super().__init__(ROW, LOOKAHEAD, longer="split")
+
+    def __call__(self, records):
+        for row in super().__call__(map(self.sample, records)):
+            pieces = zip(row["owner"], pairwise(row["cu_seqlens"].tolist()), strict=True)
+            ids = row["input_ids"].tolist()
+            yield {"tokens": [owner[part] for owner, (begin, end) in pieces for part in ids[begin:end]]}
+
+    def sample(self, record):
+        """What it packs: ids that are the places of tokens."""
+        tokens = self.tokens(record)
+        return {"input_ids": list(range(len(tokens))), "owner": dict(enumerate(tokens))}
+
+    def tokens(self, record):
+        """Those of a record."""
+        return [token(record, part) for part in range(scattered(value_of(record)) % 8 + 1)]
+
+
+class SampleRows(Rows):
+    """The same, of whatever samples deliver."""
+
+    def tokens(self, record):
+        return tokens_of(record)
+
+
+class Groups(GroupByLength):
+    """Groups of records of one to five tokens, at most `ROW` of them with padding."""
+
+    def __init__(self):
+        super().__init__(ROW, LOOKAHEAD)
+
+    def __call__(self, records):
+        for group in super().__call__({**record, "input_ids": [0] * self.length(record)} for record in records):
+            yield {
+                "tokens": [
+                    token(record, part) for record in group["samples"] for part in range(len(record["input_ids"]))
+                ]
+            }
+
+    def length(self, record):
+        """Tokens of a record."""
+        return scattered(value_of(record)) % 5 + 1
+
+
 def pairs(samples):
     """One sample of two, whichever sources they are of; over a merged stream."""
     for first in samples:
@@ -150,17 +202,24 @@ FUNCTIONS = {
     "irregular": {"process_fn": irregular},
     "brittle": {"process_fn": brittle, "max_bad": 10**6},
     "packer": {"process_fn": DocumentPacker()},
+    "rows": {"process_fn": Rows()},
+    "groups": {"process_fn": Groups()},
     "split, joined": {"single_process_fn": split, "process_fn": joined},
     "split, irregular": {"single_process_fn": split, "process_fn": irregular},
     "split, packer": {"single_process_fn": split, "process_fn": TokenPacker()},
+    "split, rows": {"single_process_fn": split, "process_fn": SampleRows()},
 }
 """What they are called, and the attributes of a source that has them."""
 
-YIELDS = {"pairs": pairs, "twice": twice, "packed": TokenPacker()}
+YIELDS = {"pairs": pairs, "twice": twice, "packed": TokenPacker(), "rows": SampleRows()}
 """Functions over a merged stream."""
 
+VARIANTS = {"packer": ("rows", "groups"), "split, packer": ("split, rows",), "packed": ("rows",)}
+"""What may stand in the place of another: random jobs draw them last, so that a seed of old is the job that it was."""
 
-MAX_TOKENS = {"packer": ROW, "split, packer": ROW, "joined": 3, "split, joined": 3}
+
+_ROWS = ("packer", "split, packer", "rows", "split, rows", "groups")
+MAX_TOKENS = dict.fromkeys(_ROWS, ROW) | {"joined": 3, "split, joined": 3}
 """Of one sample, where it may have several."""
 
 
@@ -173,6 +232,8 @@ def required_parts(function, value):
         "brittle": scattered(value) % 13 != 7,
         "sift": scattered(value) % 5 != 0,
         "packer": scattered(value) % 5 + 1,
+        "groups": scattered(value) % 5 + 1,
+        "rows": scattered(value) % 8 + 1,
     }
     parts = [(part,) for part in range(counts.get(function.partition(",")[0], 1))]
     if function == "echo":
@@ -188,9 +249,13 @@ def is_optional(function, part):
 
 def burst_tokens(function, most):
     """How many tokens of one burst of a yield function may have been delivered, of samples of so many tokens."""
-    return ROW + 2 * most if function == "packed" else 2 * most
+    return {
+        "packed": ROW + 2 * most,
+        # It plans over LOOKAHEAD samples, or as many as are more than a row.
+        "rows": max(LOOKAHEAD * most, ROW + most),
+    }.get(function, 2 * most)
 
 
 def yielded_tokens(function, most):
     """How many tokens a sample that it yields may have."""
-    return {"packed": ROW, "pairs": 2 * most, "twice": most}[function]
+    return {"packed": ROW, "rows": ROW, "pairs": 2 * most, "twice": most}[function]

@@ -36,14 +36,14 @@ ABSENT = st.sets(st.sampled_from(["b", "inner"])).map(frozenset)
 @pytest.mark.parametrize("seed", [11000029, 12000314, 13000239, 15000225, 16000172, 21000442, 23000197, 25000282])
 def test_random_jobs_that_once_failed(seed):
     """What each was found by: a fault of the package, mended since."""
-    run_walk(seed, 80)
+    run_walk(seed, 80, varies=False)
 
 
 class Jobs(RuleBasedStateMachine):
     """One job of four sources, one of them below a mixture, with everything that may happen to it."""
 
     @initialize(
-        function=st.sampled_from(["plain", "joined", "packer", "irregular", "echo", "split"]),
+        function=st.sampled_from(["plain", "joined", "packer", "rows", "irregular", "echo", "split"]),
         over=st.sampled_from(["", "", *YIELDS]),
         cyclic=st.booleans(),
         shuffle=st.booleans(),
