@@ -9,11 +9,12 @@ resume is given them again.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from streamdata.errors import StateError
 from streamdata.fields import is_reserved
@@ -23,24 +24,36 @@ from streamdata.text.plan import Plan
 logger = logging.getLogger("streamdata")
 
 Longer = Literal["error", "drop", "truncate", "split"]
+_INTEGERS = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+_ARRAYS = (np.ndarray, torch.Tensor)
 _COUNTS = ("rewind", "offset", "overlong")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class HeldSample:
+class Fields(NamedTuple):
+    """The fields of a sample that are its own."""
+
+    names: tuple[str, ...]
+    vectors: tuple[str, ...]
+    """Those that have a value for each of its tokens, as far as their lengths say."""
+    others: tuple[str, ...]
+    """Those that have not; what is None is neither."""
+
+
+class HeldSample(NamedTuple):
     """A sample that was pulled."""
 
     sample: Sample
+    num_tokens: int
+    num_bytes: int
+    fields: Fields
     number: int
     """How many were pulled before it."""
     overlong: int
     """How many of these were longer than is allowed."""
-    vectors: frozenset[str]
-    """The fields that have a value for each of its tokens, as far as their lengths say."""
 
 
 class TokenPiece(NamedTuple):
-    """A document, or a part of one that was longer than is allowed."""
+    """A sample, or a part of one that was longer than is allowed."""
 
     document: HeldSample
     begin: int
@@ -49,7 +62,7 @@ class TokenPiece(NamedTuple):
     def part(self, name: str) -> Any:
         """What a field that has a value for each token says of the piece."""
         values = self.document.sample[name]
-        return values if self.end - self.begin == len(values) else values[self.begin : self.end]
+        return values if self.end - self.begin == self.document.num_tokens else values[self.begin : self.end]
 
 
 class Lookahead(ABC):
@@ -59,7 +72,7 @@ class Lookahead(ABC):
         max_tokens: Of one output.
         lookahead: How many samples it holds at most when it plans; more, while all that it holds are less than one
             output.
-        lookahead_bytes: It plans earlier, once the samples that it holds have this size.
+        lookahead_bytes: It plans earlier, once the samples that it holds have about this size.
         field: Token ids of a sample: a 1-D tensor, an array or a list of integers.
         longer: What becomes of a sample of more tokens than `max_tokens`.
 
@@ -104,7 +117,7 @@ class Lookahead(ABC):
         # Counted on with each sample: to plan, or even to add up, for each of thousands would be quadratic.
         sizes = [piece.end - piece.begin for piece in pieces]
         self._tokens, self._longest = sum(sizes), max(sizes, default=0)
-        self._bytes = sum(_bytes_of(piece.document.sample) for piece in pieces)
+        self._bytes = sum({id(piece.document): piece.document.num_bytes for piece in pieces}.values())
 
     @abstractmethod
     def _is_more_than_one(self) -> bool:
@@ -143,37 +156,41 @@ class Lookahead(ABC):
         number, overlong = self._num_pulled, self._overlong
         sample, num_tokens = self._checked(sample)
         self._num_pulled += 1
-        ends = [num_tokens] if num_tokens else []
+        begins: Sequence[int] = (0,) if num_tokens else ()
         if num_tokens > self._max_tokens:
-            ends = self._ends_of_longer(sample, num_tokens)
-        begins = [0, *ends][:-1]
-        # Of the first sample that is given again, parts may have been in outputs before.
-        offset = self._start["offset"] if number == 0 else 0
-        if offset and offset not in begins:
+            begins = self._begins_in_longer(sample, num_tokens)
+        if not number and self._start["offset"]:
+            begins = self._begins_left(begins, sample, num_tokens)
+        if not begins:
+            return
+        num_bytes, fields = _measured(sample, num_tokens)
+        document = HeldSample(sample, num_tokens, num_bytes, fields, number, overlong)
+        for begin in begins:
+            end = min(begin + self._max_tokens, num_tokens)
+            self._pieces.append(TokenPiece(document, begin, end))
+            self._tokens += end - begin
+            self._longest = max(self._longest, end - begin)
+        self._bytes += num_bytes
+
+    def _begins_left(self, begins: Sequence[int], sample: Sample, num_tokens: int) -> list[int]:
+        """The pieces of the first sample that is given again; those before were in outputs."""
+        offset = self._start["offset"]
+        if offset not in begins:
             raise StateError(
                 f"{self._who}: {describe_record(sample)} has {num_tokens} tokens, of which {offset} were given before\n"
                 "  Its tokens have changed since the states were written; resume with reload_from_url_level=True."
             )
-        if not ends:
-            return
-        document = HeldSample(sample, number, overlong, _vectors(sample, num_tokens))
-        pieces = [TokenPiece(document, *part) for part in zip(begins, ends, strict=True) if part[0] >= offset]
-        self._pieces += pieces
-        self._tokens += ends[-1] - offset
-        self._longest = max(self._longest, *(piece.end - piece.begin for piece in pieces))
-        self._bytes += _bytes_of(sample)
+        return [begin for begin in begins if begin >= offset]
 
     def _checked(self, sample: Sample) -> tuple[Sample, int]:
         """The sample, its token ids a tensor or an array; and how many they are."""
-        import torch
-
         tokens = given = sample.get(self._field)
-        if isinstance(tokens, list | tuple):
+        if isinstance(tokens, list):
             tokens = np.asarray(tokens, dtype=None if tokens else np.int64)
-        if isinstance(tokens, torch.Tensor):
-            is_ids = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype is torch.bool)
+        if isinstance(tokens, np.ndarray):
+            is_ids = tokens.dtype.kind in "iu"
         else:
-            is_ids = isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu"
+            is_ids = isinstance(tokens, torch.Tensor) and tokens.dtype in _INTEGERS
         if not is_ids or tokens is None or tokens.ndim != 1:
             raise ValueError(
                 f"{self._who}: expected token ids in field {self._field!r}, a 1-D tensor, an array or a list of "
@@ -182,8 +199,8 @@ class Lookahead(ABC):
             )
         return (sample if tokens is given else {**sample, self._field: tokens}), len(tokens)
 
-    def _ends_of_longer(self, sample: Sample, num_tokens: int) -> list[int]:
-        """Where the pieces of a sample end that has more tokens than one output may have."""
+    def _begins_in_longer(self, sample: Sample, num_tokens: int) -> Sequence[int]:
+        """Where the pieces begin of a sample that has more tokens than one output may have."""
         if self._longer == "error":
             raise ValueError(
                 f"{self._who}: expected at most {self._max_tokens} tokens, got {num_tokens} for "
@@ -191,7 +208,7 @@ class Lookahead(ABC):
                 "  Set longer to 'drop', 'truncate' or 'split', or let a single_process_fn shorten it."
             )
         if self._longer == "split":
-            return [*range(self._max_tokens, num_tokens, self._max_tokens), num_tokens]
+            return range(0, num_tokens, self._max_tokens)
         if not self._overlong:
             logger.warning(
                 "%s: %s has %d tokens, more than %d: longer=%r; others are counted as 'overlong' in its state",
@@ -202,7 +219,7 @@ class Lookahead(ABC):
                 self._longer,
             )
         self._overlong += 1
-        return [self._max_tokens] if self._longer == "truncate" else []
+        return (0,) if self._longer == "truncate" else ()
 
     def _planned(self, *, is_end: bool) -> Iterator[Sample]:
         pieces = self._pieces
@@ -256,16 +273,27 @@ def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _vectors(sample: Sample, num_tokens: int) -> frozenset[str]:
-    own = ((name, value) for name, value in sample.items() if not is_reserved(name))
-    return frozenset(name for name, value in own if _has_one_for_each(value, num_tokens))
+def _measured(sample: Sample, num_tokens: int) -> tuple[int, Fields]:
+    """Its size in bytes, and what its fields are."""
+    num_bytes = 0
+    names: list[str] = []
+    vectors: list[str] = []
+    others: list[str] = []
+    for name, value in sample.items():
+        if is_reserved(name):
+            continue
+        names.append(name)
+        if isinstance(value, _ARRAYS):
+            num_bytes += value.nbytes
+            (vectors if value.ndim and len(value) == num_tokens else others).append(name)
+        elif value is not None:
+            num_bytes += _bytes_of(value)
+            (vectors if _is_list_for_each(value, num_tokens) else others).append(name)
+    return num_bytes, Fields(tuple(names), tuple(vectors), tuple(others))
 
 
-def _has_one_for_each(value: Any, num_tokens: int) -> bool:
-    if isinstance(value, list):
-        return len(value) == num_tokens and isinstance(value[0], int | float | np.generic)
-    shape: Sequence[int] = getattr(value, "shape", ())  # of tensors and arrays
-    return len(shape) > 0 and shape[0] == num_tokens
+def _is_list_for_each(value: Any, num_tokens: int) -> bool:
+    return isinstance(value, list) and len(value) == num_tokens and isinstance(value[0], int | float | np.generic)
 
 
 def _common_vectors(pieces: Sequence[TokenPiece]) -> frozenset[str]:
@@ -273,17 +301,14 @@ def _common_vectors(pieces: Sequence[TokenPiece]) -> frozenset[str]:
 
     By chance an image is as high as its document is long, so one document is not enough to tell.
     """
-    found: frozenset[str] = frozenset().union(*(piece.document.vectors for piece in pieces))
-    for document in {id(piece.document): piece.document for piece in pieces}.values():
-        others = {name for name in found - document.vectors if document.sample.get(name) is not None}
-        found = found - others if others else found
-    return found
+    kinds = {piece.document.fields for piece in pieces}
+    return frozenset(chain.from_iterable(kind.vectors for kind in kinds)).difference(*(kind.others for kind in kinds))
 
 
 def _bytes_of(value: Any) -> int:
     """About how much memory a value takes; the same on any machine, since plans depend on it."""
     if isinstance(value, dict):
-        return sum(_bytes_of(part) for name, part in value.items() if not is_reserved(name))
+        return sum(map(_bytes_of, value.values()))
     if isinstance(value, list | tuple):
         is_flat = not value or isinstance(value[0], int | float)
         return 8 * len(value) if is_flat else sum(map(_bytes_of, value))

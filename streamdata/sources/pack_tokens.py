@@ -1,19 +1,17 @@
 """Packing tokenized samples into training rows, whole documents at a time."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from streamdata.fields import is_reserved
 from streamdata.sources.lookahead import Longer, Lookahead, TokenPiece
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import positions
 from streamdata.text.plan import Plan, plan_bfd, plan_bfd_head
-
-if TYPE_CHECKING:
-    import torch
 
 _MADE_HERE: Final = ("cu_seqlens", "position_ids")
 _HARD_FOR_TORCH: Final = ("uint16", "uint32", "uint64")
@@ -76,9 +74,7 @@ class PackTokens(Lookahead):
         return (plan_bfd if is_end else plan_bfd_head)(sizes, self._max_tokens)
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
-        import torch
-
-        names = {name: None for piece in pieces for name in piece.document.sample if not is_reserved(name)}
+        names = dict.fromkeys(chain.from_iterable({piece.document.fields.names: None for piece in pieces}))
         if "cu_seqlens" in names:
             raise ValueError(
                 f"{self._who}: a sample has the field 'cu_seqlens', expected one document, not a packed row: "
@@ -96,18 +92,16 @@ class PackTokens(Lookahead):
         np.cumsum(sizes, out=marks[1:])
         return {**row, "cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions(sizes))}
 
-    def _joined(self, name: str, pieces: Sequence[TokenPiece]) -> "torch.Tensor":
-        import torch
-
-        without = [piece.document.sample for piece in pieces if piece.document.sample.get(name) is None]
-        if without:
-            raise ValueError(
-                f"{self._who}: expected field {name!r}, which has a value for each token, in all samples of a row, "
-                f"got none for {describe_record(without[0])}\n"
-                "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
-            )
+    def _joined(self, name: str, pieces: Sequence[TokenPiece]) -> torch.Tensor:
+        for piece in pieces:
+            if name not in piece.document.fields.vectors:
+                raise ValueError(
+                    f"{self._who}: expected field {name!r}, which has a value for each token, in all samples of a row, "
+                    f"got none for {describe_record(piece.document.sample)}\n"
+                    "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
+                )
         parts: list[Any] = [piece.part(name) for piece in pieces]
-        if all(isinstance(part, torch.Tensor) for part in parts):
+        if isinstance(parts[0], torch.Tensor) and all(isinstance(part, torch.Tensor) for part in parts):
             return torch.cat(parts)
         array = np.concatenate([_as_array(part) for part in parts])
         if array.dtype.kind not in "biufc":

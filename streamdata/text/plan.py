@@ -141,7 +141,7 @@ def plan_alike_head(lengths: npt.ArrayLike, row_length: int) -> Plan:
     """Plans rows of the first documents, as `plan_alike`; those after them are left for the next stretch.
 
     As in `plan_bfd_head`, the last documents that fit into one row are put aside. They then follow one another into the
-    row of the shortest.
+    row of the shortest; where there are several rows, until one is longer than these.
 
     Args:
         lengths: As for `plan_bfd`. If all documents fit into one row, the plan has none.
@@ -155,8 +155,11 @@ def plan_alike_head(lengths: npt.ArrayLike, row_length: int) -> Plan:
     row = _alike_rows(sizes[:first], row_length)
     if first:
         shortest = int(row.max())
-        within = np.append(sizes[:first][row == shortest], sizes[first:])
-        more = _num_alike(within, row_length) - (len(within) - len(sizes[first:]))
+        members, others = sizes[:first][row == shortest], sizes[first:]
+        # A long one would lengthen all of the shortest. But where there is one row, documents come in their sequence.
+        if shortest:
+            others = others[: int(np.append(others > members.max(), True).argmax())]
+        more = _num_alike(np.append(members, others), row_length) - len(members)
         row = np.append(row, np.full(more, shortest))
     return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
 

@@ -36,6 +36,7 @@ class Scale:
     blended: dict[int, int] = field(default_factory=lambda: {4: 10**8, 32: 10**8, 256: 2 * 10**7})
     """Samples of a blend, by its number of datasets."""
     planned_documents: int = 1_000_000
+    packed_documents: int = 20_000
     prompts: int = 4000
     many_prompts: int = 1_000_000
     prepare_megabytes: int = 4
@@ -60,6 +61,7 @@ TINY = Scale(
     prepare_megabytes=1,
     packed_copies=1,
     planned_documents=2000,
+    packed_documents=2000,
     blended={4: 1000, 32: 1000, 256: 1000},
     prompts=40,
     many_prompts=2000,
