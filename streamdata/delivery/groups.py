@@ -15,10 +15,18 @@ class GroupCollate:
     """Makes a batch of the samples of a group, as `GroupByLength` gives it, and passes its state on.
 
     Args:
-        collate: What makes a batch of a list of samples: `mixed_collate`, a `TensorCollate`.
+        collate: What makes a batch of a list of samples, such as `mixed_collate`.
+
+    Raises:
+        ValueError: `collate` cannot be called.
     """
 
     def __init__(self, collate: Callable[[list[dict[str, Any]]], Any] = mixed_collate) -> None:
+        if not callable(collate):
+            raise ValueError(
+                f"GroupCollate: collate is {collate!r}, expected a collate function\n"
+                "  Give what the loader would be given for batches of samples, such as mixed_collate."
+            )
         self.collate = collate
 
     def __call__(self, groups: Sequence[dict[str, Any]]) -> Any:

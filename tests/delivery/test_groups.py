@@ -59,6 +59,12 @@ def test_any_collate_gets_the_samples() -> None:
     assert collate(groups) == sum(len(group["samples"]) for group in groups)
 
 
+def test_a_collate_that_cannot_be_called_is_an_error() -> None:
+    """When it is made."""
+    with pytest.raises(ValueError, match="GroupCollate: collate is 'mixed_collate', expected a collate function\n"):
+        GroupCollate("mixed_collate")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("batch", [[{"input_ids": [1]}], [{"samples": []}], [3], [{"samples": 3}]])
 def test_what_is_no_group_is_an_error(batch: Any) -> None:
     """It says what makes groups."""

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata import MergedDataset, PackTokens, named, to_state
+from streamdata import MergedDataset, PackTokens, instantiate_from_yaml, named, to_state
 from streamdata.errors import StateError
 from tests.streams import Numbers, assert_exact_resume, loaded, plain
 
@@ -351,6 +352,33 @@ def made(index: int) -> Sample:
 def tokens(record: Sample) -> Sample:
     """A process function."""
     return made(record["value"])
+
+
+RECIPE = """
+target: streamdata.MergedDataset
+params:
+  datasets:
+    - target: streamdata.JsonlIterableDataset
+      name: a
+      percent: 1
+      params: {path: FOLDER}
+      process_fn: {target: streamdata.PackTokens, params: {max_tokens: 4, longer: split}}
+    - target: streamdata.JsonlIterableDataset
+      name: b
+      percent: 1
+      params: {path: FOLDER}
+  customized_yield_fn: {target: streamdata.GroupByLength, params: {max_tokens_per_batch: 8}}
+"""
+
+
+def test_a_recipe_names_them(tmp_path: Path) -> None:
+    """As a source's function and as a mixture's."""
+    (tmp_path / "0.jsonl").write_text("".join(json.dumps({"input_ids": [n] * n}) + "\n" for n in range(1, 9)))
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    groups = list(islice(instantiate_from_yaml(tmp_path / "recipe.yaml", allow=[]), 9))
+    samples = [sample for group in groups for sample in group["samples"]]
+    assert {sample["__datasetname__"] for sample in samples} == {"a", "b"}
+    assert all(("cu_seqlens" in sample) == (sample["__datasetname__"] == "a") for sample in samples)
 
 
 @pytest.mark.parametrize("place", ["process_fn", "customized_yield_fn"])
