@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streamdata.delivery.tensor_collate import Pad as Pad
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
     from streamdata.delivery.tensor_collate import to_float as to_float
+    from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.errors import RecipeError as RecipeError
     from streamdata.errors import ShardError as ShardError
     from streamdata.errors import SourceError as SourceError
@@ -100,6 +101,7 @@ _MODULES = {
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
     "GroupCollate": "delivery.groups",
+    "StreamLoader": "delivery.stream_loader",
     "prompt_collate": "sources.prompts",
     "collate_fn": "sources.prompts",
     "dpo_collate": "stores.collates",

@@ -42,9 +42,9 @@ class Control:
         return int(self._memory[_PASS]) - 1 if self._memory[_PASS] else None
 
     @epoch_pass.setter
-    def epoch_pass(self, value: int) -> None:
+    def epoch_pass(self, value: int | None) -> None:
         self.own()
-        self._memory[_PASS] = value + 1
+        self._memory[_PASS] = 0 if value is None else value + 1
         self._memory[_PASSES_SET] += 1
 
     @property

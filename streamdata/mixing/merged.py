@@ -158,8 +158,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             self._version = self._control.version = self._control.version + 1
         self._data_parallel = group
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let each iteration be pass number `epoch` (from 0), until this is called again.
+    def set_epoch(self, epoch: int | None) -> None:
+        """Let each iteration be pass number `epoch` (from 0), until this is called again; with None as if it never was.
 
         Without it passes count up by themselves: an iteration that came to its end is followed by the next pass, the
         whole stream again in another order; one that was left before its end begins again where it began. It also
@@ -168,7 +168,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         Raises:
             ValueError: `epoch` is negative or no int.
         """
-        if type(epoch) is not int or not 0 <= epoch < _MAX_PASS:
+        if epoch is not None and (type(epoch) is not int or not 0 <= epoch < _MAX_PASS):
             raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {epoch!r}")
         self._control.epoch_pass = epoch
 
@@ -195,6 +195,23 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             logger.warning("%s", line)
         self._progress, self._from_window = progress, reload_from_url_level
         self._version = self._control.version = self._control.version + 1
+
+    @property
+    def progress(self) -> Progress:
+        """What the states say that were set."""
+        return self._progress
+
+    def lane(self, num_workers: int) -> Lane:
+        """The first lane of this rank in a run with so many DataLoader workers; asked in the trainer's process."""
+        group = self._data_parallel or find_data_parallel()
+        return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=max(1, num_workers), worker=0)
+
+    def next_pass(self, num_workers: int) -> int:
+        """The pass that an iteration with so many workers reads if it begins now."""
+        progress, top, lane = self._progress, tree_of(self), self.lane(num_workers)
+        if not progress.is_under(lane):
+            progress, _ = begin_deal(progress, top, top.tree(), lane)
+        return self._pass(lane, progress, top, self._version)[0]
 
     def verify_agreement(self) -> None:
         """Compare what this rank is about to read with what the others are; call it on every rank, with states set.

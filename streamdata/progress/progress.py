@@ -89,6 +89,29 @@ class Progress:
         batches = self._batches_by_rank(deal, math.inf if generation is None else generation)
         return first + max(batches.values(), default=0)
 
+    def batches_of_rank(self, lane: Lane) -> int:
+        """How many batches the rank of a lane has delivered since the run began, over all passes.
+
+        What was delivered before the topology last changed counts as that of the furthest rank then: ranks that train
+        together have all delivered as many.
+
+        Raises:
+            StateError: Its batches were not counted.
+        """
+        if not self._headers:
+            return 0
+        if not self.is_under(lane):
+            return self.step()
+        first: int = self._headers[self.newest].get("step", 0)
+        held = [self.num_batches(epoch_pass) for epoch_pass in self.passes()]
+        counts = [lanes.get(lane.dp_rank * lane.num_workers + w, 0) for lanes in held for w in range(lane.num_workers)]
+        if None in counts:
+            raise StateError(
+                f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place among "
+                "steps_per_epoch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
+            )
+        return first + sum(count for count in counts if count is not None)
+
     def _batches_by_rank(self, deal: int, before: float) -> dict[int, int]:
         """What each rank of a deal had delivered in all passes, before a generation of it began."""
         topology = self.topology(deal)

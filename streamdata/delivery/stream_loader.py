@@ -1,0 +1,316 @@
+"""The loader that a trainer holds: plain batches, and the states after each of the last ones."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+from torch.utils.data import DataLoader
+
+from streamdata.delivery.collate import mixed_collate
+from streamdata.delivery.recent_states import RecentStates
+from streamdata.errors import StateError
+from streamdata.fields import CURSOR, STATE, STATES
+from streamdata.mixing import MergedDataset
+from streamdata.mixing.tree import tree_of
+from streamdata.progress import Progress, States, to_state
+
+_OPTIONS: Final = (
+    "generator",
+    "multiprocessing_context",
+    "persistent_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
+)
+"""Of the stock DataLoader; the others would change which samples are delivered, or in what sequence."""
+_UNEVEN: Final = ("error", "drop", "pad")
+_OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
+_END: Final = object()
+_MORE_PASSES: Final = 2
+"""A rank may have no share of a pass, or of what was left of one; of one of the next two it has some."""
+
+
+class StreamLoader:
+    """Batches of a MergedDataset for a trainer, and the state after each: it has a stock DataLoader, and is none.
+
+    Batches come without their states, which the loader keeps: a trainer's own count of batches says what it trained on,
+    whatever it or its wrappers pull ahead, and `state_after(count)` is the checkpoint.
+
+    The stream goes on from iteration to iteration. One that is left by `break` goes on after the last batch that the
+    loop received; so does one that an error ended. Each begins where the one before stands, so there is one at a
+    time. After the end of a finite stream the next pass begins.
+
+    Args:
+        dataset: The stream.
+        batch_size: Samples per batch.
+        num_workers: As of the stock DataLoader, and so are `options`.
+        collate: Makes the batch, of which `to_state` must be able to read the states.
+        steps_per_epoch: Cuts the stream into stretches of so many batches, each an iteration; what was resumed inside
+            one gives its rest first. The place in it follows from the states: all batches that this rank has delivered,
+            modulo this. Those from before the number of ranks or workers changed are the furthest rank's. Of a finite
+            stream, the next pass follows within the stretch.
+        uneven: What becomes of ranks with different numbers of batches at the end of a finite stream.
+
+    Raises:
+        ValueError: Not a MergedDataset, a number out of range, or an option that the stream cannot bear.
+    """
+
+    def __init__(
+        self,
+        dataset: MergedDataset,
+        batch_size: int,
+        num_workers: int = 0,
+        collate: Callable[[list[Any]], Any] = mixed_collate,
+        *,
+        steps_per_epoch: int | None = None,
+        uneven: str = "error",
+        **options: Any,
+    ) -> None:
+        _check_settings(dataset, batch_size, steps_per_epoch, uneven, options)
+        self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
+        self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
+        self._options = {"num_workers": num_workers, "collate_fn": collate, **options}
+        self._stream: Iterator[Any] | None = None
+        self._dataloader: DataLoader[Any] | None = None
+        self._take_states()
+
+    def _take_states(self) -> None:
+        """Begin from what the dataset was set to."""
+        self._close()
+        self._progress: Progress = self.dataset.progress
+        self._states = RecentStates(self._progress.entries.columns)
+        self.wait_s = 0.0
+        """Since the resume: how long the loop waited for batches, in seconds."""
+        self._reader: object = None
+        """Of the iterations the last one: an older one must not take batches from it."""
+        self._must_go_back = False
+        self._batches_before: int | None = None
+        """What this rank had delivered before the resume; found when it is needed, since ranks may not be known yet."""
+        self._pass: int | None = None
+        """Of a finite stream, the pass that was begun last since the resume."""
+        self._first_epoch: int | None = None
+        self._epoch: int | None = None
+        """What `set_epoch` was given first since the resume, and last since an iteration began."""
+        self._first_pass: int | None = None
+        """The pass that the former stands for."""
+
+    def __len__(self) -> int:
+        """How many batches a whole stretch has.
+
+        Raises:
+            TypeError: Nobody said.
+        """
+        if self.steps_per_epoch is None:
+            raise TypeError(
+                "StreamLoader: a stream has no length\n"
+                "  Give steps_per_epoch, which cuts it into stretches of so many batches."
+            )
+        return self.steps_per_epoch
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches were received since the resume."""
+        return self._states.num_batches
+
+    def state_after(self, n: int) -> States:
+        """The states after the n-th batch since the resume, for `load_state_dict` and `set_dataloader_states`.
+
+        Args:
+            n: Counts batches, not the optimizer's steps; 0 is what was resumed from.
+
+        Returns:
+            Plain JSON, what was resumed from included: of the other ranks it holds what was loaded.
+
+        Raises:
+            StateError: So many were not received, or more than 256 were since.
+        """
+        return dict(self._states.after(n))
+
+    def state_dict(self) -> States:
+        """The states after the last batch that the loop received."""
+        return self.state_after(self.num_batches)
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Go on where states say that a trainer stood: this rank's own, or after a change of topology those of all.
+
+        Raises:
+            StateError: As `MergedDataset.set_dataloader_states`.
+        """
+        self.dataset.set_dataloader_states(states)
+        self.dataset.set_epoch(None)
+        self._take_states()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the next iteration's pass; batches under way and loaded states are never discarded by the first call.
+
+        The first call after a load names the pass in which the states go on, whatever the number; later calls count
+        from it. Without a load the number is the pass. On an endless stream, or with `steps_per_epoch`, it only names
+        the next stretch: nothing depends on it.
+
+        Raises:
+            ValueError: Not an int from 0 on.
+        """
+        if type(epoch) is not int or not 0 <= epoch < 2**53:
+            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {epoch!r}")
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the rest of the stretch or pass; over the next one where nothing is left of it.
+
+        Raises:
+            StateError: The collate function does not keep the states.
+            RuntimeError: Another iteration began, or states were loaded, since this one began.
+        """
+        self._reader = reader = object()
+        return self._iterate(reader)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "StreamLoader: it reads a stream in this process, and cannot be copied or pickled\n"
+            "  Make one in each process that trains; state_dict() is what crosses."
+        )
+
+    def _iterate(self, reader: object) -> Iterator[Any]:
+        self._check_reader(reader)
+        left, more = self._begin(), self._passes_that_may_follow()
+        while left > 0:
+            self._check_reader(reader)
+            batch = self._receive(more)
+            if batch is _END:
+                return
+            left, more = left - 1, _MORE_PASSES if self.steps_per_epoch is not None else 0
+            yield batch
+
+    def _check_reader(self, reader: object) -> None:
+        if reader is not self._reader:
+            raise RuntimeError(
+                "StreamLoader: another iteration began, or states were loaded, since this one began\n"
+                "  A stream has one reader: begin a new iteration, which goes on where it stands."
+            )
+
+    def _begin(self) -> float:
+        """Find where the stream stands; return how many batches are left of the stretch."""
+        if self.dataset.progress is not self._progress:  # states were set on the dataset itself
+            reader = self._reader
+            self._take_states()
+            self._reader = reader
+        if self.steps_per_epoch is None:
+            if self._epoch is not None and not tree_of(self.dataset).is_endless:
+                self._go_to_pass(self._epoch)
+            self._epoch = None
+            return math.inf
+        if self._batches_before is None:
+            self._batches_before = self._progress.batches_of_rank(self.dataset.lane(self.num_workers))
+        return self.steps_per_epoch - (self._batches_before + self.num_batches) % self.steps_per_epoch
+
+    def _go_to_pass(self, epoch: int) -> None:
+        """Let the next batches be those of the pass that `set_epoch` named."""
+        present = self.dataset.next_pass(self.num_workers) if self._stream is None or self._pass is None else self._pass
+        first = epoch if self._first_epoch is None else self._first_epoch
+        if self._first_pass is None:
+            self._first_pass = present if self._progress else first
+        wanted = max(0, self._first_pass + epoch - first)
+        if wanted == present:
+            return
+        self._close()
+        if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
+            self.dataset.set_dataloader_states({})
+            self._progress = self.dataset.progress
+            self._states = RecentStates(self._progress.entries.columns, self.num_batches)
+            self._must_go_back = False
+        self.dataset.set_epoch(wanted)
+
+    def _passes_that_may_follow(self) -> int:
+        """How many may begin in search of the next batch: one where the last one was received to its end already."""
+        if self.steps_per_epoch is not None:
+            return _MORE_PASSES
+        return int(self._stream is not None)
+
+    def _receive(self, more: int) -> Any:
+        """The next batch, without its states; `_END` where this pass, and as many more, give nothing."""
+        began = time.perf_counter()
+        try:
+            batch = next(self._open() if self._stream is None else self._stream, _END)
+            while batch is _END and more:
+                self._end_pass()
+                batch, more = next(self._open(), _END), more - 1
+            if batch is _END:
+                self._end_pass()
+                return _END
+            self._states.add(_states_of(batch))
+        except BaseException:
+            # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
+            self._close()
+            self._must_go_back = True
+            raise
+        finally:
+            self.wait_s += time.perf_counter() - began
+        return _without_states(batch)
+
+    def _open(self) -> Iterator[Any]:
+        """Begin to read a pass, or the endless stream."""
+        if self._must_go_back:
+            self.dataset.set_dataloader_states(self._states.after(self.num_batches))
+            self._progress, self._must_go_back = self.dataset.progress, False
+        if not tree_of(self.dataset).is_endless:
+            self._pass = self.dataset.next_pass(self.num_workers)
+        if self._dataloader is None:
+            self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
+        stream = self._stream = iter(self._dataloader)
+        return stream
+
+    def _end_pass(self) -> None:
+        """Let the next pass be read next, whatever `set_epoch` had named."""
+        self._stream = None
+        self.dataset.set_epoch(None)
+
+    def _close(self) -> None:
+        """Let go of the workers, and of what they have ready."""
+        # Workers that live on would not have states that are set from now on.
+        self._stream = self._dataloader = None
+
+
+def _states_of(batch: Any) -> States:
+    try:
+        return to_state(batch)
+    except StateError as error:
+        error.add_note(
+            "StreamLoader: the batch that collate made does not keep its samples' states\n"
+            "  Give collate=TensorCollate(…) or mixed_collate."
+        )
+        raise
+
+
+def _without_states(batch: Any) -> Any:
+    """The same without the fields that hold states, at any depth of lists."""
+    if isinstance(batch, dict):
+        return {name: value for name, value in batch.items() if name not in _OF_STATES}
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(_without_states, batch))
+    return batch
+
+
+def _check_settings(
+    dataset: object, batch_size: object, steps_per_epoch: object, uneven: str, options: Mapping[str, object]
+) -> None:
+    if not isinstance(dataset, MergedDataset):
+        raise ValueError(
+            f"StreamLoader: expected a MergedDataset, got {type(dataset).__name__}\n"
+            "  Wrap a source: MergedDataset([named(source, name=…, percent=1)])."
+        )
+    for name, value in {"batch_size": batch_size, "steps_per_epoch": steps_per_epoch}.items():
+        is_left_out = value is None and name == "steps_per_epoch"
+        if not is_left_out and (type(value) is not int or value < 1):
+            raise ValueError(f"StreamLoader: expected {name} to be an int from 1 on, got {value!r}")
+    if uneven not in _UNEVEN:
+        raise ValueError(f"StreamLoader: expected uneven to be one of {_UNEVEN}, got {uneven!r}")
+    if unknown := options.keys() - set(_OPTIONS):
+        raise ValueError(
+            f"StreamLoader: {sorted(unknown)} would change what is delivered, or is no option of the stock DataLoader; "
+            f"expected some of {_OPTIONS}\n  The dataset decides which samples come, and in what sequence."
+        )
