@@ -7,8 +7,8 @@ from typing import Any, Final, NoReturn
 
 from torch.utils.data import DataLoader
 
-from streamdata.delivery.collate import mixed_collate
 from streamdata.delivery.recent_states import RecentStates
+from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing import MergedDataset
@@ -63,7 +63,7 @@ class StreamLoader:
         dataset: MergedDataset,
         batch_size: int,
         num_workers: int = 0,
-        collate: Callable[[list[Any]], Any] = mixed_collate,
+        collate: Callable[[list[Any]], Any] = TensorCollate(),  # noqa: B008  it keeps nothing between batches
         *,
         steps_per_epoch: int | None = None,
         uneven: str = "error",
