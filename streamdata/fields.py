@@ -24,6 +24,9 @@ STATES: Final = "__states__"
 STATE: Final = "__state__"
 """In a batch that is a dict of tensors: what `to_state` gives of its samples, as one string."""
 
+PADDING: Final = "__padding__"
+"""In a batch of `StreamLoader(uneven="pad")`: whether a sample only fills the batch up, bool (B,)."""
+
 SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, STATES])
 """What a JSONL row may not bring along: streamdata sets these fields, and reads them again."""
 

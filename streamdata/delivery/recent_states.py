@@ -36,6 +36,13 @@ class RecentStates:
         if len(self._kept) > NUM_KEPT:
             self._forgotten.update(self._kept.popleft())
 
+    def amend(self, states: Mapping[str, Any]) -> None:
+        """Note what `to_state` gave of what came after the last batch, and is none."""
+        if self._kept:
+            self._kept[-1] = {**self._kept[-1], **states}
+        else:
+            self._forgotten.update(states)
+
     def after(self, num_batches: int) -> Columns:
         """The states after so many batches since the resume; after 0 what was resumed from.
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn
 
 from torch.utils.data import DataLoader
 
+from streamdata.delivery.even_ranks import EvenRanks, FilledCollate, Received, dropped, padded
 from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError
@@ -28,7 +29,6 @@ _OPTIONS: Final = (
 """Of the stock DataLoader; the others would change which samples are delivered, or in what sequence."""
 _UNEVEN: Final = ("error", "drop", "pad")
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
-_END: Final = object()
 _MORE_PASSES: Final = 2
 """A rank may have no share of a pass, or of what was left of one; of one of the next two it has some."""
 
@@ -52,7 +52,11 @@ class StreamLoader:
             one gives its rest first. The place in it follows from the states: all batches that this rank has delivered,
             modulo this. Those from before the number of ranks or workers changed are the furthest rank's. Of a finite
             stream, the next pass follows within the stretch.
-        uneven: What becomes of ranks with different numbers of batches at the end of a finite stream.
+        uneven: What becomes of ranks that have different numbers of batches of a finite stream: an `error` before the
+            first; `drop` what the rank with the fewest does not have, with a line in the log; or `pad` all batches to
+            the same size, and all ranks to as many batches, by repeating the rank's last records. Batches have then a
+            field `__padding__`, bool (B,). The sources must give one sample for each record, and states must be of all
+            ranks. After a resume between its last batch and that of others, a rank repeats other records of its own.
 
     Raises:
         ValueError: Not a MergedDataset, a number out of range, or an option that the stream cannot bear.
@@ -72,8 +76,11 @@ class StreamLoader:
         _check_settings(dataset, batch_size, steps_per_epoch, uneven, options)
         self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
-        self._options = {"num_workers": num_workers, "collate_fn": collate, **options}
-        self._stream: Iterator[Any] | None = None
+        filled = FilledCollate(collate, batch_size) if uneven == "pad" else collate
+        self._options = {"num_workers": num_workers, "collate_fn": filled, **options}
+        self._even = EvenRanks(dataset, batch_size, num_workers, "steps" if steps_per_epoch else uneven)
+        self._is_endless = tree_of(dataset).is_endless
+        self._stream: Iterator[Received] | None = None
         self._dataloader: DataLoader[Any] | None = None
         self._take_states()
 
@@ -90,7 +97,8 @@ class StreamLoader:
         self._batches_before: int | None = None
         """What this rank had delivered before the resume; found when it is needed, since ranks may not be known yet."""
         self._pass: int | None = None
-        """Of a finite stream, the pass that was begun last since the resume."""
+        """Of a finite stream, the pass that is read, or is to be read next; None until it is looked up."""
+        self._even.rest = None
         self._first_epoch: int | None = None
         self._epoch: int | None = None
         """What `set_epoch` was given first since the resume, and last since an iteration began."""
@@ -177,14 +185,14 @@ class StreamLoader:
 
     def _iterate(self, reader: object) -> Iterator[Any]:
         self._check_reader(reader)
-        left, more = self._begin(), self._passes_that_may_follow()
+        left, more = self._begin(), 1
         while left > 0:
             self._check_reader(reader)
-            batch = self._receive(more)
-            if batch is _END:
+            found = self._receive(_MORE_PASSES if self.steps_per_epoch else more)
+            if found is None:
                 return
-            left, more = left - 1, _MORE_PASSES if self.steps_per_epoch is not None else 0
-            yield batch
+            left, more = left - 1, 0
+            yield found.batch
 
     def _check_reader(self, reader: object) -> None:
         if reader is not self._reader:
@@ -200,49 +208,45 @@ class StreamLoader:
             self._take_states()
             self._reader = reader
         if self.steps_per_epoch is None:
-            if self._epoch is not None and not tree_of(self.dataset).is_endless:
-                self._go_to_pass(self._epoch)
-            self._epoch = None
+            if not self._is_endless:
+                self._go_to_named_pass()
             return math.inf
         if self._batches_before is None:
             self._batches_before = self._progress.batches_of_rank(self.dataset.lane(self.num_workers))
         return self.steps_per_epoch - (self._batches_before + self.num_batches) % self.steps_per_epoch
 
-    def _go_to_pass(self, epoch: int) -> None:
-        """Let the next batches be those of the pass that `set_epoch` named."""
-        present = self.dataset.next_pass(self.num_workers) if self._stream is None or self._pass is None else self._pass
-        first = epoch if self._first_epoch is None else self._first_epoch
-        if self._first_pass is None:
-            self._first_pass = present if self._progress else first
-        wanted = max(0, self._first_pass + epoch - first)
+    def _go_to_named_pass(self) -> None:
+        """Let the next batches be those of the pass that was named, if one was."""
+        present = self._find_pass()
+        wanted = self.dataset.next_pass(self.num_workers)  # another one if it was named on the dataset itself
+        if self._epoch is not None and self._first_epoch is not None:
+            if self._first_pass is None:
+                self._first_pass = present if self._progress else self._first_epoch
+            wanted, self._epoch = max(0, self._first_pass + self._epoch - self._first_epoch), None
         if wanted == present:
             return
         self._close()
+        self._even.rest, self._pass = None, wanted
         if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
             self.dataset.set_dataloader_states({})
-            self._progress = self.dataset.progress
+            self._progress, self._must_go_back = self.dataset.progress, False
             self._states = RecentStates(self._progress.entries.columns, self.num_batches)
-            self._must_go_back = False
         self.dataset.set_epoch(wanted)
 
-    def _passes_that_may_follow(self) -> int:
-        """How many may begin in search of the next batch: one where the last one was received to its end already."""
-        if self.steps_per_epoch is not None:
-            return _MORE_PASSES
-        return int(self._stream is not None)
+    def _find_pass(self) -> int:
+        """The pass of a finite stream that is read, or is to be read next."""
+        if self._pass is None:
+            self._pass = self._even.next_pass(self._progress)
+            self.dataset.set_epoch(self._pass)
+        return self._pass
 
-    def _receive(self, more: int) -> Any:
-        """The next batch, without its states; `_END` where this pass, and as many more, give nothing."""
+    def _receive(self, more: int) -> Received | None:
+        """The next batch; None where this pass, and as many more, give nothing."""
         began = time.perf_counter()
         try:
-            batch = next(self._open() if self._stream is None else self._stream, _END)
-            while batch is _END and more:
-                self._end_pass()
-                batch, more = next(self._open(), _END), more - 1
-            if batch is _END:
-                self._end_pass()
-                return _END
-            self._states.add(_states_of(batch))
+            found = self._next()
+            while found is None and more:
+                found, more = self._next(), more - 1
         except BaseException:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
             self._close()
@@ -250,24 +254,56 @@ class StreamLoader:
             raise
         finally:
             self.wait_s += time.perf_counter() - began
-        return _without_states(batch)
+        if found is None and self.steps_per_epoch:
+            raise ValueError(
+                f"StreamLoader: {_MORE_PASSES} whole passes gave this rank nothing: it has no share of any source\n"
+                "  Give the sources more records, or the run fewer ranks."
+            )
+        return found
 
-    def _open(self) -> Iterator[Any]:
+    def _next(self) -> Received | None:
+        """The next batch of the pass, or None, once, at its end."""
+        for found in self._open() if self._stream is None else self._stream:
+            if found.batch is None:
+                self._states.amend(found.states)
+                continue
+            self._states.add(found.states)
+            if self._even.rest is not None:
+                self._even.rest.count(found.states)
+            return found
+        assert self._pass is not None, "an endless stream does not end"
+        self._stream = self._even.rest = None
+        self._pass += 1
+        self.dataset.set_epoch(self._pass)
+        return None
+
+    def _open(self) -> Iterator[Received]:
         """Begin to read a pass, or the endless stream."""
         if self._must_go_back:
             self.dataset.set_dataloader_states(self._states.after(self.num_batches))
             self._progress, self._must_go_back = self.dataset.progress, False
-        if not tree_of(self.dataset).is_endless:
-            self._pass = self.dataset.next_pass(self.num_workers)
+        self._even.begin(None if self._is_endless else self._find_pass(), self._progress)
+        rest = self._even.rest
         if self._dataloader is None:
             self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
-        stream = self._stream = iter(self._dataloader)
+        stream: Iterator[Received] = map(_received, self._dataloader)
+        if rest is not None and self.uneven != "error":
+            stream = dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, self._any_batch)
+        self._stream = stream
         return stream
 
-    def _end_pass(self) -> None:
-        """Let the next pass be read next, whatever `set_epoch` had named."""
-        self._stream = None
-        self.dataset.set_epoch(None)
+    def _any_batch(self) -> Any:
+        """A batch of this rank's, to be repeated where it resumes after its last one and others have more."""
+        self.dataset.set_dataloader_states({})
+        batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
+        self.dataset.set_dataloader_states(self._states.after(self.num_batches))
+        self._progress, self._dataloader = self.dataset.progress, None
+        if batch is None:
+            raise ValueError(
+                "StreamLoader: uneven='pad' has nothing to repeat: this rank has no share of the pass\n"
+                "  Give the sources more records, or the run fewer ranks."
+            )
+        return _without_states(batch)
 
     def _close(self) -> None:
         """Let go of the workers, and of what they have ready."""
@@ -275,9 +311,9 @@ class StreamLoader:
         self._stream = self._dataloader = None
 
 
-def _states_of(batch: Any) -> States:
+def _received(batch: Any) -> Received:
     try:
-        return to_state(batch)
+        return Received(_without_states(batch), to_state(batch))
     except StateError as error:
         error.add_note(
             "StreamLoader: the batch that collate made does not keep its samples' states\n"
@@ -307,6 +343,11 @@ def _check_settings(
         is_left_out = value is None and name == "steps_per_epoch"
         if not is_left_out and (type(value) is not int or value < 1):
             raise ValueError(f"StreamLoader: expected {name} to be an int from 1 on, got {value!r}")
+    if steps_per_epoch is not None and uneven in ("drop", "pad"):
+        raise ValueError(
+            f"StreamLoader: steps_per_epoch gives every rank as many batches, got uneven={uneven!r} beside it\n"
+            "  Leave one of them out."
+        )
     if uneven not in _UNEVEN:
         raise ValueError(f"StreamLoader: expected uneven to be one of {_UNEVEN}, got {uneven!r}")
     if unknown := options.keys() - set(_OPTIONS):

@@ -107,8 +107,8 @@ class Progress:
         counts = [lanes.get(lane.dp_rank * lane.num_workers + w, 0) for lanes in held for w in range(lane.num_workers)]
         if None in counts:
             raise StateError(
-                f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place among "
-                "steps_per_epoch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
+                f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place in a "
+                "stretch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
             )
         return first + sum(count for count in counts if count is not None)
 

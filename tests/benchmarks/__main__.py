@@ -26,8 +26,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.measure import Row, Scale
 
-_MODULES = (tar, jsonl, images, collate, mixing, resume, memory, state, stores, blend, plan, prepare, prompts)
-_MODULES = (tar, jsonl, collate, mixing, resume, memory, state, stores, blend, plan, packing, prepare, prompts)
+_MODULES = (tar, jsonl, images, collate, mixing, resume, memory, state, stores, blend, plan, packing, prepare, prompts)
 GROUPS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 DIRECTORY = Path(__file__).parents[2] / "build" / "bench"
 _PACKAGES = ("torch-streamdata", "torch", "webdataset", "orjson", "numpy")

@@ -120,6 +120,10 @@ def test_a_stretch_of_a_finite_stream_holds_the_next_pass() -> None:
     assert values(loader) + values(loader) == whole[:14]
     again = resumed(loader.state_after(9), dataset=make_dataset(cyclic=False), steps_per_epoch=7)
     assert values(again) == whole[9:14]
+    lonely = MergedDataset([named([1], name="one", percent=1)], cyclic=False)
+    lonely.set_data_parallel(2, 1)
+    with pytest.raises(ValueError, match="whole passes gave this rank nothing"):
+        next(iter(StreamLoader(lonely, 1, steps_per_epoch=3)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -149,14 +153,15 @@ def test_other_ranks_go_on(old: tuple[int, int], new: tuple[int, int]) -> None:
     before: Counter = Counter()
     parts = []
     for rank in range(old[0]):
-        loader = make_loader(old[1], dataset=make_dataset(cyclic=False, rank=rank, size=old[0]))
+        loader = make_loader(old[1], dataset=make_dataset(cyclic=False, rank=rank, size=old[0]), uneven="drop")
         before.update(counted(islice(loader, 2)))
         parts.append(loader.state_dict())
     joined = merge_states(*parts)
     after: Counter = Counter()
     for rank in range(new[0]):
         dataset = make_dataset(cyclic=False, rank=rank, size=new[0])
-        after.update(counted(resumed(joined, new[1], dataset=dataset)))
+        for batch in resumed(joined, new[1], dataset=dataset, uneven="pad"):
+            after.update(batch["data"][~batch["__padding__"]].tolist())
         dataset = make_dataset(cyclic=False, rank=rank, size=new[0])
         again = resumed(joined, new[1], dataset=dataset, steps_per_epoch=5)
         assert [len(values(again)), len(values(again))] == [3, 5]
@@ -193,6 +198,19 @@ def test_set_epoch_names_the_pass() -> None:
     loader.set_epoch(5)
     assert values(islice(loader, 2)) == wanted[5][:2]
     assert values(resumed(loader.state_dict(), dataset=make_dataset(cyclic=False))) == wanted[5][2:]
+
+
+def test_a_pass_may_be_named_on_the_dataset() -> None:
+    """As without the loader; one that was read already comes again, with states of its own."""
+    dataset = make_dataset(cyclic=False)
+    wanted = [passes_of(make_dataset(cyclic=False), number) for number in range(5)]
+    loader = make_loader(dataset=dataset)
+    for number in (3, 4, 1):
+        dataset.set_epoch(number)
+        assert values(loader) == wanted[number]
+    dataset.set_epoch(1)
+    assert values(islice(loader, 3)) == wanted[1][:3]
+    assert values(resumed(loader.state_dict(), dataset=make_dataset(cyclic=False))) == wanted[1][3:]
 
 
 @pytest.mark.parametrize("number", [0, 1, 7])
@@ -428,22 +446,21 @@ TRAINER = """
             trained += 1
             print(json.dumps(batch["data"].tolist()), flush=True)
             if trained % 3 == 0:
-                path.with_suffix(".new").write_text(json.dumps({"states": loader.state_after(trained)}))
+                saved = {"trained": trained, "states": loader.state_after(trained)}
+                path.with_suffix(".new").write_text(json.dumps(saved))
                 path.with_suffix(".new").replace(path)
-                print("saved", flush=True)
 """
 
 
 def test_a_killed_trainer_goes_on(tmp_path: Path) -> None:
     """With what was saved last: the samples up to there and from there on are those of the uninterrupted run."""
-    kept: list[list[int]] = []
-    for lines_before_kill in (10, 15):
-        command = [sys.executable, "-c", textwrap.dedent(TRAINER), str(tmp_path / "states.json")]
+    path, kept = tmp_path / "states.json", []
+    for lines_before_kill in (8, 11):
+        command = [sys.executable, "-c", textwrap.dedent(TRAINER), str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            lines = [process.stdout.readline().strip() for _ in range(lines_before_kill)]
+            lines = [process.stdout.readline() for _ in range(lines_before_kill)]
             process.send_signal(signal.SIGKILL)
-            lines += process.stdout.read().splitlines()
-        last = max(index for index, line in enumerate(lines) if line == "saved")
-        kept += [json.loads(line) for line in lines[:last] if line != "saved"]
+            lines += process.stdout.readlines()
+        kept += map(json.loads, lines[: json.loads(path.read_text())["trained"]])
     assert kept == values(islice(make_loader(2), len(kept)))
     assert len(kept) >= 15

@@ -1,0 +1,218 @@
+"""As many batches on every rank at the end of a finite stream, whose lanes have different shares of it.
+
+1. states → `EvenRanks` → how many batches each rank is to deliver: `RestOfPass`
+2. `drop`: batches → `dropped` → those that all ranks have; the last brings the states of what is left out
+3. `pad`: samples → `FilledCollate` → full batches; batches → `padded` → as many as the rank with the most has, marked
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from streamdata.errors import StateError
+from streamdata.fields import PADDING
+from streamdata.mixing import MergedDataset
+from streamdata.progress import Progress, States
+from streamdata.run import Lane
+
+logger = logging.getLogger("streamdata")
+
+
+class Received(NamedTuple):
+    """What came of the stream."""
+
+    batch: Any
+    """Without its states; None where only states came."""
+    states: States
+    """Of the batch, and of what was left out after it."""
+
+
+class RestOfPass:
+    """What this rank still has of a pass, and how many batches it is to deliver.
+
+    Args:
+        own: How many samples each of its lanes has left, int64 (num_workers,).
+        num_batches: How many batches it is to deliver, as every other rank does.
+        batch_size: Samples per batch.
+    """
+
+    def __init__(self, own: npt.NDArray[np.int64], num_batches: int, batch_size: int) -> None:
+        self.num_batches, self.batch_size = num_batches, batch_size
+        self._left: list[int] = own.tolist()
+
+    @property
+    def samples(self) -> int:
+        """How many samples are left."""
+        return sum(self._left)
+
+    @property
+    def own_batches(self) -> int:
+        """How many batches these make."""
+        return sum(-(-left // self.batch_size) for left in self._left)
+
+    def samples_of(self, states: Mapping[str, Any]) -> int:
+        """How many of them the next batch has, by its states."""
+        return sum(min(self.batch_size, self._left[worker]) for worker in _workers(states))
+
+    def count(self, states: Mapping[str, Any]) -> None:
+        """Note that a batch was delivered."""
+        self.num_batches -= 1
+        for worker in _workers(states):
+            self._left[worker] -= min(self.batch_size, self._left[worker])
+
+
+def _workers(states: Mapping[str, Any]) -> list[int]:
+    """The worker that delivered the batch; none of one that only fills up."""
+    return [worker for key, worker in states.items() if key.startswith("worker/")]
+
+
+class EvenRanks:
+    """Finds how many batches each rank is to deliver of a pass.
+
+    Args:
+        dataset: The stream.
+        batch_size: Samples per batch.
+        num_workers: Of each rank.
+        uneven: `error`, `drop` or `pad`; or `steps` where it does not matter what a pass has.
+    """
+
+    def __init__(self, dataset: MergedDataset, batch_size: int, num_workers: int, uneven: str) -> None:
+        self._dataset, self._batch_size, self._num_workers = dataset, batch_size, num_workers
+        self._uneven = uneven
+        self.rest: RestOfPass | None = None
+        """Of the pass, where ranks are evened out or compared."""
+
+    def next_pass(self, progress: Progress) -> int:
+        """The pass that a finite stream goes on with: if it is to be padded, one that some rank has not ended."""
+        found = self._dataset.next_pass(self._num_workers)
+        passes = progress.passes() if progress and progress.is_under(self._lane()) else []
+        if self._uneven != "pad" or not passes or passes[-1] >= found:
+            return found
+        self._dataset.set_epoch(passes[-1])
+        if self._dataset.samples_left(self._num_workers).any():
+            return passes[-1]
+        self._dataset.set_epoch(None)
+        return found
+
+    def begin(self, epoch_pass: int | None, progress: Progress) -> None:
+        """Find the rest of a pass that is about to be read, unless it is known.
+
+        Raises:
+            ValueError: Ranks have different numbers of batches, under `error`; or how many is not known.
+            StateError: The states are not those of all ranks at one step.
+        """
+        # Where a pass is read again after an error, states say of this rank alone what was delivered since.
+        lane = self._lane()
+        is_alone = self._uneven == "error" and (lane.dp_size == 1 or epoch_pass is None)
+        if self.rest is not None or self._uneven == "steps" or is_alone:
+            return
+        left = self._dataset.samples_left(self._num_workers)
+        if epoch_pass is not None and progress and progress.is_under(lane):
+            _check_step(progress, epoch_pass, left)
+        self.rest = RestOfPass(left[lane.dp_rank], even_batches(left, self._batch_size, self._uneven), self._batch_size)
+
+    def _lane(self) -> Lane:
+        return self._dataset.lane(self._num_workers)
+
+
+def _check_step(progress: Progress, epoch_pass: int, left: npt.NDArray[np.int64]) -> None:
+    """Refuse states of which some rank's are older: it would count as having more left than it has."""
+    delivered = np.zeros(left.size, np.int64)
+    for lane, batches in progress.num_batches(epoch_pass).items():
+        delivered[lane] = batches or 0
+    by_rank = delivered.reshape(left.shape).sum(axis=1)
+    behind = np.flatnonzero((by_rank < by_rank.max()) & left.any(axis=1))
+    if len(behind):
+        raise StateError(
+            f"states: rank {behind[0]} has delivered {by_rank[behind[0]]} batches of pass {epoch_pass} and another "
+            f"{by_rank.max()}, expected those of one step, from which follows how many each has left\n"
+            "  Join the states of all ranks: merge_states, gather_states or save_states."
+        )
+
+
+def even_batches(left: npt.NDArray[np.int64], batch_size: int, uneven: str) -> int:
+    """How many batches each rank is to deliver.
+
+    Args:
+        left: How many samples each lane of each rank has left, int64 (dp_size, num_workers).
+        batch_size: Samples per batch.
+        uneven: `error`, `drop` or `pad`.
+
+    Raises:
+        ValueError: Ranks have different numbers of batches, under `error`.
+    """
+    batches = (-(-left // batch_size)).sum(axis=1)
+    least, most = int(batches.min()), int(batches.max())
+    if uneven == "error" and least < most:
+        raise ValueError(
+            f"StreamLoader: of this pass rank {batches.argmin()} has {least} batches left and rank {batches.argmax()} "
+            f"has {most}, expected as many on each rank: those that have more would wait for the others\n"
+            "  Give uneven='drop', uneven='pad', or steps_per_epoch."
+        )
+    return least if uneven == "drop" else most
+
+
+def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received]:
+    """Yield as many batches as the rank with the fewest has; read the others with the last of them, for their states.
+
+    They are read so that states say that the pass has ended: what was dropped would come after a change of topology.
+    """
+    while rest.num_batches > 1:  # whoever takes one counts it
+        yield next(received)
+    last = next(received) if rest.num_batches else Received(None, {})
+    if left_out := rest.samples - rest.samples_of(last.states):
+        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", left_out)
+    states = dict(last.states)
+    for leftover in received:
+        states.update(leftover.states)
+    if states:
+        yield Received(last.batch, states)
+
+
+def padded(received: Iterator[Received], rest: RestOfPass, any_batch: Callable[[], Any]) -> Iterator[Received]:
+    """Yield as many batches as the rank with the most has, each with the field that says what is padding.
+
+    Args:
+        received: The rank's own batches, all of them full.
+        rest: Of the pass.
+        any_batch: Gives one of this rank's, where none is received to be repeated.
+    """
+    last = None
+    for batch, states in received:
+        if rest.own_batches == 1:  # a copy: what the trainer does to its tensors does not change those to come
+            last = copy.deepcopy(batch)
+        yield Received(_marked(batch, rest.samples_of(states), rest.batch_size), states)
+    if rest.num_batches and last is None:
+        last = any_batch()
+    while rest.num_batches:
+        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {})
+
+
+def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
+    """The batch with the field that says of each sample whether it only fills up, bool (B,)."""
+    is_padding = torch.arange(batch_size) >= num_real
+    if isinstance(batch, dict):
+        return {**batch, PADDING: is_padding}
+    return [{**sample, PADDING: fills} for sample, fills in zip(batch, is_padding.tolist(), strict=True)]
+
+
+class FilledCollate:
+    """A collate function whose batches are full: the last sample is repeated, with its state.
+
+    Args:
+        collate: Makes the batch.
+        batch_size: How many samples it is to have.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], batch_size: int) -> None:
+        self._collate, self._batch_size = collate, batch_size
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Collates a batch."""
+        missing = self._batch_size - len(samples)
+        return self._collate([*samples, *([samples[-1]] * missing)])
