@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from streamdata.delivery.collate import mixed_collate as mixed_collate
     from streamdata.delivery.groups import GroupCollate as GroupCollate
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
+    from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.delivery.tensor_collate import Pad as Pad
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
     from streamdata.delivery.tensor_collate import to_float as to_float
-    from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.errors import RecipeError as RecipeError
     from streamdata.errors import ShardError as ShardError
     from streamdata.errors import SourceError as SourceError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
     from streamdata.progress.gathering import gather_states as gather_states
+    from streamdata.progress.lane_state import from_stateful as from_stateful
     from streamdata.progress.loading import load_states as load_states
     from streamdata.progress.merge import merge_states as merge_states
     from streamdata.progress.saving import save_states as save_states
@@ -113,6 +114,7 @@ _MODULES = {
     "save_states": "progress.saving",
     "load_states": "progress.loading",
     "gather_states": "progress.gathering",
+    "from_stateful": "progress.lane_state",
     # token stores, and datasets over them
     "DatasetFactory": "stores.dataset_factory",
     "BaseDataset": "stores.base_dataset",

@@ -16,8 +16,8 @@ from streamdata.progress import Beginning
 from streamdata.run import MAX_WORKERS, Lane
 
 _PASS, _PASSES_SET, _VERSION = range(3)
-_LANES, _FIELDS = 3, 6
-_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES = range(_FIELDS)
+_LANES, _FIELDS = 3, 7
+_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED = range(_FIELDS)
 
 
 class Control:
@@ -62,6 +62,19 @@ class Control:
         lanes = [self._lane(worker) for worker in workers]
         return min((int(lane[_ENDED]) if lane[_OF_VERSION] == version + 1 else 0 for lane in lanes), default=0)
 
+    def resume(self, version: int, lane: Lane, epoch_pass: int, has_ended: bool) -> None:
+        """Note that a lane goes on in a pass from an iterator's state, whatever it had come to before."""
+        self.own()
+        notes = self._lane(lane.worker)
+        notes[_BEGUN] = notes[_BATCHES] = 0
+        notes[_ENDED], notes[_RESUMED] = epoch_pass + has_ended, epoch_pass
+        notes[_OF_VERSION] = version + 1
+
+    def resumed_pass(self, version: int, workers: Iterable[int]) -> int:
+        """The pass in which these lanes go on: some may not have known, when they were asked, that it had begun."""
+        lanes = [self._lane(worker) for worker in workers]
+        return max(int(lane[_RESUMED]) for lane in lanes if lane[_OF_VERSION] == version + 1)
+
     def begin(self, version: int, lane: Lane, epoch_pass: int) -> Beginning | None:
         """Note that a lane begins a pass; return how, or None if its states are no longer those that are set."""
         self.own()
@@ -69,7 +82,7 @@ class Control:
         if version != self.version:
             return None
         if notes[_OF_VERSION] != version + 1:
-            notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = 0
+            notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = notes[_RESUMED] = 0
         notes[_ITERATIONS] += 1
         beginning = Beginning(
             rank=f"{self._name}/{lane.dp_rank}",

@@ -8,9 +8,8 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from itertools import chain
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +25,13 @@ from streamdata.mixing.counting import check_countable, count_samples
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.default_collate import refuse_default_collate
 from streamdata.mixing.elastic import begin_deal
+from streamdata.mixing.lane_iterator import LaneIterator, LanePlan, Reader
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.progress import (
     LaneKey,
     LaneLink,
+    LaneState,
     Progress,
     Shape,
     Tree,
@@ -261,7 +262,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.set_dataloader_states(states, reload_from_url_level)
         return iter(self)
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> LaneIterator:
         """Iterate over this lane's samples: those of the rank and of the DataLoader worker that calls.
 
         Raises:
@@ -270,19 +271,45 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             ValueError: WORLD_SIZE is set without a usable RANK.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
-        progress, top = self._progress, tree_of(self)
+        top = tree_of(self)
         tree = top.tree()
-        progress.check_nodes(tree.nodes)
+        self._progress.check_nodes(tree.nodes)
         lane = self._lane()
-        # A generator behind: which pass it is, and whose turn, is decided when the first sample is asked for, by when
-        # all lanes of an iteration that came to its end have said so.
         version = None if self._lacks_states() else self._version
-        return chain.from_iterable(self._iterate(lane, progress, top, tree, version, self._from_window))
+        reader = Reader(
+            lane=lane,
+            top=top,
+            tree=tree,
+            progress=self._progress,
+            plan=partial(self._plan, lane, top, tree, version, self._from_window),
+            begin=partial(self._begin, top, tree, self._version, self._from_window),
+            resume=partial(self._control.resume, self._version),
+        )
+        return LaneIterator(reader)
 
-    def _iterate(
-        self, lane: Lane, progress: Progress, top: Node, tree: Tree, version: int | None, from_window: bool
-    ) -> Iterator[Iterator[Sample]]:
-        """Yield the lane's stream, one iterator, and note that it begins; it notes itself that it ends.
+    def state_dict(self) -> NoReturn:
+        """Raise: only who receives batches knows which were delivered, while workers read ahead of them.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(
+            "MergedDataset: it cannot know which of its samples the trainer has received, so it has no state of its own"
+            "\n  Use StreamLoader(dataset, …), whose state_dict() knows it; or collect states.update(to_state(batch)), "
+            "and go on with set_dataloader_states(states)."
+        )
+
+    def _plan(
+        self,
+        lane: Lane,
+        top: Node,
+        tree: Tree,
+        version: int | None,
+        from_window: bool,
+        progress: Progress,
+        loaded: LaneState | None,
+    ) -> LanePlan:
+        """What the lane is about to read, as far as can be said now.
 
         `version` is that of the states, None in a worker that does not have those that were set.
         """
@@ -302,32 +329,62 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                     "without it."
                 )
             progress, change = begin_deal(progress, top, tree, lane)
-        epoch_pass, progress, deals, sharing = self._pass(lane, progress, top, version)
+        if loaded is None or self._control.epoch_pass not in (None, loaded.epoch_pass):
+            epoch_pass, progress, deals, sharing = self._pass(lane, progress, top, version)
+            loaded = None
+        else:
+            workers = range(lane.num_workers)
+            epoch_pass = loaded.epoch_pass if loaded.is_begun else self._control.resumed_pass(version, workers)
+            deals, sharing = _dealt(lane, progress, top, epoch_pass)
         self._check_rank(progress, lane.dp_rank, sharing)
-        # A DataLoader asks worker 0 first, always: it takes the lane whose turn it is.
-        last = progress.last_worker(epoch_pass, lane.dp_rank)
-        turn = 0 if last is None else last + 1
-        lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
-        beginning = self._control.begin(version, lane, epoch_pass)
+        if loaded is not None and loaded.is_begun:
+            lane = loaded.lane
+        else:  # a DataLoader asks worker 0 first, always: it takes the lane whose turn it is
+            last = progress.last_worker(epoch_pass, lane.dp_rank)
+            turn = 0 if last is None else last + 1
+            lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        gave_all = progress.is_finished(epoch_pass) or progress.has_given_all(key, tree)
+        return LanePlan(
+            lane=lane,
+            key=key,
+            progress=progress,
+            deals=deals,
+            generation=progress.generation(tree),
+            header=header(tree, lane, progress.of_deal, top.anomalies()),
+            change=change,
+            gave_all=gave_all or (loaded is not None and loaded.is_ended),
+        )
+
+    def _begin(
+        self, top: Node, tree: Tree, version: int, from_window: bool, plan: LanePlan, note_end: Callable[[], None]
+    ) -> Iterator[Sample]:
+        """The lane's stream; note that it begins, and at its end that it has ended."""
+        lane, key, progress = plan.lane, plan.key, plan.progress
+        beginning = self._control.begin(version, lane, key.epoch_pass)
         if beginning is not None:
-            beginning = beginning._replace(change=change and change(deals.num_pieces(top)))
+            change = plan.change
+            beginning = beginning._replace(change=change and change(plan.deals.num_pieces(top)))
             if get_worker_info() is None:
                 announce(beginning)
                 if beginning.was_left:
                     warn_once(beginning)
         note_batches = partial(self._control.note_batches, version, lane.worker)
-        run = self._run(lane, epoch_pass, progress, deals, tree, from_window)
         run = replace(
-            run,
-            header=header(tree, lane, progress.of_deal, top.anomalies()),
-            link=LaneLink(progress.batches_before(run.key), beginning, note_batches),
+            self._run(lane, key.epoch_pass, progress, plan.deals, tree, from_window),
+            header=plan.header,
+            link=LaneLink(progress.batches_before(key), beginning, note_batches),
         )
         mixture = Mixture(run, top)
         samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
-        if progress.is_finished(epoch_pass) or progress.has_given_all(run.key, tree):
+        if plan.gave_all:
             samples = iter(())
-        note_end = partial(self._control.end, version, lane, epoch_pass)
-        yield samples if mixture.endless else _with_end(samples, note_end)
+
+        def end() -> None:
+            self._control.end(version, lane, key.epoch_pass)
+            note_end()
+
+        return samples if mixture.endless else _with_end(samples, end)
 
     def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals, tree: Tree, from_window: bool) -> Run:
         key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)

@@ -30,6 +30,7 @@ from streamdata.progress.header import Topology, Tree, header
 from streamdata.progress.history import compact, history_of
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
+from streamdata.progress.lane_state import LaneState, from_stateful, lane_state_of
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
@@ -45,6 +46,7 @@ __all__ = [
     "LaneEntries",
     "LaneKey",
     "LaneLink",
+    "LaneState",
     "LeftOut",
     "NodeKey",
     "PlainCursor",
@@ -60,8 +62,10 @@ __all__ = [
     "check_position",
     "compact",
     "describe_changes",
+    "from_stateful",
     "header",
     "history_of",
+    "lane_state_of",
     "links_of",
     "marked",
     "merge_states",

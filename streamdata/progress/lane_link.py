@@ -55,12 +55,18 @@ class LaneLink:
         self._note_batches(self._made)
         return None if self._num_batches is None else self._num_batches + self._made
 
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches of this pass the lane has made; None if that is not known, or nobody counts them."""
+        return self._num_batches + self._made if self._made and self._num_batches is not None else None
+
     def __reduce__(self) -> tuple[Callable[[Beginning | None, int], None], tuple[Beginning | None, int]]:
         return receive, (self._beginning, self._made)
 
 
-# Where torch's DataLoader takes, and throws away, what its persistent workers had ready.
-_EMPTIES_QUEUE, _DATALOADER = "_reset", "torch.utils.data.dataloader"
+# Where torch's DataLoader takes, and throws away, what its persistent workers had ready; and torchdata's.
+_EMPTIES_QUEUE = "_reset"
+_DATALOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
 
 
 class _Received(NamedTuple):
@@ -102,7 +108,7 @@ def _is_thrown_away() -> bool:
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
     while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
         frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__") == _DATALOADER
+    return frame is not None and frame.f_globals.get("__name__") in _DATALOADERS
 
 
 def warn_once(beginning: Beginning) -> None:

@@ -1,0 +1,182 @@
+"""The iterator of one lane, which can say where it stands and go on from there."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from streamdata.errors import StateError
+from streamdata.fields import CURSOR, STATES
+from streamdata.mixing.deals import Deals
+from streamdata.mixing.tree import Node
+from streamdata.progress import (
+    Entry,
+    LaneKey,
+    LaneState,
+    NodeKey,
+    PlainEntry,
+    Progress,
+    Tree,
+    describe_changes,
+    lane_state_of,
+    node_of,
+    to_state,
+)
+from streamdata.run import Lane
+from streamdata.sources.source import Sample
+
+logger = logging.getLogger("streamdata")
+
+# Of a plain entry and its node: this is read of every sample.
+_NODE, _PATH = Entry._fields.index("node"), NodeKey._fields.index("path")
+
+
+class LanePlan(NamedTuple):
+    """What a lane is about to read."""
+
+    lane: Lane
+    key: LaneKey
+    progress: Progress
+    deals: Deals
+    generation: int
+    header: str
+    """Of the generation."""
+    change: Callable[[int], str] | None
+    """Tells of a change of topology, given the number of pieces."""
+    gave_all: bool
+    """Whether nothing of the pass is left in the lane."""
+
+
+class Reader(NamedTuple):
+    """The dataset as its iterator sees it."""
+
+    lane: Lane
+    """Of the process: which lane it reads is known when the pass is."""
+    top: Node
+    tree: Tree
+    progress: Progress
+    """Of the states that were set."""
+    plan: Callable[[Progress, LaneState | None], LanePlan]
+    """Say what the lane is about to read. It changes nothing, and may say another thing later."""
+    begin: Callable[[LanePlan, Callable[[], None]], Iterator[Sample]]
+    """Begin to read it; the second argument is called at its end."""
+    resume: Callable[[Lane, int, bool], None]
+    """Note that a lane goes on in a pass, or has ended it."""
+
+
+class LaneIterator(Iterator[Sample]):
+    """The samples of one lane.
+
+    `state_dict` says where it stands after the last sample that it gave, and `load_state_dict` goes on there: in the
+    same lane, of as many ranks and workers. A StatefulDataLoader calls both in each worker, and goes on with the worker
+    whose turn it was. So a lane that goes on is the one that the state names, while the workers of a DataLoader that
+    begins with `set_dataloader_states` take turns from worker 0 on: with that, a wrapper that hands our states to
+    such a loader would have each worker read another's lane.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._loaded: LaneState | None = None
+        self._progress = reader.progress
+        self._resumed: str | None = None
+        self._texts: dict[str, str] = {}
+        """What it has given, by key, as far as it was asked."""
+        self._anew()
+
+    def _anew(self) -> None:
+        self._next: Callable[[], Sample] = self._first
+        self._plan: LanePlan | None = None
+        self._has_ended = False
+        self._entries: dict[str, PlainEntry] = {}
+        """By path, the newest of each node since it was last asked."""
+        self._last: tuple[PlainEntry, ...] = ()
+
+    def __iter__(self) -> "LaneIterator":
+        return self
+
+    def __next__(self) -> Sample:
+        sample = self._next()
+        entries = self._entries
+        if STATES in sample:
+            for entry in sample[STATES]:
+                entries[entry[_NODE][_PATH]] = entry
+        self._last = last = sample[CURSOR]
+        for entry in last:
+            entries[entry[_NODE][_PATH]] = entry
+        return sample
+
+    def _first(self) -> Sample:
+        # Only now: which pass it is, and whose turn, is decided when the first sample is asked for, by when all lanes
+        # of an iteration that came to its end have said so.
+        self._plan = plan = self._reader.plan(self._progress, self._loaded)
+        self._next = self._reader.begin(plan, self._end).__next__
+        return self._next()
+
+    def _end(self) -> None:
+        self._has_ended = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands: plain JSON, small but for what was set by `set_dataloader_states`."""
+        plan = self._plan or self._reader.plan(self._progress, self._loaded)
+        if self._resumed is None:
+            self._resumed = json.dumps(dict(self._progress.entries.columns))
+        self._collect()
+        # Also before anything was given: another lane may be in this generation, and then the next one must have
+        # another number in all of them.
+        self._texts[f"generation/{plan.generation}"] = plan.header
+        was_begun = self._loaded is not None and self._loaded.is_begun
+        return LaneState(
+            lane=plan.lane,
+            epoch_pass=plan.key.epoch_pass,
+            is_begun=self._plan is not None or was_begun,
+            is_ended=self._has_ended or plan.gave_all,
+            resumed=self._resumed,
+            delivered=self._texts,
+        ).as_json()
+
+    def _collect(self) -> None:
+        if not self._last:
+            return
+        others = tuple(entry for path, entry in self._entries.items() if path != node_of(self._last[-1]).path)
+        states = to_state({STATES: others, CURSOR: self._last})
+        link = node_of(self._last[-1]).link
+        if link is not None and link.num_batches is not None:
+            # The collate function numbers its batches in copies of their last samples.
+            (facts,) = (value for key, value in states.items() if key.startswith("lane/"))
+            facts["batches"] = link.num_batches
+        texts = {key: json.dumps(value) for key, value in states.items() if not key.startswith("generation/")}
+        # A mixture's own draws only grow, whichever of its sources were drawn since.
+        self._texts.update(texts)
+        self._entries, self._last = {}, ()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict()` said that the iterator of this lane stood.
+
+        Raises:
+            StateError: It is none, or of another dataset, rank or number of ranks or workers.
+        """
+        loaded, reader = lane_state_of(state), self._reader
+        if (loaded.lane.dp_size, loaded.lane.num_workers) != (reader.lane.dp_size, reader.lane.num_workers):
+            self._refuse(loaded, "ranks and workers")
+        if loaded.lane.dp_rank != reader.lane.dp_rank:
+            self._refuse(loaded, "rank")
+        progress = Progress(loaded.states)
+        progress.check_nodes(reader.tree.nodes)
+        if reader.lane.worker == 0:
+            for line in describe_changes(progress, reader.tree):
+                logger.warning("%s", line)
+        self._loaded, self._progress = loaded, progress
+        self._resumed, self._texts = loaded.resumed, dict(loaded.delivered)
+        self._anew()
+        # At once: a loader that had come to the end of its pass never asks this iterator, but the next one.
+        has_ended = loaded.is_ended or (loaded.is_begun and reader.plan(progress, loaded).gave_all)
+        reader.resume(loaded.lane, loaded.epoch_pass, has_ended)
+
+    def _refuse(self, loaded: LaneState, what: str) -> NoReturn:
+        was, now = loaded.lane, self._reader.lane
+        raise StateError(
+            f"iterator state: it is of other {what} than this run's: of rank {was.dp_rank} of {was.dp_size}, with "
+            f"{was.num_workers} workers; this is rank {now.dp_rank} of {now.dp_size}, with {now.num_workers}\n"
+            "  A StatefulDataLoader goes on under the same ranks and workers alone. Under others, call "
+            "set_dataloader_states(merge_states(*[from_stateful(state) for state of each rank])) and load nothing else."
+        )

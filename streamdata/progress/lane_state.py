@@ -1,0 +1,129 @@
+"""The state of one lane's iterator, which a StatefulDataLoader asks for; and our states out of what that saved."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamdata.errors import StateError
+from streamdata.progress.to_state import States
+from streamdata.run import Lane
+
+_VERSION = 1
+_FIELDS = frozenset(("version", "lane", "pass", "begun", "ended", "resumed", "delivered"))
+# The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
+_FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
+_SNAPSHOT, _SINCE_SNAPSHOT = "_snapshot", "_steps_since_snapshot"
+_WORKERS, _LAST_WORKER = "_worker_snapshots", "_last_yielded_worker_id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneState:
+    """Where the iterator of one lane stands.
+
+    What changes little is text, and each entry is one, too: torchdata takes dicts apart, and sends to the trainer what
+    differs from the batch before.
+    """
+
+    lane: Lane
+    """The one that it reads, or as far as is known will read."""
+    epoch_pass: int
+    is_begun: bool
+    """Whether a sample was asked for. Until then lane and pass are what they would be now."""
+    is_ended: bool
+    """Whether it has said that there are no more."""
+    resumed: str
+    """The states that were set when it began."""
+    delivered: Mapping[str, str]
+    """The states of what it has given since, by key, and the header of the generation that it is in."""
+
+    @property
+    def states(self) -> States:
+        """Both together."""
+        return {**json.loads(self.resumed), **{key: json.loads(text) for key, text in self.delivered.items()}}
+
+    def as_json(self) -> dict[str, Any]:
+        """What `lane_state_of` reads."""
+        lane = [self.lane.dp_size, self.lane.dp_rank, self.lane.num_workers, self.lane.worker]
+        flags = {"begun": self.is_begun, "ended": self.is_ended}
+        texts = {"resumed": self.resumed, "delivered": dict(self.delivered)}
+        return {"version": _VERSION, "lane": lane, "pass": self.epoch_pass, **flags, **texts}
+
+
+def lane_state_of(state: object) -> LaneState:
+    """Read what `LaneState.as_json` gave.
+
+    Raises:
+        StateError: It is something else.
+    """
+    if not isinstance(state, Mapping) or state.keys() != _FIELDS or state["version"] != _VERSION:
+        got = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        raise StateError(
+            f"iterator state: expected what state_dict() of a MergedDataset's iterator gave, got {got}\n"
+            "  Load the state into the kind of loader that saved it; our own go to set_dataloader_states."
+        )
+    dp_size, dp_rank, num_workers, worker = state["lane"]
+    return LaneState(
+        lane=Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker),
+        epoch_pass=state["pass"],
+        is_begun=state["begun"],
+        is_ended=state["ended"],
+        resumed=state["resumed"],
+        delivered=state["delivered"],
+    )
+
+
+def from_stateful(state: Mapping[str, Any]) -> States:
+    """Turn what a StatefulDataLoader over a MergedDataset saved into states for `set_dataloader_states`.
+
+    The loader itself goes on under the same number of ranks and workers alone. These states go on under any: join those
+    of all ranks with `merge_states`.
+
+    Args:
+        state: What `state_dict()` of one rank's StatefulDataLoader gave.
+
+    Returns:
+        What `to_state` of all its batches would have collected, what it was resumed from included.
+
+    Raises:
+        StateError: It is no such state, or batches were delivered since its snapshot, which does not tell of them.
+    """
+    lanes, last = _lanes(state)
+    # The worker that delivered last must be the one that says so.
+    ordered = [lane for number, lane in enumerate(lanes) if number != last] + [lanes[last]]
+    states: States = {}
+    for lane in ordered:
+        states.update(json.loads(lane.resumed))
+    held = set(states)
+    for lane in ordered:
+        states.update({key: json.loads(text) for key, text in lane.delivered.items()})
+    # A lane names its generation before it delivers something in it.
+    told = {key.split("/", 2)[1] for key in states if not key.startswith("generation/")}
+    return {
+        key: value
+        for key, value in states.items()
+        if key in held or not key.startswith("generation/") or key.removeprefix("generation/") in told
+    }
+
+
+def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:
+    """The lanes of a loader, worker by worker, and which worker delivered last."""
+    try:
+        if _SNAPSHOT not in state:
+            return [lane_state_of(state[_FETCHER][_ITERATOR])], 0
+        snapshot, since = state[_SNAPSHOT], state[_SINCE_SNAPSHOT]
+        workers = [snapshot[_WORKERS][f"worker_{number}"] for number in range(len(snapshot[_WORKERS]))]
+        lanes, last = [lane_state_of(worker[_FETCHER][_ITERATOR]) for worker in workers], snapshot[_LAST_WORKER]
+    except (KeyError, TypeError) as error:
+        raise StateError(
+            "from_stateful: expected the state of a StatefulDataLoader over a MergedDataset, got "
+            f"{type(state).__name__} without {error}\n"
+            "  Pass what its state_dict() gave; states of to_state need no conversion."
+        ) from error
+    if since:
+        raise StateError(
+            f"from_stateful: {since} batches were delivered since the snapshot that this state has, and it does not "
+            "say which\n  Save with snapshot_every_n_steps=1, or at its multiples; or load the state into a "
+            "StatefulDataLoader once, which reads these batches again, and save then."
+        )
+    return lanes, last
