@@ -1,6 +1,7 @@
 """The order of a map-style dataset over data-parallel replicas, which can be resumed anywhere."""
 
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, Literal
 
@@ -37,6 +38,9 @@ class ResumableDistributedSampler(Sampler[int]):
                 delivered += len(batch)
                 ...
                 checkpoint = sampler.state_dict(delivered)
+
+    A StatefulDataLoader of torchdata needs none of that: it saves and loads the sampler with its own state, at a batch
+    that it has delivered. That state, too, can be loaded with another `num_replicas`.
 
     Args:
         dataset: Has `__len__`; 10**9 is fine. It may have `records_per_block`, which divides its length.
@@ -79,7 +83,8 @@ class ResumableDistributedSampler(Sampler[int]):
         self.seed, self.shuffle, self.drop_last = _non_negative_int("seed", seed), shuffle, drop_last
         self.epoch = self._start_epoch = _non_negative_int("start_epoch", start_epoch)
         self._start = _non_negative_int("start_iter", start_iter) * self.num_replicas
-        self._has_ended = False
+        self._has_ended, self._is_in_torchdata = False, False
+        self._given = _Given()
         if self._start >= self._size + self.num_replicas:
             raise ValueError(
                 f"ResumableDistributedSampler: expected at most {self._rounds(0)} as start_iter, got {start_iter}\n"
@@ -126,7 +131,11 @@ class ResumableDistributedSampler(Sampler[int]):
         if self._has_ended:
             self._forget_start_of_ended()
             self.epoch += 1
-        return self._indices()
+        # Without being asked: a StatefulDataLoader that was saved at the end of an epoch leaves this iteration at once,
+        # and begins the next. Others may begin one iteration twice.
+        self._has_ended = self._is_in_torchdata and not len(self)
+        self._given = _Given()
+        return self._indices(self._given)
 
     def _forget_start_of_ended(self) -> None:
         """Where to start in an epoch holds until that epoch has ended; another iteration over it starts at 0."""
@@ -134,26 +143,37 @@ class ResumableDistributedSampler(Sampler[int]):
             self._start = 0
         self._has_ended = False
 
-    def _indices(self) -> Iterator[int]:
+    def _indices(self, given: "_Given") -> Iterator[int]:
         epoch, begin = self.epoch, self._begin()
         order, rounds = self._order(), self._rounds(begin)
         for first in range(0, rounds, _INDICES_PER_CHUNK):
             numbers = np.arange(first, min(first + _INDICES_PER_CHUNK, rounds), dtype=np.int64)
             positions = begin + self.rank + numbers * self.num_replicas
-            yield from order(positions % self._size).tolist()
+            for index in order(positions % self._size).tolist():
+                given.count += 1
+                yield index
         self._has_ended = self._has_ended or self.epoch == epoch
 
-    def state_dict(self, delivered: int) -> dict[str, Any]:
+    def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
         """Where the job stands, as plain JSON; the same on all replicas.
 
         Args:
             delivered: How many samples of this epoch this replica has delivered by the trainer's own count, since a
-                DataLoader's workers are ahead of it. That count continues from `delivered` of this sampler.
+                DataLoader's workers are ahead of it. That count continues from `delivered` of this sampler. To be left
+                out by torchdata alone, which asks for each index that it takes.
 
         Raises:
-            ValueError: The count is lower than that, or higher than the epoch allows.
+            ValueError: The count is missing, lower than that, or higher than the epoch allows.
         """
         begin = self._begin()
+        if delivered is None:
+            if not _is_called_by_torchdata():
+                raise ValueError(
+                    "ResumableDistributedSampler: state_dict() needs the trainer's count of delivered samples: a "
+                    "DataLoader takes indices ahead of it\n"
+                    "  Call state_dict(delivered), or use torchdata's StatefulDataLoader and save its state."
+                )
+            delivered = self.delivered + self._given.count
         lowest, highest = self.delivered, self.delivered + self._rounds(begin)
         if not lowest <= _non_negative_int("delivered", delivered) <= highest:
             raise ValueError(
@@ -189,7 +209,8 @@ class ResumableDistributedSampler(Sampler[int]):
             )
         self.epoch = self._start_epoch = epoch
         self._start = delivered
-        self._has_ended = False
+        self._has_ended, self._given = False, _Given()
+        self._is_in_torchdata = _is_called_by_torchdata()
 
     def _identity(self) -> dict[str, Any]:
         """What determines the order of an epoch: a state holds only where all of this is equal."""
@@ -223,6 +244,21 @@ class ResumableDistributedSampler(Sampler[int]):
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
         return torch.randperm(count, generator=generator).numpy().take
+
+
+class _Given:
+    """How many indices an iteration has given."""
+
+    count = 0
+
+
+def _is_called_by_torchdata() -> bool:
+    """Whether it is torchdata that calls the method that asks this.
+
+    Its loaders ask for the state with each index that they take, and keep it until that batch has been delivered.
+    """
+    caller = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  what the inspect module itself uses
+    return bool(caller.partition(".")[0] == "torchdata")
 
 
 def _group(num_replicas: int | None, rank: int | None) -> DataParallel:

@@ -1,7 +1,9 @@
+import copy
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from itertools import islice
 
@@ -14,6 +16,11 @@ from torch.utils.data import DataLoader
 from streamdata.delivery.sampler import ResumableDistributedSampler
 from streamdata.errors import StateError
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its modules for data pipes
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+IN_TORCHDATA = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
 SHUFFLES = [True, False, "lazy"]
 
 
@@ -263,7 +270,7 @@ def test_useless_arguments_are_errors(options, found):
         ResumableDistributedSampler(**{"dataset": range(10), "num_replicas": 3, "rank": 2, **options})
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 11), (0, -1), (0, None), (4, 3)])
+@pytest.mark.parametrize(("start", "count"), [(0, 11), (0, -1), (0, 1.5), (4, 3)])
 def test_impossible_counts_are_errors(start, count):
     """Fewer than this sampler began with, more than the epoch has, or no number."""
     with pytest.raises(ValueError, match=r"delivered.*, got"):
@@ -298,3 +305,55 @@ def test_a_state_is_written_with_its_keys_in_one_order():
     state = ResumableDistributedSampler(range(6), num_replicas=1, rank=0).state_dict(0)
     where = ["version", "epoch", "delivered_by_all", "num_replicas"]
     assert list(state) == [*where, "num_samples", "records_per_block", "seed", "shuffle"]
+
+
+def stateful(sampler, num_workers, **options):
+    """What verl's trainer builds."""
+    return StatefulDataLoader(
+        range(30), 2, sampler=sampler, num_workers=num_workers, drop_last=True, collate_fn=list, **options
+    )
+
+
+@IN_TORCHDATA
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stateful_loader_saves_and_loads_the_sampler(num_workers, every):
+    """After every batch of two epochs, the last ones too: the rest of the uninterrupted run."""
+    options = {"snapshot_every_n_steps": every}
+    loader, whole, saved = stateful(replicas(30, 3)[1], num_workers, **options), [], []
+    for epoch in range(2):
+        for batch in loader:
+            whole.append(batch)
+            saved.append((epoch, copy.deepcopy(loader.state_dict())))
+        saved[-1] = (epoch + 1, copy.deepcopy(loader.state_dict()))
+    assert len(whole) == 10
+    for step in (0, 1, 3, 4, 5, 8):
+        done, state = saved[step]
+        again = stateful(replicas(30, 3)[1], num_workers, **options)
+        again.load_state_dict(state)
+        assert [batch for _ in range(done, 2) for batch in again] == whole[step + 1 :], step
+
+
+@IN_TORCHDATA
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stateful_loader_goes_on_with_other_replicas(num_workers):
+    """Three replicas deliver two batches each, two deliver the rest: each index once."""
+    given = []
+    for sampler in replicas(30, 3):
+        loader = stateful(sampler, num_workers)
+        given += [index for batch in islice(loader, 2) for index in batch]
+        state = copy.deepcopy(loader.state_dict())
+    for sampler in replicas(30, 2):
+        loader = stateful(sampler, num_workers)
+        loader.load_state_dict(copy.deepcopy(state))
+        given += [index for batch in loader for index in batch]
+    # 18 are left, 9 for each replica: drop_last drops the last one of each.
+    assert len(given) == len(set(given)) == 28
+
+
+def test_only_torchdata_leaves_out_the_count():
+    """A stock DataLoader has taken indices that nobody has received."""
+    (sampler,) = replicas(30, 1)
+    next(iter(DataLoader(range(30), sampler=sampler)))
+    with pytest.raises(ValueError, match=r"Call state_dict\(delivered\)"):
+        sampler.state_dict()
