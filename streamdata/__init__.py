@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from streamdata.delivery.groups import GroupCollate as GroupCollate
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
+    from streamdata.delivery.stream_state import StreamState as StreamState
     from streamdata.delivery.tensor_collate import Pad as Pad
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
     from streamdata.delivery.tensor_collate import to_float as to_float
@@ -98,6 +99,8 @@ _MODULES = {
     "record_rng": "sources.randomness",
     # from samples to batches
     "mixed_collate": "delivery.collate",
+    "StreamLoader": "delivery.stream_loader",
+    "StreamState": "delivery.stream_state",
     "TensorCollate": "delivery.tensor_collate",
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             script = ROOT / "examples" / "make_demo_data.py"
             subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
     return folder
+
+
+@pytest.fixture
+def on_ranks(tmp_path):
+    """Runs a function of the rank in two processes, or as many as are given, that meet over torch.distributed."""
+    from tests.ranks import run_on_ranks  # torch is slow to import
+
+    return partial(run_on_ranks, tmp_path)

@@ -2,16 +2,23 @@
 
 1. list of samples → `mixed_collate` → one shared buffer per batch → list of samples in the trainer
 2. list of samples → `TensorCollate` → one shared buffer per batch → dict of tensors in the trainer, with `__state__`
-3. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
-2. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
 3. `MergedDataset` → `StreamLoader` → plain batches; number of batches → states after them
+4. `StreamLoader` → `StreamState` → one entry of a checkpoint, for all ranks
+5. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
 """
 
 from streamdata.delivery.collate import mixed_collate
 from streamdata.delivery.sampler import ResumableDistributedSampler
+from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.delivery.stream_state import StreamState
 from streamdata.delivery.tensor_collate import Pad, TensorCollate, to_float
 
-__all__ = ["Pad", "ResumableDistributedSampler", "TensorCollate", "mixed_collate", "to_float"]
-from streamdata.delivery.stream_loader import StreamLoader
-
-__all__ = ["ResumableDistributedSampler", "StreamLoader", "mixed_collate"]
+__all__ = [
+    "Pad",
+    "ResumableDistributedSampler",
+    "StreamLoader",
+    "StreamState",
+    "TensorCollate",
+    "mixed_collate",
+    "to_float",
+]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from streamdata.mixing.elastic import begin_deal
 from streamdata.mixing.lane_iterator import LaneIterator, LanePlan, Reader
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
+from streamdata.mixing.wrapped import check_not_wrapped
 from streamdata.progress import (
     LaneKey,
     LaneLink,
@@ -44,11 +45,14 @@ from streamdata.progress import (
 )
 from streamdata.recipe.named_source import Percent
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
-from streamdata.run.topology import data_parallel_at_fork, remember_data_parallel_at_fork
+from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 logger = logging.getLogger("streamdata")
 
@@ -146,15 +150,38 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         once._begin_anew()
         return once
 
-    def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
+    def set_data_parallel(
+        self,
+        dp_size: int | None = None,
+        dp_rank: int | None = None,
+        *,
+        mesh: "DeviceMesh | None" = None,
+        dims: str | Sequence[str] | None = None,
+    ) -> None:
         """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
 
         What another one has ended does not count for it: it begins with the first pass, or with that of the states.
 
+        Args:
+            dp_size: How many replicas there are.
+            dp_rank: Which of them this is.
+            mesh: Instead of both, torch's DeviceMesh. Ranks that differ in tensor, pipeline or context parallelism
+                alone are one replica, and read the same samples.
+            dims: The names of its data-parallel dimensions; to be left out where they have usual names, such as `dp`,
+                `dp_replicate`, `dp_shard` or `fsdp` beside `tp`, `pp`, `cp`, or where it has one dimension.
+
         Raises:
-            ValueError: Not 0 <= dp_rank < dp_size.
+            ValueError: Not 0 <= dp_rank < dp_size; neither both nor a mesh; or the mesh does not say it.
         """
-        group = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
+        if mesh is not None and dp_size is None and dp_rank is None:
+            group = data_parallel_of(mesh, dims)
+        elif mesh is None and dims is None and dp_size is not None and dp_rank is not None:
+            group = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
+        else:
+            raise ValueError(
+                f"set_data_parallel: expected dp_size and dp_rank, or a mesh, got dp_size={dp_size!r}, "
+                f"dp_rank={dp_rank!r}, mesh={mesh!r}, dims={dims!r}\n  Give one of the two; dims are those of a mesh."
+            )
         if group != self._data_parallel:
             self._version = self._control.version = self._control.version + 1
         self._data_parallel = group
@@ -167,10 +194,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         reaches persistent workers. States of another pass do not apply.
 
         Raises:
-            ValueError: `epoch` is negative or no int.
+            ValueError: `epoch` is negative or no int; or a loader that divides the stream among ranks calls this.
         """
         if epoch is not None and (type(epoch) is not int or not 0 <= epoch < _MAX_PASS):
             raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {epoch!r}")
+        check_not_wrapped((self._data_parallel or find_data_parallel()).dp_size)
         self._control.epoch_pass = epoch
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
@@ -268,13 +296,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         Raises:
             StateError: The states hold nothing of this rank, or cannot go on under another topology.
             SourceError: A source has no records.
-            ValueError: WORLD_SIZE is set without a usable RANK.
+            ValueError: WORLD_SIZE is set without a usable RANK; or a loader that divides the stream among ranks calls.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
         top = tree_of(self)
         tree = top.tree()
         self._progress.check_nodes(tree.nodes)
         lane = self._lane()
+        check_not_wrapped(lane.dp_size)
         version = None if self._lacks_states() else self._version
         reader = Reader(
             lane=lane,

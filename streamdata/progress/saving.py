@@ -44,7 +44,7 @@ def save_states(
     """
     if type(step) is not int or not 0 <= step < 2**53:
         raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {step!r}")
-    group = _group(rank, size)
+    group = group_of("save_states", rank, size)
     origin, part = part_of_rank(states, group, step)
     folder = Path(directory) / f"step-{step}"
     make_directory(folder)
@@ -97,11 +97,16 @@ def _checked_headers(columns: Columns) -> dict[int, Mapping[str, Any]]:
         raise StateError(f"states: they do not come from to_state ({error})\n  Save the whole dict.") from error
 
 
-def _group(rank: int | None, size: int | None) -> DataParallel:
+def group_of(who: str, rank: int | None, size: int | None) -> DataParallel:
+    """The replica that a caller names, or by default that of the process.
+
+    Raises:
+        ValueError: One of rank and size is missing or wrong.
+    """
     if rank is None and size is None:
         return find_data_parallel()
     if rank is None or size is None:
-        raise ValueError(f"save_states: expected both rank and size, or neither, got rank={rank}, size={size}")
+        raise ValueError(f"{who}: expected both rank and size, or neither, got rank={rank}, size={size}")
     return DataParallel(dp_size=size, dp_rank=rank)
 
 

@@ -2,11 +2,20 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 MAX_WORKERS: Final = 256
 """DataLoader workers of one rank."""
+
+
+_DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard", "fsdp", "hsdp"))
+_MODEL: Final = frozenset(("cp", "model", "pp", "sp", "tp"))
+"""What frameworks call the dimensions of a mesh along which ranks read other samples, and the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +76,47 @@ def find_data_parallel() -> DataParallel:
             "  Launch with torchrun, or call set_data_parallel(dp_size, dp_rank)."
         )
     return DataParallel(dp_size=dp_size, dp_rank=_integer_from_environment("RANK", 0) if dp_size > 1 else 0)
+
+
+def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> DataParallel:
+    """Find the group of this process in a mesh: ranks that differ in other dimensions alone have the same number.
+
+    Args:
+        mesh: Has this process in it.
+        dims: The names of its data-parallel dimensions. None takes those of the usual names; or all of a mesh of one
+            dimension.
+
+    Raises:
+        ValueError: A dimension is not in the mesh, or it is not clear which are data-parallel.
+    """
+    names = mesh.mesh_dim_names or ()
+    wanted = _data_dims(names, mesh.ndim) if dims is None else {dims} if isinstance(dims, str) else set(dims)
+    if not wanted or not wanted <= {*names, None}:
+        raise ValueError(
+            f"data parallel: expected dims to be some of the mesh's dimensions {tuple(names)}, got {dims!r}\n"
+            "  Name those along which ranks read other samples, such as dims=('dp_replicate', 'dp_shard')."
+        )
+    coordinates = mesh.get_coordinate()
+    if coordinates is None:
+        raise ValueError(
+            "data parallel: this process is not in the mesh\n  Give a mesh that has all processes that read."
+        )
+    size, rank = 1, 0
+    for name, extent, coordinate in zip(names or (None,) * mesh.ndim, mesh.shape, coordinates, strict=True):
+        if name in wanted:
+            size, rank = size * extent, rank * extent + coordinate
+    return DataParallel(dp_size=size, dp_rank=rank)
+
+
+def _data_dims(names: Sequence[str], num_dims: int) -> set[str | None]:
+    if num_dims == 1:
+        return {*names} or {None}
+    if not names or {*names} - _DATA - _MODEL:
+        raise ValueError(
+            f"data parallel: it is not clear which of the mesh's dimensions {tuple(names)} are data-parallel\n"
+            "  Name them: set_data_parallel(mesh=mesh, dims=(…)); or give a submesh of these alone, such as mesh['dp']."
+        )
+    return {name for name in names if name in _DATA}
 
 
 def _integer_from_environment(name: str, default: int) -> int:

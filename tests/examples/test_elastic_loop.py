@@ -12,7 +12,7 @@ import pytest
 
 from examples import elastic_loop
 from streamdata import MergedDataset, load_states
-from tests.progress.test_gather import CONTEXT, serve
+from tests.ranks import CONTEXT, serve
 from tests.streams import Numbers
 
 Record = tuple[str, int]

@@ -1,10 +1,6 @@
 """Real ranks that meet over torch.distributed: gloo, two processes."""
 
 import contextlib
-import multiprocessing
-import os
-import pickle
-import traceback
 from types import SimpleNamespace
 
 import pytest
@@ -15,44 +11,12 @@ from streamdata import StateError, gather_states, merge_states
 from streamdata.progress import ranks
 from tests.progress.test_saving import Rank, make
 
-CONTEXT = multiprocessing.get_context("forkserver")
-
 
 def taken(rank, batches=3, **settings):
     """What a rank holds after some batches."""
     trainer = Rank(rank, 2, **settings)
     trainer.take(batches)
     return trainer.states
-
-
-def serve(folder, function, rank, size):
-    """One rank's process: what the function returns or raises lies in the folder afterwards."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    try:
-        result = function(rank)
-    except Exception as error:
-        result = f"{type(error).__name__}: {error}" if isinstance(error, ValueError) else traceback.format_exc()
-    (folder / str(rank)).write_bytes(pickle.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-@pytest.fixture
-def on_ranks(tmp_path):
-    """Runs a function of the rank in as many processes; what it returns, or its error as text, of each."""
-
-    def run(function, size=2):
-        processes = [CONTEXT.Process(target=serve, args=(tmp_path, function, rank, size)) for rank in range(size)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(60)
-            assert process.exitcode == 0
-        return [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in range(size)]
-
-    return run
 
 
 def gathers(rank):
@@ -160,3 +124,39 @@ def test_under_nccl_objects_travel_by_the_device_that_the_group_is_bound_to(monk
     monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or contextlib.nullcontext())
     with ranks._device():
         assert entered == [torch.device("cuda", 3)]
+
+
+def replicas(rank):
+    """Two processes that are one replica, as under tensor parallelism; the second may read nothing, or stand apart."""
+    states = [taken(0, batches) for batches in (3, 3 + rank)]
+    found = []
+    for mine in (states[0], {} if rank == 0 else states[0], states[1]):
+        try:
+            found.append(dict(gather_states(mine, rank=0, size=2)) and None)
+        except StateError as error:
+            found.append(str(error).splitlines()[0])
+    both = Rank(0, 1)
+    both.take(3)
+    found.append(dict(gather_states(both.states, rank=0, size=1)) == both.states)
+    found.append(dict(gather_states(both.states if rank else {}, rank=0, size=1)) == both.states)
+    apart = Rank(0, 1)
+    apart.take(3 + rank)
+    try:
+        gather_states(apart.states, rank=0, size=1)
+    except StateError as error:
+        found.append(str(error).splitlines()[0])
+    return found
+
+
+def test_processes_of_one_replica_count_once(on_ranks):
+    """One that reads nothing is passed over; two that stand apart are an error, and so is a replica without any."""
+    lacks = "gather_states: no process is replica 1 of 2"
+    apart = "gather_states: processes 0 and 1 are both replica 0, and stand apart"
+    for found in on_ranks(replicas):
+        assert found == [lacks, lacks, apart, True, True, apart]
+
+
+def test_both_of_rank_and_size_are_given():
+    """Or neither."""
+    with pytest.raises(ValueError, match="gather_states: expected both rank and size"):
+        gather_states({}, rank=0)

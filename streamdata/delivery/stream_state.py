@@ -1,0 +1,66 @@
+"""The states of a loader as one entry of a checkpoint."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.errors import StateError
+from streamdata.progress.columns import Columns
+from streamdata.progress.descent import remember
+from streamdata.progress.gathering import gather_states
+
+_KEY: Final = "states"
+
+
+class StreamState:
+    """The states of all ranks' loaders, for checkpoints that are written by one rank for all.
+
+        dcp.save({"model": …, "stream": StreamState(loader)}, checkpoint_id=folder)
+        accelerator.register_for_checkpointing(StreamState(loader))
+
+    There is one entry, of a fixed name, whatever the number of ranks: torch.distributed.checkpoint loads only what the
+    present run asks for, and would pass over entries of ranks that it does not have. It is one text, since nested dicts
+    are taken apart.
+
+    Args:
+        loader: This rank's.
+    """
+
+    def __init__(self, loader: StreamLoader) -> None:
+        self._loader = loader
+
+    def state_dict(self) -> dict[str, str]:
+        """The states of all ranks after the last batches that their loops received; to be called on every rank.
+
+        It is a copy: what is delivered while an asynchronous save writes does not change it.
+
+        Raises:
+            StateError: As `gather_states`.
+        """
+        loader = self._loader
+        lane = loader.dataset.lane(loader.num_workers)
+        joined = gather_states(loader.state_dict(), rank=lane.dp_rank, size=lane.dp_size)
+        assert joined is not None, "all ranks get them"
+        return {_KEY: json.dumps(dict(joined))}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where all ranks stood, on any number of ranks and workers.
+
+        Raises:
+            StateError: There are no states in it, or they are of another dataset.
+        """
+        text = state_dict.get(_KEY)
+        try:
+            states = json.loads(text) if isinstance(text, str) else None
+        except ValueError:
+            states = None
+        if not isinstance(states, dict):
+            raise StateError(
+                f"StreamState: expected states as text under {_KEY!r}, got one with {sorted(map(str, state_dict))}\n"
+                "  Load what state_dict() of a StreamState gave; those of to_state go to the loader itself."
+            )
+        table = Columns.of(states).table()
+        loaded = Columns(table, parent=table)
+        remember(loaded)
+        self._loader.load_state_dict(loaded)

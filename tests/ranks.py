@@ -1,0 +1,39 @@
+"""Real ranks that meet over torch.distributed: gloo, one process each."""
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+CONTEXT = multiprocessing.get_context("forkserver")
+LIMIT_S = 120
+
+
+def run_on_ranks(folder: Path, function: Callable[[int], object], size: int = 2) -> list:
+    """What a function of the rank returns in as many processes, or its error as text."""
+    processes = [CONTEXT.Process(target=serve, args=(folder, function, rank, size)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(LIMIT_S)
+        assert process.exitcode == 0
+    return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(size)]
+
+
+def serve(folder: Path, function: Callable[[int], object], rank: int, size: int) -> None:
+    """One rank's process: what the function returns or raises lies in the folder afterwards."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store-of-{size}", rank=rank, world_size=size)
+    try:
+        result = function(rank)
+    except Exception as error:
+        result = f"{type(error).__name__}: {error}" if isinstance(error, ValueError) else traceback.format_exc()
+    (folder / str(rank)).write_bytes(pickle.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
