@@ -105,7 +105,6 @@ _MODULES = {
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
     "GroupCollate": "delivery.groups",
-    "StreamLoader": "delivery.stream_loader",
     "prompt_collate": "sources.prompts",
     "collate_fn": "sources.prompts",
     "dpo_collate": "stores.collates",

@@ -1,8 +1,13 @@
 """Rank and world size: where they come from, and what is refused."""
 
+import math
+
 import pytest
 
+from streamdata import MergedDataset, to_state
 from streamdata.run import DataParallel, Lane, find_data_parallel
+from streamdata.run.topology import data_parallel_of
+from tests.streams import Numbers
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +59,83 @@ def test_lanes_are_numbered_rank_by_rank():
     """Lane l of L, l = rank * num_workers + worker."""
     lane = Lane(dp_size=3, dp_rank=2, num_workers=4, worker=1)
     assert (lane.index, lane.count) == (9, 12)
+
+
+@pytest.fixture
+def mesh_of():
+    """A mesh as one of its processes sees it, without the others."""
+    distributed = pytest.importorskip("torch.distributed")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def make(rank, shape, names=None):
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=math.prod(shape))
+        return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+    yield make
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "dims", "expected"),
+    [
+        ((2, 3), ("dp", "tp"), None, [0, 0, 0, 1, 1, 1]),
+        ((2, 3), ("pp", "dp"), None, [0, 1, 2, 0, 1, 2]),
+        ((2, 2, 2), ("dp_replicate", "dp_shard", "cp"), None, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ((2, 2, 2), ("dp_replicate", "tp", "dp_shard"), None, [0, 1, 0, 1, 2, 3, 2, 3]),
+        ((2, 3), ("rows", "columns"), "columns", [0, 1, 2, 0, 1, 2]),
+        ((2, 3), ("dp", "ep"), ("dp", "ep"), [0, 1, 2, 3, 4, 5]),
+        ((4,), ("anything",), None, [0, 1, 2, 3]),
+        ((4,), None, None, [0, 1, 2, 3]),
+    ],
+)
+def test_ranks_that_differ_in_other_dimensions_alone_are_one_replica(mesh_of, shape, names, dims, expected):
+    """In the sequence of the mesh's dimensions."""
+    found = [data_parallel_of(mesh_of(rank, shape, names), dims) for rank in range(math.prod(shape))]
+    assert [group.dp_rank for group in found] == expected
+    assert {group.dp_size for group in found} == {max(expected) + 1}
+
+
+def test_a_submesh_is_taken_whole(mesh_of):
+    """As `mesh["dp"]` gives it."""
+    assert data_parallel_of(mesh_of(4, (2, 3), ("dp", "tp"))["dp"], None) == DataParallel(dp_size=2, dp_rank=1)
+
+
+@pytest.mark.parametrize(
+    ("names", "dims", "message"),
+    [
+        (("dp", "ep"), None, "not clear which of the mesh's dimensions"),
+        (("tp", "pp"), None, "expected dims to be some of the mesh's dimensions"),
+        (None, None, "not clear which"),
+        (("dp", "tp"), "dq", r"expected dims to be some of the mesh's dimensions \('dp', 'tp'\), got 'dq'"),
+        (("dp", "tp"), (), "expected dims to be some"),
+    ],
+)
+def test_a_mesh_must_say_which_dimensions_are_data_parallel(mesh_of, names, dims, message):
+    """Ranks of an expert dimension, say, may read the same samples or not."""
+    with pytest.raises(ValueError, match=message):
+        data_parallel_of(mesh_of(0, (2, 2), names), dims)
+
+
+def test_a_mesh_comes_before_the_process_group_and_arguments_before_it(mesh_of):
+    """What was said last counts; both at once is an error."""
+    mesh = mesh_of(3, (2, 2), ("dp", "tp"))
+    dataset = MergedDataset([Numbers("a", 9)])
+    assert lane_of(dataset) == (4, 3)
+    dataset.set_data_parallel(mesh=mesh)
+    assert lane_of(dataset) == (2, 1)
+    dataset.set_data_parallel(3, 2)
+    assert lane_of(dataset) == (3, 2)
+    for arguments in ({"dp_size": 2, "mesh": mesh}, {"dp_size": 2}, {"dims": "dp"}, {}):
+        with pytest.raises(ValueError, match="expected dp_size and dp_rank, or a mesh"):
+            dataset.set_data_parallel(**arguments)
+
+
+def lane_of(dataset):
+    """As its samples have it."""
+    sample = next(iter(dataset))
+    (header,) = (value for key, value in to_state(sample).items() if key.startswith("generation/"))
+    return header["dp_size"], sample["__dprank__"]
