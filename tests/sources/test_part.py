@@ -198,18 +198,26 @@ def test_a_resume_is_the_suffix(kind, function, part, folder):
 
 
 @pytest.mark.parametrize("kind", ["map-style", "ahead", "jsonl blocks", "tar", "compressed"])
-@pytest.mark.parametrize("function", ["plain", "single"])
+@pytest.mark.parametrize("function", ["plain", "single", "stream"])
 def test_other_topologies_read_each_record_of_a_part_once(kind, function, folder):
     """What two ranks of two workers left, three go on with, then one."""
     source = source_of(kind, folder, holdout=0.4, part="train")
     if function == "single":
         source.single_process_fn = dict
+    elif function == "stream":
+        source.process_fn = by_two
     make = lambda: once(source)  # noqa: E731
     got, states = Counter(), {}
     for dp_size, num_workers, steps in ((2, 2, 5), (3, 1, 3), (1, 3, 99)):
         got += read_in(make, dp_size, num_workers, steps, states)
         states = stop_at(make, dp_size, num_workers, steps, states)
     assert got == whole_of(lambda: source)
+
+
+def by_two(records):
+    """A stream function whose bursts are of two records, or of the last one."""
+    for first in records:
+        yield from [first, *islice(records, 1)]
 
 
 def read_in(make, dp_size, num_workers, steps, states):
