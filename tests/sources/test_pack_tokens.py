@@ -168,7 +168,7 @@ def test_a_lookahead_of_one_packs_in_sequence(lengths: list[int]) -> None:
 
 
 def test_lookahead_by_bytes_plans_earlier() -> None:
-    """Samples of 100 bytes: with room for 400 it pulls five of 1,000, and does not wait for more."""
+    """Samples of 100 bytes: with room for 400 it pulls four, and does not wait for a thousand."""
     pulled = []
 
     def records() -> Iterator[Sample]:
