@@ -4,9 +4,8 @@
 2. list of samples → `TensorCollate` → one shared buffer per batch → dict of tensors in the trainer, with `__state__`
 3. `MergedDataset` → `StreamLoader` → plain batches; number of batches → states after them
 4. `StreamLoader` → `StreamState` → one entry of a checkpoint, for all ranks
-5. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
-2. group of samples → `GroupCollate` → a batch of its samples, by any collate
-3. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
+5. group of samples → `GroupCollate` → a batch of its samples, by any collate
+6. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
 """
 
 from streamdata.delivery.collate import mixed_collate

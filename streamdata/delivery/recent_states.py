@@ -22,8 +22,7 @@ class RecentStates:
     """
 
     def __init__(self, loaded: Columns, num_batches: int = 0) -> None:
-        # Not the columns themselves: whoever loaded them may write on.
-        self._loaded = loaded.in_columns()
+        self._loaded = loaded
         self._forgotten: States = {}
         self._kept: deque[Mapping[str, Any]] = deque()
         self.num_batches = num_batches

@@ -152,11 +152,12 @@ class StreamLoader:
         self._take_states()
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the next iteration's pass; batches under way and loaded states are never discarded by the first call.
+        """Name the pass of the next iteration.
 
-        The first call after a load names the pass in which the states go on, whatever the number; later calls count
-        from it. Without a load the number is the pass. On an endless stream, or with `steps_per_epoch`, it only names
-        the next stretch: nothing depends on it.
+        The first call after a load names the pass in which the states go on, whatever the number: a trainer may count
+        from 0 in each process. Later calls count from it; without a load the number is the pass. What is left of the
+        present pass is passed over if another one is named. On an endless stream, or with `steps_per_epoch`, it only
+        names the next stretch: nothing depends on it.
 
         Raises:
             ValueError: Not an int from 0 on.

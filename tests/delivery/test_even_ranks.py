@@ -141,6 +141,18 @@ def test_even_after_a_resume_in_a_later_pass(uneven: str) -> None:
             assert values(named_again) == passes[step // steps + 1]
 
 
+def test_workers_may_live_on_after_padding() -> None:
+    """Where a batch was read to be repeated, other states were set meanwhile."""
+    loaders = [make_loader(rank, 2, "pad", 1) for rank in range(2)]
+    for loader in loaders:
+        values(islice(loader, 3))
+    joined = merge_states(*(loader.state_dict() for loader in loaders))
+    loader = make_loader(1, 2, "pad")
+    again = StreamLoader(loader.dataset, 2, 1, uneven="pad", persistent_workers=True)
+    again.load_state_dict(joined)
+    assert [len(values(again)), len(values(again)), len(values(again))] == [1, 4, 4]
+
+
 def test_states_of_several_steps_are_refused() -> None:
     """A rank whose states are old would count as having more left than it has."""
     loaders = [make_loader(rank, 2, "pad") for rank in range(2)]
