@@ -60,7 +60,7 @@ def save(folder, rank) -> tuple:
 def load(folder, rank) -> list:
     """The rest, by three ranks; they save before anything was delivered, and go on from that too."""
     rests = []
-    for name in ("at-once", "later", "again"):
+    for name in ("at-once", "later"):
         loader = loader_of(make())
         dcp.load({"stream": StreamState(loader), "step": 0}, checkpoint_id=folder / name)
         if name == "later":
