@@ -1,23 +1,19 @@
 """A loop of Accelerate's, in one process or several: `save_state` and `load_state` carry ours.
 
-    torchrun --nproc-per-node=2 examples/trainers/accelerate_loop.py run 20
-    torchrun --nproc-per-node=3 examples/trainers/accelerate_loop.py run 20
+torchrun --nproc-per-node=2 examples/trainers/accelerate_loop.py run --steps 20
+torchrun --nproc-per-node=3 examples/trainers/accelerate_loop.py run --steps 20
 """
 
-import argparse
 from itertools import islice
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from tiny import BATCH_SIZE, TinyModel, training_set
+from tiny import BATCH_SIZE, TinyModel, parsed, training_set
 
 from streamdata import StreamLoader, StreamState
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("folder")
-parser.add_argument("num_steps", type=int)
-arguments = parser.parse_args()
+arguments = parsed(__doc__, steps=20)
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 loader = StreamLoader(training_set(), BATCH_SIZE, num_workers=2)
@@ -30,10 +26,9 @@ accelerator.register_for_checkpointing(StreamState(loader))
 checkpoint = Path(arguments.folder, "checkpoint")
 if checkpoint.exists():
     accelerator.load_state(str(checkpoint))
-for batch in islice(loader, arguments.num_steps):
-    batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+for batch in islice(loader, arguments.steps):
     with accelerator.accumulate(model):
-        accelerator.backward(model(**batch)["loss"])
+        accelerator.backward(model(**{name: part.to(accelerator.device) for name, part in batch.items()})["loss"])
         optimizer.step()
         optimizer.zero_grad()
 accelerator.save_state(str(checkpoint))

@@ -1,14 +1,12 @@
 """HF Trainer, in one process or several: stopped at a step, resumed from its last checkpoint by seek.
 
-    torchrun --nproc-per-node=2 examples/trainers/hf_trainer.py run --stop-after 7
-    torchrun --nproc-per-node=2 examples/trainers/hf_trainer.py run
+torchrun --nproc-per-node=2 examples/trainers/hf_trainer.py run --stop-after 7
+torchrun --nproc-per-node=2 examples/trainers/hf_trainer.py run
 """
 
-import argparse
-import os
 from typing import Any
 
-from tiny import BATCH_SIZE, NUM_ROWS, TinyModel, training_set, validation_set
+from tiny import BATCH_SIZE, NUM_ROWS, TinyModel, parsed, training_set, validation_set
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -37,23 +35,18 @@ class StopAfter(TrainerCallback):
         control.should_training_stop = control.should_save = state.global_step == self.step
 
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("folder")
-parser.add_argument("--stop-after", type=int)
-parser.add_argument("--accumulate", type=int, default=3)
-arguments = parser.parse_args()
-
-options = TrainingArguments(
-    output_dir=arguments.folder,
-    num_train_epochs=2,
-    gradient_accumulation_steps=arguments.accumulate,
-    ignore_data_skip=True,  # our callback seeks; else the Trainer reads again what was trained, and drops it
-    eval_strategy="epoch",
-    save_strategy="epoch",
-    report_to="none",
-    use_cpu=True,
-)
-callbacks = [StreamCallback(), StopAfter(arguments.stop_after)]
-trainer = StreamTrainer(TinyModel(arguments.folder), options, eval_dataset=validation_set(), callbacks=callbacks)
-os.makedirs(arguments.folder, exist_ok=True)
-trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.folder))
+if __name__ == "__main__":
+    arguments = parsed(__doc__, stop_after=None, accumulate=3)
+    options = TrainingArguments(
+        output_dir=arguments.folder,
+        num_train_epochs=2,
+        gradient_accumulation_steps=arguments.accumulate,
+        ignore_data_skip=True,  # our callback seeks; else the Trainer reads again what was trained, and drops it
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        report_to="none",
+        use_cpu=True,
+    )
+    callbacks = [StreamCallback(), StopAfter(arguments.stop_after)]
+    trainer = StreamTrainer(TinyModel(arguments.folder), options, eval_dataset=validation_set(), callbacks=callbacks)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.folder))

@@ -1,15 +1,14 @@
 """Lightning, in one process or several: a checkpoint within an epoch, resumed by any number of processes.
 
-    python examples/trainers/lightning_fit.py run 20 --devices 2
-    python examples/trainers/lightning_fit.py run 40
+python examples/trainers/lightning_fit.py run --max-steps 20 --devices 2
+python examples/trainers/lightning_fit.py run --max-steps 40
 """
 
-import argparse
 from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from tiny import BATCH_SIZE, TinyModel, training_set, validation_set
+from tiny import BATCH_SIZE, TinyModel, parsed, training_set, validation_set
 from torch import Tensor
 
 from streamdata import StreamLoader
@@ -33,12 +32,7 @@ class Learner(LightningModule):
         return torch.optim.AdamW(self.parameters())
 
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("folder")
-parser.add_argument("max_steps", type=int)
-parser.add_argument("--devices", type=int, default=1)
-parser.add_argument("--steps-per-epoch", type=int)
-arguments = parser.parse_args()
+arguments = parsed(__doc__, max_steps=20, devices=1, steps_per_epoch=None)
 
 loader = StreamLoader(training_set(), BATCH_SIZE, num_workers=2, steps_per_epoch=arguments.steps_per_epoch)
 data = StreamDataModule(loader, StreamLoader(validation_set(), BATCH_SIZE))

@@ -1,16 +1,15 @@
 """A plain loop, under DDP or FSDP2: killed at any time, resumed by any number of ranks and workers.
 
-    torchrun --nproc-per-node=2 examples/trainers/plain_loop.py run 30
-    torchrun --nproc-per-node=3 examples/trainers/plain_loop.py run 30 --fsdp --workers 1
+torchrun --nproc-per-node=2 examples/trainers/plain_loop.py run --steps 30
+torchrun --nproc-per-node=3 examples/trainers/plain_loop.py run --steps 30 --fsdp --workers 1
 """
 
-import argparse
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from tiny import BATCH_SIZE, TinyModel, note, training_set
+from tiny import BATCH_SIZE, TinyModel, note, parsed, training_set
 from torch import distributed
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -32,30 +31,25 @@ class Weights:
         return dict(zip(("model", "optimizer"), get_state_dict(self.model, self.optimizer), strict=True))
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        set_state_dict(self.model, self.optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
+        set_state_dict(
+            self.model, self.optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"]
+        )
 
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("folder")
-parser.add_argument("num_steps", type=int)
-parser.add_argument("--fsdp", action="store_true")
-parser.add_argument("--workers", type=int, default=2)
-arguments = parser.parse_args()
+arguments = parsed(__doc__, steps=20, workers=2, fsdp=False)
 
 distributed.init_process_group("gloo")
-model: torch.nn.Module = TinyModel(arguments.folder)
-model = fully_shard(model) if arguments.fsdp else DistributedDataParallel(model)
+model = (fully_shard if arguments.fsdp else DistributedDataParallel)(TinyModel(arguments.folder))
 optimizer = torch.optim.AdamW(model.parameters())
 loader = StreamLoader(training_set(), BATCH_SIZE, num_workers=arguments.workers)
 state = {"weights": Weights(model, optimizer), "stream": StreamState(loader)}
 
 # What a killed job began to save has no .metadata, which is written last.
 steps = [int(path.parent.name) for path in Path(arguments.folder).glob("steps/*/.metadata")]
-last = max(steps, default=0)
-if last:
+if last := max(steps, default=0):
     checkpoint.load(state, checkpoint_id=f"{arguments.folder}/steps/{last}")
 note(arguments.folder, f"resumed {last}")
-for step, batch in enumerate(islice(loader, arguments.num_steps), last + 1):
+for step, batch in enumerate(islice(loader, arguments.steps), last + 1):
     model(**batch)["loss"].backward()
     optimizer.step()
     optimizer.zero_grad()

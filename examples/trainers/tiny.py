@@ -4,8 +4,8 @@ Nothing is downloaded. A row is 16 tokens and its own number; the model writes t
 forward pass of training, so that a test can count them over all ranks, stops and resumes.
 """
 
+import argparse
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,13 @@ def note(folder: str, *words: object) -> None:
         print(*words, file=file)
 
 
-def noted(folder: str | Path) -> Counter[int]:
-    """How often each row was trained on; what came after the last `saved STEP` that was resumed from does not count."""
-    rows: Counter[int] = Counter()
-    for path in Path(folder, "rows").glob("*.txt"):
-        rows.update(int(word) for line in path.read_text().splitlines() for word in line.split())
-    return rows
+def parsed(description: str | None, **options: int | None) -> argparse.Namespace:
+    """The command line: the job's folder, and options that are numbers or, where the default is False, flags."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="where checkpoints go, and the rows that were trained on")
+    for name, default in options.items():
+        kind: dict[str, Any] = {"action": "store_true"} if default is False else {"type": int, "default": default}
+        parser.add_argument("--" + name.replace("_", "-"), **kind)
+    arguments = parser.parse_args()
+    Path(arguments.folder).mkdir(parents=True, exist_ok=True)
+    return arguments

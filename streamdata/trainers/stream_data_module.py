@@ -38,7 +38,11 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
 
     def __init__(self, train_loader: StreamLoader, valid_loader: StreamLoader | None = None) -> None:
         super().__init__()
-        if valid_loader is not None and valid_loader.steps_per_epoch is None and tree_of(valid_loader.dataset).is_endless:
+        if (
+            valid_loader is not None
+            and valid_loader.steps_per_epoch is None
+            and tree_of(valid_loader.dataset).is_endless
+        ):
             raise ValueError(
                 "StreamDataModule: the stream of valid_loader has no end\n"
                 "  Give it a finite one, MergedDataset(…).finite(), or steps_per_epoch."

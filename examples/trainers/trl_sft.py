@@ -1,0 +1,62 @@
+"""TRL's SFTTrainer, with its own preparation off: it trains on our samples as they are.
+
+torchrun --nproc-per-node=2 examples/trainers/trl_sft.py run --stop-after 5
+torchrun --nproc-per-node=2 examples/trainers/trl_sft.py run
+"""
+
+from typing import Any
+
+import torch
+from datasets import Dataset
+from hf_trainer import StopAfter
+from tiny import BATCH_SIZE, NUM_ROWS, VOCABULARY, note, parsed, training_set
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.trainer_utils import get_last_checkpoint
+from trl import SFTConfig, SFTTrainer
+
+from streamdata import StreamLoader
+from streamdata.trainers import StreamCallback
+
+
+class StreamSFTTrainer(SFTTrainer):
+    """An SFTTrainer that reads streams."""
+
+    def get_train_dataloader(self) -> StreamLoader:  # type: ignore[override]
+        per_rank = NUM_ROWS // BATCH_SIZE // self.args.world_size
+        return StreamLoader(training_set(), BATCH_SIZE, num_workers=2, steps_per_epoch=per_rank)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        note(self.args.output_dir, *inputs.pop("row").tolist())
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])  # of rows of one length; TRL asks for one
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+def tiny_llama() -> LlamaForCausalLM:
+    """A model of few weights."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+
+
+def options(folder: str, **settings: Any) -> SFTConfig:
+    """Of an SFTTrainer that prepares nothing itself."""
+    unprepared = {"dataset_kwargs": {"skip_prepare_dataset": True}, "ignore_data_skip": True}
+    return SFTConfig(folder, report_to="none", use_cpu=True, bf16=False, logging_steps=1, **unprepared, **settings)
+
+
+def trainer(arguments: SFTConfig, *callbacks: Any) -> StreamSFTTrainer:
+    """An SFTTrainer wants a dataset, which it does not read, and a tokenizer."""
+    tokens = {f"t{number}": number for number in range(VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(tokens)), eos_token="t1")
+    unread = Dataset.from_list([{"input_ids": [0], "labels": [0]}])
+    return StreamSFTTrainer(
+        tiny_llama(), arguments, train_dataset=unread, processing_class=tokenizer, callbacks=list(callbacks)
+    )
+
+
+if __name__ == "__main__":
+    line = parsed(__doc__, stop_after=None)
+    settings = options(line.folder, save_strategy="epoch", num_train_epochs=2)
+    job = trainer(settings, StreamCallback(), StopAfter(line.stop_after))
+    job.train(resume_from_checkpoint=get_last_checkpoint(line.folder))
