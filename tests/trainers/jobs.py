@@ -1,0 +1,87 @@
+"""The scripts of examples/trainers as processes, and what they were trained on."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "examples" / "trainers"
+EPOCH = range(240)
+LIMIT_S = 300
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "HF_HUB_OFFLINE": "1",
+    "TRL_DISABLE_TELEMETRY": "1",
+}
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    """Skips the tests of a trainer that is not installed."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}; see `make test-trainers`")
+
+
+def command(script: str, *options: object, ranks: int | None = None) -> list[str]:
+    """As a user would type it; with `ranks`, under torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    return [sys.executable, *launcher, str(SCRIPTS / f"{script}.py"), *map(str, options)]
+
+
+def run(script: str, *options: object, ranks: int | None = None, fails: bool = False) -> str:
+    """Run a script to its end, which must be a good one unless it `fails`; return what it printed."""
+    job = subprocess.run(
+        command(script, *options, ranks=ranks),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert bool(job.returncode) == fails, job.stdout[-5000:]
+    return job.stdout
+
+
+def trained(folder: Path) -> Counter[int]:
+    """How often each row was trained on, over all ranks and legs.
+
+    A leg that was killed counts up to the step from which the next one was resumed.
+    """
+    files = [path.read_text().splitlines() for path in (folder / "rows").glob("*.txt")]
+    starts = sorted({step for lines in files for step in marks(lines, "resumed")})
+    rows: Counter[int] = Counter()
+    for lines in files:
+        begin = max(marks(lines, "resumed"), default=0)
+        end = min((start for start in starts if start > begin), default=None)
+        rows.update(row for line in until(lines, end) for row in map(int, line.split()))
+    return rows
+
+
+def marks(lines: list[str], word: str) -> list[int]:
+    """The steps of the lines that begin with a word."""
+    return [int(line.split()[1]) for line in lines if line.startswith(word)]
+
+
+def until(lines: list[str], step: int | None) -> Iterator[str]:
+    """The lines of rows before the one that says that this step was saved; all of them where no step is given."""
+    assert step is None or f"saved {step}" in lines
+    for line in lines:
+        if step is not None and line == f"saved {step}":
+            return
+        if line[0].isdigit():
+            yield line
+
+
+def assert_each_once(folder: Path, times: int = 1) -> None:
+    """All rows of the epoch, and no other."""
+    assert trained(folder) == Counter(dict.fromkeys(EPOCH, times))

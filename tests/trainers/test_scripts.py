@@ -1,0 +1,108 @@
+"""Each script of examples/trainers: stopped, resumed, and every row trained on once."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.jobs import SCRIPTS, assert_each_once, needs, run, trained
+
+ELASTIC = [(2, 10), (1, 20), (2, 10)]
+"""Ranks and steps of each leg: 4 rows a batch, 240 rows."""
+
+
+def test_no_script_has_more_than_60_lines() -> None:
+    """Who reads one wants to see at once what to write."""
+    lines = {path.name: len(path.read_text().splitlines()) for path in SCRIPTS.glob("*.py") if path.name != "tiny.py"}
+    assert len(lines) == 9
+    assert max(lines.values()) <= 60, lines
+
+
+def test_the_page_names_every_script() -> None:
+    """And no other."""
+    page = (SCRIPTS / "README.md").read_text()
+    assert set(re.findall(r"`(\w+\.py)`", page)) == {path.name for path in SCRIPTS.glob("*.py")}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("accelerate_loop", marks=needs("accelerate")),
+        pytest.param("titan_loader", marks=needs("torchtitan")),
+        pytest.param("verl_loader", marks=needs("verl")),
+        pytest.param("megatron_loop", marks=needs("megatron")),
+    ],
+)
+def test_a_loop_goes_on_with_other_ranks(tmp_path: Path, script: str) -> None:
+    """Two ranks, one, two again."""
+    steps = [(2, 10), (1, 20), (2, 100)] if script == "megatron_loop" else ELASTIC
+    for ranks, number in steps:
+        run(script, tmp_path, "--steps", number, ranks=ranks)
+    if script == "megatron_loop":  # a blend of 120 and 240 rows
+        rows = trained(tmp_path)
+        assert (len(rows), set(rows.values())) == (360, {1})
+    else:
+        assert_each_once(tmp_path)
+
+
+@needs("accelerate")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_hf_trainer_goes_on_within_an_epoch(tmp_path: Path, ranks: int) -> None:
+    """With accumulation and an evaluation set: two epochs, each row twice."""
+    run("hf_trainer", tmp_path, "--stop-after", 7, ranks=ranks)
+    assert set(trained(tmp_path).values()) == {1}
+    assert trained(tmp_path).total() == 7 * 3 * 4 * ranks
+    output = run("hf_trainer", tmp_path, ranks=ranks)
+    assert "eval_loss" in output
+    assert_each_once(tmp_path, times=2)
+
+
+@needs("accelerate")
+def test_hf_trainer_with_a_shorter_last_step(tmp_path: Path) -> None:
+    """30 batches for each rank, of which the 8th step has 2: an epoch's end can be resumed from."""
+    options = (tmp_path, "--accumulate", 4)
+    run("hf_trainer", *options, "--stop-after", 8, ranks=2)
+    run("hf_trainer", *options, ranks=2)
+    assert_each_once(tmp_path, times=2)
+
+
+@needs("accelerate")
+def test_hf_trainer_refuses_to_lose_the_shorter_last_step(tmp_path: Path) -> None:
+    """Resumed within such an epoch, it would accumulate the last batches' gradients, and make no step of them."""
+    run("hf_trainer", tmp_path, "--accumulate", 7, "--stop-after", 5, ranks=1)
+    output = run("hf_trainer", tmp_path, "--accumulate", 7, ranks=1, fails=True)
+    assert "StreamCallback: step 5 is within an epoch of 60 batches, of which the last 4 would" in output
+
+
+@needs("lightning")
+def test_lightning_goes_on_with_other_processes(tmp_path: Path) -> None:
+    """Without a length, where it pulls a batch ahead; two processes, one, two."""
+    for steps, devices in ((10, 2), (30, 1), (40, 2)):
+        output = run("lightning_fit", tmp_path, "--max-steps", steps, "--devices", devices)
+        assert "not resumable" not in output
+    assert_each_once(tmp_path)
+
+
+@needs("lightning")
+def test_lightning_goes_on_within_its_epoch(tmp_path: Path) -> None:
+    """With a length: 25 of 60 batches, then two epochs in all."""
+    for steps in (25, 120):
+        run("lightning_fit", tmp_path, "--max-steps", steps, "--steps-per-epoch", 60)
+    assert_each_once(tmp_path, times=2)
+
+
+@needs("accelerate", "trl", "datasets")
+def test_trl_goes_on(tmp_path: Path) -> None:
+    """Two processes, two epochs."""
+    run("trl_sft", tmp_path, "--stop-after", 7, ranks=2)
+    run("trl_sft", tmp_path, ranks=2)
+    assert_each_once(tmp_path, times=2)
+
+
+@needs("ray", "pandas")
+def test_ray_train_restarts_after_a_killed_worker(tmp_path: Path) -> None:
+    """From its last checkpoint: what was trained after that comes again, and no more."""
+    run("ray_train", tmp_path, "--steps", 30, "--kill-at", 8)
+    notes = [path.read_text().splitlines()[0] for path in (tmp_path / "rows").glob("*.txt")]
+    assert sorted(notes) == ["resumed 0", "resumed 0", "resumed 5", "resumed 5"]
+    assert_each_once(tmp_path)
