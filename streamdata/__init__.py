@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.delivery.stream_state import StreamState as StreamState
+    from streamdata.delivery.to_device import to_device as to_device
     from streamdata.delivery.tensor_collate import Pad as Pad
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
     from streamdata.delivery.tensor_collate import to_float as to_float
@@ -101,6 +102,7 @@ _MODULES = {
     "mixed_collate": "delivery.collate",
     "StreamLoader": "delivery.stream_loader",
     "StreamState": "delivery.stream_state",
+    "to_device": "delivery.to_device",
     "TensorCollate": "delivery.tensor_collate",
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",

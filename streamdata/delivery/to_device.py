@@ -1,0 +1,136 @@
+"""Batches on a device before they are needed: copied by a stream of its own while the one before is worked on."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.progress import States
+
+
+def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":
+    """Let a loader's batches arrive on a device, the next ones while the present one is worked on.
+
+    Args:
+        loader: Gives the batches. With `pin_memory=True` its pinning thread pins them, else they are pinned here.
+        device: Where tensors go, at any depth of dicts, lists and tuples; all else stays as it is.
+        ahead: How many batches are on their way, beside the one that the loop has.
+
+    Raises:
+        ValueError: `ahead` is no int from 1 on.
+    """
+    if type(ahead) is not int or ahead < 1:
+        raise ValueError(f"to_device: expected ahead to be an int from 1 on, got {ahead!r}")
+    return DeviceLoader(loader, torch.device(device), ahead)
+
+
+class DeviceLoader:
+    """A `StreamLoader` whose batches come on a device; its states are those of what came, not of what is on its way.
+
+    An iteration that is left by `break` goes on with the next batch.
+
+    Args:
+        loader: Gives the batches.
+        device: Where tensors go.
+        ahead: How many batches are on their way.
+    """
+
+    def __init__(self, loader: StreamLoader, device: torch.device, ahead: int) -> None:
+        self.loader, self.device = loader, device
+        self._num_ahead = ahead
+        self._begin()
+
+    def _begin(self) -> None:
+        self._source: Iterator[Any] | None = None
+        self._ahead: deque[Callable[[], Any]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches the loop received since the resume."""
+        return self.loader.num_batches - len(self._ahead)
+
+    def state_after(self, n: int) -> States:
+        """As the loader's; of batches that the loop received."""
+        return self.loader.state_after(n)
+
+    def state_dict(self) -> States:
+        """The states after the last batch that the loop received."""
+        return self.state_after(self.num_batches)
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """As the loader's. What is on its way is not delivered."""
+        self._begin()
+        self.loader.load_state_dict(states)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As the loader's."""
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate as the loader does, or over what is left of the iteration before."""
+        copy = _copier(self.device)
+        if self._source is None:
+            self._source = iter(self.loader)
+        source = self._source
+        while True:
+            while len(self._ahead) <= self._num_ahead:
+                try:
+                    self._ahead.append(copy(next(source)))
+                except StopIteration:
+                    break
+            if not self._ahead:
+                self._source = None
+                return
+            yield self._ahead.popleft()()
+
+
+def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
+    """What begins the copy of a batch, and gives what hands it over to the stream that is current by then."""
+    if device.type != "cuda":
+        return lambda batch: lambda: _mapped(lambda tensor: tensor.to(device), batch)
+    stream = torch.cuda.Stream(device)
+
+    def copy(batch: Any) -> Callable[[], Any]:
+        with torch.cuda.stream(stream):
+            copied = _mapped(lambda tensor: _pinned(tensor).to(device, non_blocking=True), batch)
+            done = stream.record_event()
+
+        def hand_over() -> Any:
+            current = torch.cuda.current_stream(device)
+            # Neither waits on the host: the device does, and only for this copy.
+            current.wait_event(done)
+            # The allocator would give the memory to a later copy as soon as Python drops the tensor.
+            return _mapped(lambda tensor: _recorded(tensor, current), copied)
+
+        return hand_over
+
+    return copy
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    # torch keeps pinned memory until the copy out of it is done, also where Python has dropped it.
+    return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
+
+
+def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
+    tensor.record_stream(stream)
+    return tensor
+
+
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The same with a function of each tensor in place of it."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: _mapped(function, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_mapped(function, each) for each in value]
+    if isinstance(value, tuple):
+        values = [_mapped(function, each) for each in value]
+        return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
+    return value

@@ -1,0 +1,97 @@
+"""Batches that come on a device: the same ones, with the states of those that came."""
+
+import hashlib
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from streamdata import MergedDataset, StreamLoader, to_device
+from streamdata.delivery.to_device import _mapped
+from tests.streams import Numbers
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch.cuda is not available")
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def tensors(samples):
+    """A batch with its states, as a tensor and what is none."""
+    return [{**sample, "value": torch.tensor(sample["value"])} for sample in samples]
+
+
+def loader(**settings):
+    """Batches of four."""
+    return StreamLoader(MergedDataset([Numbers("a", 40, 3), Numbers("b", 9)]), 4, collate=tensors, **settings)
+
+
+def values(batches):
+    """What is in them."""
+    return [[int(sample["value"]) for sample in batch] for batch in batches]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_the_batches_are_the_loaders(ahead):
+    """In its stretches."""
+    moved, plain = to_device(loader(steps_per_epoch=7), "cpu", ahead), loader(steps_per_epoch=7)
+    assert len(moved) == 7
+    for _ in range(3):
+        assert values(moved) == values(plain)
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_states_are_of_what_came(ahead):
+    """Not of what is on its way; a loop that was left goes on with it."""
+    want = values(islice(loader(), 20))
+    moved = to_device(loader(), "cpu", ahead)
+    assert values(islice(moved, 5)) + values(islice(moved, 4)) == want[:9]
+    assert (moved.num_batches, moved.state_dict()) == (9, moved.state_after(9))
+    for count in (0, 4, 9):
+        again = to_device(loader(), "cpu", ahead)
+        again.load_state_dict(moved.state_after(count))
+        assert values(islice(again, 6)) == want[count : count + 6]
+    moved.load_state_dict(moved.state_after(2))
+    assert values(islice(moved, 3)) == want[2:5]
+
+
+def test_only_tensors_move_at_any_depth():
+    """All else stays as it is, and so do the kinds of containers."""
+    array, flag = np.arange(3), object()
+    batch = {
+        "x": [torch.ones(2), ("text", torch.zeros(1))],
+        "pair": Pair(torch.ones(1), 3),
+        "array": array,
+        "flag": flag,
+    }
+    moved = _mapped(lambda tensor: tensor + 1, batch)
+    assert (moved["x"][0].tolist(), moved["x"][1][0], moved["x"][1][1].tolist()) == ([2, 2], "text", [1])
+    assert (type(moved["pair"]), moved["pair"].left.tolist(), moved["pair"].right) == (Pair, [2], 3)
+    assert moved["array"] is array
+    assert moved["flag"] is flag
+
+
+@pytest.mark.parametrize("ahead", [0, -1, 1.5, True, None])
+def test_a_number_that_is_not_one_is_refused(ahead):
+    """With what was expected."""
+    with pytest.raises(ValueError, match="to_device: expected ahead to be an int from 1 on, got"):
+        to_device(loader(), "cpu", ahead)
+
+
+@GPU
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_copies_behind_a_busy_stream_arrive_whole(pin_memory):
+    """8 MB a batch, more of them than fit into what is pinned at once, while the device works on other things."""
+    expected = MergedDataset([Numbers("a", 40, 3), Numbers("b", 9)])
+    moved = to_device(loader(pin_memory=pin_memory), "cuda")
+    busy, seen = torch.randn(4096, 4096, device="cuda"), []
+    for batch in islice(moved, 200):
+        busy = busy @ busy / busy.norm()
+        seen += [sample["value"] * torch.ones(1 << 18, device="cuda") for sample in batch]
+    digests = [hashlib.sha256(each.cpu().numpy().tobytes()).digest() for each in seen[:800]]
+    want = [np.full(1 << 18, sample["value"], np.float32) for sample in islice(expected, 800)]
+    assert digests == [hashlib.sha256(each.tobytes()).digest() for each in want]
