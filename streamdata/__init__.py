@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.delivery.stream_state import StreamState as StreamState
-    from streamdata.delivery.to_device import to_device as to_device
     from streamdata.delivery.tensor_collate import Pad as Pad
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
     from streamdata.delivery.tensor_collate import to_float as to_float
+    from streamdata.delivery.to_device import to_device as to_device
     from streamdata.errors import RecipeError as RecipeError
     from streamdata.errors import ShardError as ShardError
     from streamdata.errors import SourceError as SourceError

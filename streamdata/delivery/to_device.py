@@ -93,7 +93,7 @@ def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
     """What begins the copy of a batch, and gives what hands it over to the stream that is current by then."""
     if device.type != "cuda":
         return lambda batch: lambda: _mapped(lambda tensor: tensor.to(device), batch)
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(batch: Any) -> Callable[[], Any]:
         with torch.cuda.stream(stream):
