@@ -74,7 +74,7 @@ def test_the_training_loop_resumes(trained, monkeypatch):
     code, epochs, *_ = blocks("python")
     loop = code.replace("loader, 50)", "loader, 10)")
     assert loop != code
-    finite = code.replace("configs/demo.yaml", "finite.yaml").split("for step, batch in")[0]
+    finite = code.replace("configs/gpt.yaml", "finite.yaml").split("for step, batch in")[0]
     Path("finite.yaml").write_text(FINITE)
     assert load_states("checkpoints").step == 50
     run_script(loop + finite.replace('"checkpoints"', '"none"') + epochs)
