@@ -215,12 +215,11 @@ def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any
 def _resized(pixels: npt.NDArray[np.uint8], size: int, dtype: ImageDtype) -> Any:
     """From (height, width, 3) to (3, size, size)."""
     import torch
-    from torch.nn.functional import interpolate
 
     # On bytes, torch computes in integers: the same result on all processors, in a fraction of Pillow's time. Both
     # round between the two passes, in another order: photographs differ by 1/255 in less than one value of a hundred.
     batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
-    resized = interpolate(batch, size=(size, size), mode="bicubic", antialias=True).squeeze(0).contiguous()
+    resized = torch.nn.functional.interpolate(batch, size=(size, size), mode="bicubic", antialias=True)[0].contiguous()
     if dtype == "uint8":
         return resized
     # Divided in numpy: 255 / 255 is exactly 1.
