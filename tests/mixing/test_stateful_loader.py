@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, StateError, from_stateful, merge_states, mixed_collate, to_state
-from tests.streams import Numbers, identity, plain, through_json
+from tests.streams import Numbers, identity, in_lane, plain, through_json
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its modules for data pipes
@@ -213,6 +213,24 @@ def test_weights_may_change_between_saves():
         state = copy.deepcopy(loader.state_dict())
         assert from_stateful(state) == states
     assert {key for key in states if key.startswith("generation/")} == {f"generation/{n}" for n in range(3)}
+
+
+def test_a_lane_that_could_not_know_the_pass_takes_it_from_one_that_began():
+    """Workers that live on are asked for their states while another still reads the pass before to its end."""
+    dataset, fresh = finite(), finite()
+    ending = [iter(in_lane(dataset, worker, 2)) for worker in range(2)]
+    assert list(ending[0])
+    assert next(ending[1])
+    lanes = [iter(in_lane(dataset, worker, 2)) for worker in range(2)]
+    state = lanes[1].state_dict()
+    assert list(ending[1])
+    first = next(lanes[0])
+    again = [iter(in_lane(fresh, worker, 2)) for worker in range(2)]
+    for lane, loaded in zip(again, (lanes[0].state_dict(), state), strict=True):
+        lane.load_state_dict(loaded)
+    want = [[plain(sample) for sample in lane] for lane in lanes]
+    assert [[plain(sample) for sample in lane] for lane in again] == want
+    assert plain(first) != plain(next(iter(in_lane(finite(), 0, 2))))
 
 
 def test_from_stateful_refuses_what_lies_between_snapshots():
