@@ -9,7 +9,12 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LOWEST := .venv-lowest
 FLOOR = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: demo test test-long test-lowest bench venv
+# Another one, of trainers that others wrote. Some ask for GPUs or a torch of their own: of these the package alone.
+TRAINERS := .venv-trainers
+WHOLE := accelerate==1.15.0 lightning==2.6.6 datasets==5.2.0 ray[train]
+ALONE := trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser typeguard megatron-core==0.16.1
+
+.PHONY: demo test test-long test-lowest test-trainers bench venv
 
 demo: venv
 	$(BIN)/python examples/make_demo_data.py demo_data
@@ -36,6 +41,14 @@ test-lowest: $(LOWEST)/bin/python
 	$(LOWEST)/bin/pip install -q -c constraints.txt --no-deps trl axolotl
 	$(LOWEST)/bin/pytest -q -n 2 --dist loadfile $(TESTS)
 
+# A trainer that does not install is named with pip's reason, and its tests are skipped. torch stays the one of the pin.
+test-trainers: $(TRAINERS)/bin/python
+	$(TRAINERS)/bin/pip install -q -c constraints.txt "torch==$(TORCH)+cpu" || $(TRAINERS)/bin/pip install -q -c constraints.txt "torch==$(TORCH)"
+	$(TRAINERS)/bin/pip install -q -c constraints.txt -e '.[test]'
+	@for name in $(WHOLE); do $(TRAINERS)/bin/pip install -q -c constraints.txt $$name || echo "missing: $$name, see above"; done
+	@for name in $(ALONE); do $(TRAINERS)/bin/pip install -q -c constraints.txt --no-deps $$name || echo "missing: $$name, see above"; done
+	$(TRAINERS)/bin/pytest -q tests/trainers tests/examples/test_plain_loop.py
+
 # Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that.
 bench: venv
 	$(PIP) install -q --no-deps megatron-core==0.16.1
@@ -43,7 +56,7 @@ bench: venv
 
 venv: $(STAMP)
 
-$(BIN)/python $(LOWEST)/bin/python:
+$(BIN)/python $(LOWEST)/bin/python $(TRAINERS)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), expected Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(@:/bin/python=)

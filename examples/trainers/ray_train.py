@@ -56,6 +56,5 @@ if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False)
     folder = str(Path(arguments["folder"]).resolve())
     run_config = train.RunConfig(storage_path=folder, name="ray", failure_config=train.FailureConfig(max_failures=1))
-    scaling = train.ScalingConfig(num_workers=2)
-    config = {**arguments, "folder": folder}
-    TorchTrainer(train_on_worker, train_loop_config=config, scaling_config=scaling, run_config=run_config).fit()
+    options = {"scaling_config": train.ScalingConfig(num_workers=2), "run_config": run_config}
+    TorchTrainer(train_on_worker, train_loop_config={**arguments, "folder": folder}, **options).fit()

@@ -23,8 +23,9 @@ class StreamSFTTrainer(SFTTrainer):
     """An SFTTrainer that reads streams."""
 
     def get_train_dataloader(self) -> StreamLoader:  # type: ignore[override]
-        per_rank = NUM_ROWS // BATCH_SIZE // self.args.world_size
-        return StreamLoader(training_set(), BATCH_SIZE, num_workers=2, steps_per_epoch=per_rank)
+        return StreamLoader(
+            training_set(), BATCH_SIZE, 2, steps_per_epoch=NUM_ROWS // BATCH_SIZE // self.args.world_size
+        )
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         note(self.args.output_dir, *inputs.pop("row").tolist())
@@ -47,8 +48,8 @@ def options(folder: str, **settings: Any) -> SFTConfig:
 
 def trainer(arguments: SFTConfig, *callbacks: Any) -> StreamSFTTrainer:
     """An SFTTrainer wants a dataset, which it does not read, and a tokenizer."""
-    tokens = {f"t{number}": number for number in range(VOCABULARY)}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(tokens)), eos_token="t1")
+    words = models.WordLevel({f"t{number}": number for number in range(VOCABULARY)})
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="t1")
     unread = Dataset.from_list([{"input_ids": [0], "labels": [0]}])
     return StreamSFTTrainer(
         tiny_llama(), arguments, train_dataset=unread, processing_class=tokenizer, callbacks=list(callbacks)
@@ -57,6 +58,5 @@ def trainer(arguments: SFTConfig, *callbacks: Any) -> StreamSFTTrainer:
 
 if __name__ == "__main__":
     line = parsed(__doc__, stop_after=None)
-    settings = options(line.folder, save_strategy="epoch", num_train_epochs=2)
-    job = trainer(settings, StreamCallback(), StopAfter(line.stop_after))
+    job = trainer(options(line.folder, num_train_epochs=2), StreamCallback(), StopAfter(line.stop_after))
     job.train(resume_from_checkpoint=get_last_checkpoint(line.folder))

@@ -12,7 +12,7 @@ try:
     from lightning.pytorch import LightningDataModule
 except ImportError as error:
     raise ImportError(
-        "StreamDataModule: it needs Lightning, which is not installed\n  Install it: pip install lightning"
+        "StreamDataModule: it needs Lightning, which is not installed\n  pip install 'torch-streamdata[lightning]'"
     ) from error
 
 _KEY: Final = "states"

@@ -1,5 +1,6 @@
 """Each script of examples/trainers: stopped, resumed, and every row trained on once."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -106,3 +107,14 @@ def test_ray_train_restarts_after_a_killed_worker(tmp_path: Path) -> None:
     notes = [path.read_text().splitlines()[0] for path in (tmp_path / "rows").glob("*.txt")]
     assert sorted(notes) == ["resumed 0", "resumed 0", "resumed 5", "resumed 5"]
     assert_each_once(tmp_path)
+
+
+@needs("verl")
+def test_verl_builds_its_loader_as_the_script_does() -> None:
+    """Its own trainer is not run here, so what it does is read."""
+    (folder,) = importlib.util.find_spec("verl").submodule_search_locations
+    source = Path(folder, "trainer", "ppo", "ray_trainer.py").read_text()
+    built = source.partition("self.train_dataloader = StatefulDataLoader(")[2].partition(")\n")[0]
+    assert {"drop_last=True", "sampler=train_sampler", "collate_fn=collate_fn"} <= set(re.findall(r"\w+=\w+", built))
+    assert 'local_global_step_folder, "data.pt")' in source
+    assert "torch.save(dataloader_state_dict, dataloader_local_path)" in source
