@@ -3,65 +3,28 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
-from streamdata.mixing.deals import Deals
-from streamdata.mixing.tree import Node
+from streamdata.mixing.reading import LanePlan, Reading
 from streamdata.progress import (
     Entry,
-    LaneKey,
     LaneState,
     NodeKey,
     PlainEntry,
     Progress,
-    Tree,
     describe_changes,
     lane_state_of,
     node_of,
     to_state,
 )
-from streamdata.run import Lane
 from streamdata.sources.source import Sample
 
 logger = logging.getLogger("streamdata")
 
 # Of a plain entry and its node: this is read of every sample.
 _NODE, _PATH = Entry._fields.index("node"), NodeKey._fields.index("path")
-
-
-class LanePlan(NamedTuple):
-    """What a lane is about to read."""
-
-    lane: Lane
-    key: LaneKey
-    progress: Progress
-    deals: Deals
-    generation: int
-    header: str
-    """Of the generation."""
-    change: Callable[[int], str] | None
-    """Tells of a change of topology, given the number of pieces."""
-    gave_all: bool
-    """Whether nothing of the pass is left in the lane."""
-
-
-class Reader(NamedTuple):
-    """The dataset as its iterator sees it."""
-
-    lane: Lane
-    """Of the process: which lane it reads is known when the pass is."""
-    top: Node
-    tree: Tree
-    progress: Progress
-    """Of the states that were set."""
-    plan: Callable[[Progress, LaneState | None], LanePlan]
-    """Say what the lane is about to read. It changes nothing, and may say another thing later."""
-    begin: Callable[[LanePlan, Callable[[], None]], Iterator[Sample]]
-    """Begin to read it; the second argument is called at its end."""
-    resume: Callable[[Lane, int, bool], None]
-    """Note that a lane goes on in a pass, or has ended it."""
 
 
 class LaneIterator(Iterator[Sample]):
@@ -74,10 +37,10 @@ class LaneIterator(Iterator[Sample]):
     such a loader would have each worker read another's lane.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
         self._loaded: LaneState | None = None
-        self._progress = reader.progress
+        self._progress = reading.progress
         self._resumed: str | None = None
         self._texts: dict[str, str] = {}
         """What it has given, by key, as far as it was asked."""
@@ -108,8 +71,8 @@ class LaneIterator(Iterator[Sample]):
     def _first(self) -> Sample:
         # Only now: which pass it is, and whose turn, is decided when the first sample is asked for, by when all lanes
         # of an iteration that came to its end have said so.
-        self._plan = plan = self._reader.plan(self._progress, self._loaded)
-        self._next = self._reader.begin(plan, self._end).__next__
+        self._plan = plan = self._reading.plan(self._progress, self._loaded)
+        self._next = self._reading.begin(plan, self._end).__next__
         return self._next()
 
     def _end(self) -> None:
@@ -117,7 +80,7 @@ class LaneIterator(Iterator[Sample]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: plain JSON, small but for what was set by `set_dataloader_states`."""
-        plan = self._plan or self._reader.plan(self._progress, self._loaded)
+        plan = self._plan or self._reading.plan(self._progress, self._loaded)
         if self._resumed is None:
             self._resumed = json.dumps(dict(self._progress.entries.columns))
         self._collect()
@@ -155,25 +118,25 @@ class LaneIterator(Iterator[Sample]):
         Raises:
             StateError: It is none, or of another dataset, rank or number of ranks or workers.
         """
-        loaded, reader = lane_state_of(state), self._reader
-        if (loaded.lane.dp_size, loaded.lane.num_workers) != (reader.lane.dp_size, reader.lane.num_workers):
+        loaded, reading = lane_state_of(state), self._reading
+        if (loaded.lane.dp_size, loaded.lane.num_workers) != (reading.lane.dp_size, reading.lane.num_workers):
             self._refuse(loaded, "ranks and workers")
-        if loaded.lane.dp_rank != reader.lane.dp_rank:
+        if loaded.lane.dp_rank != reading.lane.dp_rank:
             self._refuse(loaded, "rank")
         progress = Progress(loaded.states)
-        progress.check_nodes(reader.tree.nodes)
-        if reader.lane.worker == 0:
-            for line in describe_changes(progress, reader.tree):
+        progress.check_nodes(reading.tree.nodes)
+        if reading.lane.worker == 0:
+            for line in describe_changes(progress, reading.tree):
                 logger.warning("%s", line)
         self._loaded, self._progress = loaded, progress
         self._resumed, self._texts = loaded.resumed, dict(loaded.delivered)
         self._anew()
         # At once: a loader that had come to the end of its pass never asks this iterator, but the next one.
-        has_ended = loaded.is_ended or (loaded.is_begun and reader.plan(progress, loaded).gave_all)
-        reader.resume(loaded.lane, loaded.epoch_pass, has_ended)
+        has_ended = loaded.is_ended or (loaded.is_begun and reading.plan(progress, loaded).gave_all)
+        reading.resume(loaded.lane, loaded.epoch_pass, has_ended)
 
     def _refuse(self, loaded: LaneState, what: str) -> NoReturn:
-        was, now = loaded.lane, self._reader.lane
+        was, now = loaded.lane, self._reading.lane
         raise StateError(
             f"iterator state: it is of other {what} than this run's: of rank {was.dp_rank} of {was.dp_size}, with "
             f"{was.num_workers} workers; this is rank {now.dp_rank} of {now.dp_size}, with {now.num_workers}\n"

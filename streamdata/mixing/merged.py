@@ -16,32 +16,19 @@ import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError
-from streamdata.fields import CURSOR
 from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
-from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
-from streamdata.mixing.counting import check_countable, count_samples
 from streamdata.mixing.deals import Deals
-from streamdata.mixing.default_collate import refuse_default_collate
-from streamdata.mixing.elastic import begin_deal
-from streamdata.mixing.lane_iterator import LaneIterator, LanePlan, Reader
-from streamdata.mixing.mixture import Mixture
+from streamdata.mixing.lane_iterator import LaneIterator
+from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.mixing.wrapped import check_not_wrapped
 from streamdata.progress import (
-    LaneKey,
-    LaneLink,
-    LaneState,
     Progress,
     Shape,
-    Tree,
-    announce,
     check_complete,
     describe_changes,
-    header,
-    marked,
-    warn_once,
 )
 from streamdata.recipe.named_source import Percent
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
@@ -237,10 +224,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     def next_pass(self, num_workers: int) -> int:
         """The pass that an iteration with so many workers reads if it begins now."""
-        progress, top, lane = self._progress, tree_of(self), self.lane(num_workers)
-        if not progress.is_under(lane):
-            progress, _ = begin_deal(progress, top, top.tree(), lane)
-        return self._pass(lane, progress, top, self._version)[0]
+        return self._reading(self.lane(num_workers)).next_pass()
 
     def verify_agreement(self) -> None:
         """Compare what this rank is about to read with what the others are; call it on every rank, with states set.
@@ -268,22 +252,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 the message names the source.
             StateError: The states hold nothing of some rank.
         """
-        group, top = self._data_parallel or find_data_parallel(), tree_of(self)
-        tree, progress = top.tree(), self._progress
-        first = Lane(dp_size=group.dp_size, dp_rank=0, num_workers=max(1, num_workers), worker=0)
-        if not progress.is_under(first):
-            progress, _ = begin_deal(progress, top, tree, first)
-        left = np.zeros((first.dp_size, first.num_workers), np.int64)
-        for rank, worker in np.ndindex(left.shape):
-            lane = replace(first, dp_rank=rank, worker=worker)
-            if not worker:
-                epoch_pass, of_pass, deals, sharing = self._pass(lane, progress, top, self._version)
-                self._check_rank(of_pass, rank, sharing)
-            run = self._run(lane, epoch_pass, of_pass, deals, tree, self._from_window)
-            check_countable(run, top)
-            if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, tree)):
-                left[rank, worker] = count_samples(run, top)
-        return left
+        return self._reading(replace(self.lane(num_workers), dp_rank=0)).samples_left()
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
@@ -299,22 +268,24 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             ValueError: WORLD_SIZE is set without a usable RANK; or a loader that divides the stream among ranks calls.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
+        reading = self._reading(self._lane(), is_stale=self._lacks_states())
+        self._progress.check_nodes(reading.tree.nodes)
+        check_not_wrapped(reading.lane.dp_size)
+        return LaneIterator(reading)
+
+    def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
         top = tree_of(self)
-        tree = top.tree()
-        self._progress.check_nodes(tree.nodes)
-        lane = self._lane()
-        check_not_wrapped(lane.dp_size)
-        version = None if self._lacks_states() else self._version
-        reader = Reader(
+        return Reading(
             lane=lane,
             top=top,
-            tree=tree,
+            tree=top.tree(),
             progress=self._progress,
-            plan=partial(self._plan, lane, top, tree, version, self._from_window),
-            begin=partial(self._begin, top, tree, self._version, self._from_window),
-            resume=partial(self._control.resume, self._version),
+            version=self._version,
+            is_stale=is_stale,
+            from_window=self._from_window,
+            control=self._control,
+            skips=self._skips,
         )
-        return LaneIterator(reader)
 
     def state_dict(self) -> NoReturn:
         """Raise: only who receives batches knows which were delivered, while workers read ahead of them.
@@ -327,136 +298,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             "\n  Use StreamLoader(dataset, …), whose state_dict() knows it; or collect states.update(to_state(batch)), "
             "and go on with set_dataloader_states(states)."
         )
-
-    def _plan(
-        self,
-        lane: Lane,
-        top: Node,
-        tree: Tree,
-        version: int | None,
-        from_window: bool,
-        progress: Progress,
-        loaded: LaneState | None,
-    ) -> LanePlan:
-        """What the lane is about to read, as far as can be said now.
-
-        `version` is that of the states, None in a worker that does not have those that were set.
-        """
-        refuse_default_collate()
-        if version is None:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
-            raise RuntimeError(
-                "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
-                "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
-            )
-        change = None
-        if not progress.is_under(lane):
-            if from_window:
-                old = progress.topology()
-                raise StateError(
-                    "states: reload_from_url_level goes back within lanes, and another topology has other lanes\n"
-                    f"  Resume once with dp_size={old.dp_size} and num_workers={old.num_workers}, which wrote them, or "
-                    "without it."
-                )
-            progress, change = begin_deal(progress, top, tree, lane)
-        if loaded is None or self._control.epoch_pass not in (None, loaded.epoch_pass):
-            epoch_pass, progress, deals, sharing = self._pass(lane, progress, top, version)
-            loaded = None
-        else:
-            workers = range(lane.num_workers)
-            epoch_pass = loaded.epoch_pass if loaded.is_begun else self._control.resumed_pass(version, workers)
-            deals, sharing = _dealt(lane, progress, top, epoch_pass)
-        self._check_rank(progress, lane.dp_rank, sharing)
-        if loaded is not None and loaded.is_begun:
-            lane = loaded.lane
-        else:  # a DataLoader asks worker 0 first, always: it takes the lane whose turn it is
-            last = progress.last_worker(epoch_pass, lane.dp_rank)
-            turn = 0 if last is None else last + 1
-            lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
-        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
-        gave_all = progress.is_finished(epoch_pass) or progress.has_given_all(key, tree)
-        return LanePlan(
-            lane=lane,
-            key=key,
-            progress=progress,
-            deals=deals,
-            generation=progress.generation(tree),
-            header=header(tree, lane, progress.of_deal, top.anomalies()),
-            change=change,
-            gave_all=gave_all or (loaded is not None and loaded.is_ended),
-        )
-
-    def _begin(
-        self, top: Node, tree: Tree, version: int, from_window: bool, plan: LanePlan, note_end: Callable[[], None]
-    ) -> Iterator[Sample]:
-        """The lane's stream; note that it begins, and at its end that it has ended."""
-        lane, key, progress = plan.lane, plan.key, plan.progress
-        beginning = self._control.begin(version, lane, key.epoch_pass)
-        if beginning is not None:
-            change = plan.change
-            beginning = beginning._replace(change=change and change(plan.deals.num_pieces(top)))
-            if get_worker_info() is None:
-                announce(beginning)
-                if beginning.was_left:
-                    warn_once(beginning)
-        note_batches = partial(self._control.note_batches, version, lane.worker)
-        run = replace(
-            self._run(lane, key.epoch_pass, progress, plan.deals, tree, from_window),
-            header=plan.header,
-            link=LaneLink(progress.batches_before(key), beginning, note_batches),
-        )
-        mixture = Mixture(run, top)
-        samples = mixture.draw(0) if self.customized_yield_fn is None else self._yielded(run, mixture)
-        if plan.gave_all:
-            samples = iter(())
-
-        def end() -> None:
-            self._control.end(version, lane, key.epoch_pass)
-            note_end()
-
-        return samples if mixture.endless else _with_end(samples, end)
-
-    def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals, tree: Tree, from_window: bool) -> Run:
-        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
-        return Run(
-            lane=lane,
-            key=key,
-            progress=progress,
-            entries=progress.lane(key),
-            generation=progress.generation(tree),
-            base=progress.base(epoch_pass),
-            deals=deals,
-            tree=tree,
-            from_window=from_window,
-            skips=self._skips,
-        )
-
-    def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int]) -> None:
-        """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""
-        if sharing and progress.lacks_rank(self._control.epoch_pass, dp_rank):
-            raise StateError(
-                f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n"
-                "  Load this rank's own states, or those of all ranks, joined by merge_states."
-            )
-
-    def _pass(self, lane: Lane, progress: Progress, top: Node, version: int) -> tuple[int, Progress, Deals, list[int]]:
-        """The pass to read, and where it stands: at its start where it was ended since the states were set.
-
-        Returns:
-            The pass, its states, how it is dealt out, and which workers have a share of it.
-        """
-        epoch_pass = self._control.epoch_pass
-        newest = progress.newest_pass(lane.dp_rank)
-        begins = progress.first_pass if newest is None else newest
-        _, sharing = _dealt(lane, progress, top, begins)
-        # Of all workers: one without a share of the pass comes to its end at once, and notes that too.
-        unended = self._control.first_unended(version, range(lane.num_workers))
-        if epoch_pass is None:
-            if newest is not None and newest >= unended and progress.has_ended(newest, lane.dp_rank, sharing):
-                begins += 1
-            epoch_pass = max(begins, unended)
-        if epoch_pass < unended:
-            progress = progress.without_cursors(epoch_pass)
-        return epoch_pass, progress, *_dealt(lane, progress, top, epoch_pass)
 
     def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
         """Keep the recipe's dynamic objects with their locations, to name the one that cannot be pickled to workers."""
@@ -483,16 +324,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             return find_data_parallel()
         sent = self._group_of_sender if self._received_in == os.getpid() else None
         return sent or data_parallel_at_fork()
-
-    def _yielded(self, run: Run, top: Mixture) -> Iterator[Sample]:
-        """The samples of a top with a yield function, which has an entry of its own."""
-        key = run.node_key("", 0)
-        standing = run.entries.standing("")
-        draws = standing.draws if standing else 0
-        for sample, cursor in top.start(0, standing.cursor if standing else None):
-            draws += 1
-            sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0),)
-            yield sample
 
     def _lane(self) -> Lane:
         """The lane of this process, before the turns of its workers are known."""
@@ -524,40 +355,11 @@ def _read_once(dataset: Any) -> Any:
     return once
 
 
-def _dealt(lane: Lane, progress: Progress, top: Node, epoch_pass: int) -> tuple[Deals, list[int]]:
-    """How a pass is dealt out, and which workers of the rank have a share of it."""
-    deals = Deals(progress, epoch_pass, lane.count)
-    if top.is_endless:  # not found anew for each worker
-        return deals, list(range(lane.num_workers))
-    lanes = {worker: replace(lane, worker=worker).index for worker in range(lane.num_workers)}
-    return deals, [worker for worker, index in lanes.items() if deals.has_share(top, index)]
-
-
 def _least(top: Node, progress: Progress, skipped: int, lane: Lane, epoch_pass: int) -> float:
     """How many samples a lane got at least in a pass that its rank has come through, where so many were skipped."""
     deals = Deals(progress, epoch_pass, lane.count)
     # Sources that were not there all the time may have given nothing.
     return max(0, top.least_samples(partial(deals.num_blocks, lane.index), progress.paths_always_there()) - skipped)
-
-
-def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:
-    """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
-
-    The end is noted here, where an error does not get: a worker goes on asking after one, and what broke off has not
-    ended.
-    """
-    ahead = next(samples, None)
-    if ahead is not None:
-        try:
-            for following in samples:
-                sample, ahead = ahead, following
-                yield sample
-        except Exception:
-            yield ahead  # it comes before the error, as it would have without looking ahead
-            raise
-        ahead[CURSOR] = marked(ahead[CURSOR], ended=True)
-        yield ahead
-    note_end()
 
 
 def _checked_seed(seed: Any) -> int:

@@ -1,0 +1,273 @@
+"""What one lane reads: which pass of the stream, from where, and how its samples tell that it ends."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import get_worker_info
+
+from streamdata.errors import StateError
+from streamdata.fields import CURSOR
+from streamdata.mixing.child import Run
+from streamdata.mixing.control import Control
+from streamdata.mixing.counting import check_countable, count_samples
+from streamdata.mixing.deals import Deals
+from streamdata.mixing.default_collate import refuse_default_collate
+from streamdata.mixing.elastic import begin_deal
+from streamdata.mixing.mixture import Mixture
+from streamdata.mixing.tree import Node
+from streamdata.progress import (
+    LaneKey,
+    LaneLink,
+    LaneState,
+    Progress,
+    Tree,
+    announce,
+    header,
+    marked,
+    warn_once,
+)
+from streamdata.run import Lane
+from streamdata.sources.skip import Skips
+from streamdata.sources.source import Sample
+
+
+class LanePlan(NamedTuple):
+    """What a lane is about to read."""
+
+    lane: Lane
+    key: LaneKey
+    progress: Progress
+    deals: Deals
+    generation: int
+    header: str
+    """Of the generation."""
+    change: Callable[[int], str] | None
+    """Tells of a change of topology, given the number of pieces."""
+    gave_all: bool
+    """Whether nothing of the pass is left in the lane."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A dataset as one iteration over it sees it."""
+
+    lane: Lane
+    """Of the process: which lane it reads is known when the pass is."""
+    top: Node
+    tree: Tree
+    progress: Progress
+    """Of the states that were set."""
+    version: int
+    """Of these states."""
+    is_stale: bool
+    """Whether a worker that lives on does not have those that were set since."""
+    from_window: bool
+    control: Control
+    skips: Skips
+
+    def plan(self, progress: Progress, loaded: LaneState | None) -> LanePlan:
+        """What the lane is about to read, as far as can be said now.
+
+        It changes nothing, and may say another thing later.
+
+        Args:
+            progress: What the states say: those that were set, or that the iterator loaded.
+            loaded: What the iterator loaded.
+
+        Raises:
+            StateError: The states hold nothing of this rank, or cannot go on under another topology.
+            RuntimeError: A persistent worker does not have the states that were set since.
+        """
+        refuse_default_collate()
+        if self.is_stale:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
+            raise RuntimeError(
+                "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
+                "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
+            )
+        lane, top, change = self.lane, self.top, None
+        if not progress.is_under(lane):
+            if self.from_window:
+                old = progress.topology()
+                raise StateError(
+                    "states: reload_from_url_level goes back within lanes, and another topology has other lanes\n"
+                    f"  Resume once with dp_size={old.dp_size} and num_workers={old.num_workers}, which wrote them, or "
+                    "without it."
+                )
+            progress, change = begin_deal(progress, top, self.tree, lane)
+        if loaded is None or self.control.epoch_pass not in (None, loaded.epoch_pass):
+            epoch_pass, progress, deals, sharing = self._pass(lane, progress)
+            loaded = None
+        else:
+            workers = range(lane.num_workers)
+            epoch_pass = loaded.epoch_pass if loaded.is_begun else self.control.resumed_pass(self.version, workers)
+            deals, sharing = self._dealt(lane, progress, epoch_pass)
+        self._check_rank(progress, lane.dp_rank, sharing)
+        if loaded is not None and loaded.is_begun:
+            lane = loaded.lane
+        else:  # a DataLoader asks worker 0 first, always: it takes the lane whose turn it is
+            last = progress.last_worker(epoch_pass, lane.dp_rank)
+            turn = 0 if last is None else last + 1
+            lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        gave_all = progress.is_finished(epoch_pass) or progress.has_given_all(key, self.tree)
+        return LanePlan(
+            lane=lane,
+            key=key,
+            progress=progress,
+            deals=deals,
+            generation=progress.generation(self.tree),
+            header=header(self.tree, lane, progress.of_deal, top.anomalies()),
+            change=change,
+            gave_all=gave_all or (loaded is not None and loaded.is_ended),
+        )
+
+    def begin(self, plan: LanePlan, note_end: Callable[[], None]) -> Iterator[Sample]:
+        """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`."""
+        lane, key, progress = plan.lane, plan.key, plan.progress
+        beginning = self.control.begin(self.version, lane, key.epoch_pass)
+        if beginning is not None:
+            change = plan.change
+            beginning = beginning._replace(change=change and change(plan.deals.num_pieces(self.top)))
+            if get_worker_info() is None:
+                announce(beginning)
+                if beginning.was_left:
+                    warn_once(beginning)
+        note_batches = partial(self.control.note_batches, self.version, lane.worker)
+        run = replace(
+            self._run(lane, key.epoch_pass, progress, plan.deals),
+            header=plan.header,
+            link=LaneLink(progress.batches_before(key), beginning, note_batches),
+        )
+        mixture = Mixture(run, self.top)
+        samples = mixture.draw(0) if self.top.dataset.customized_yield_fn is None else _yielded(run, mixture)
+        if plan.gave_all:
+            samples = iter(())
+
+        def end() -> None:
+            self.control.end(self.version, lane, key.epoch_pass)
+            note_end()
+
+        return samples if mixture.endless else _with_end(samples, end)
+
+    def resume(self, lane: Lane, epoch_pass: int, has_ended: bool) -> None:
+        """Note that a lane goes on in a pass, or has ended it."""
+        self.control.resume(self.version, lane, epoch_pass, has_ended)
+
+    def next_pass(self) -> int:
+        """The pass that is read if the rank begins now."""
+        return self._pass(self.lane, self._present())[0]
+
+    def samples_left(self) -> npt.NDArray[np.int64]:
+        """How many samples each lane of each rank gets yet of the pass that is read if they begin now.
+
+        Returns:
+            int64 (dp_size, num_workers).
+
+        Raises:
+            ValueError: It is not known; the message names the source.
+            StateError: The states hold nothing of some rank.
+        """
+        progress = self._present()
+        left = np.zeros((self.lane.dp_size, self.lane.num_workers), np.int64)
+        for rank, worker in np.ndindex(left.shape):
+            lane = replace(self.lane, dp_rank=rank, worker=worker)
+            if not worker:
+                epoch_pass, of_pass, deals, sharing = self._pass(lane, progress)
+                self._check_rank(of_pass, rank, sharing)
+            run = self._run(lane, epoch_pass, of_pass, deals)
+            check_countable(run, self.top)
+            if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, self.tree)):
+                left[rank, worker] = count_samples(run, self.top)
+        return left
+
+    def _present(self) -> Progress:
+        """What the states say under the topology of this run."""
+        if self.progress.is_under(self.lane):
+            return self.progress
+        return begin_deal(self.progress, self.top, self.tree, self.lane)[0]
+
+    def _pass(self, lane: Lane, progress: Progress) -> tuple[int, Progress, Deals, list[int]]:
+        """The pass to read, and where it stands: at its start where it was ended since the states were set.
+
+        Returns:
+            The pass, its states, how it is dealt out, and which workers have a share of it.
+        """
+        epoch_pass = self.control.epoch_pass
+        newest = progress.newest_pass(lane.dp_rank)
+        begins = progress.first_pass if newest is None else newest
+        _, sharing = self._dealt(lane, progress, begins)
+        # Of all workers: one without a share of the pass comes to its end at once, and notes that too.
+        unended = self.control.first_unended(self.version, range(lane.num_workers))
+        if epoch_pass is None:
+            if newest is not None and newest >= unended and progress.has_ended(newest, lane.dp_rank, sharing):
+                begins += 1
+            epoch_pass = max(begins, unended)
+        if epoch_pass < unended:
+            progress = progress.without_cursors(epoch_pass)
+        return epoch_pass, progress, *self._dealt(lane, progress, epoch_pass)
+
+    def _dealt(self, lane: Lane, progress: Progress, epoch_pass: int) -> tuple[Deals, list[int]]:
+        """How a pass is dealt out, and which workers of the rank have a share of it."""
+        deals = Deals(progress, epoch_pass, lane.count)
+        if self.top.is_endless:  # not found anew for each worker
+            return deals, list(range(lane.num_workers))
+        lanes = {worker: replace(lane, worker=worker).index for worker in range(lane.num_workers)}
+        return deals, [worker for worker, index in lanes.items() if deals.has_share(self.top, index)]
+
+    def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals) -> Run:
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        return Run(
+            lane=lane,
+            key=key,
+            progress=progress,
+            entries=progress.lane(key),
+            generation=progress.generation(self.tree),
+            base=progress.base(epoch_pass),
+            deals=deals,
+            tree=self.tree,
+            from_window=self.from_window,
+            skips=self.skips,
+        )
+
+    def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int]) -> None:
+        """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""
+        if sharing and progress.lacks_rank(self.control.epoch_pass, dp_rank):
+            raise StateError(
+                f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n"
+                "  Load this rank's own states, or those of all ranks, joined by merge_states."
+            )
+
+
+def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
+    """The samples of a top with a yield function, which has an entry of its own."""
+    key = run.node_key("", 0)
+    standing = run.entries.standing("")
+    draws = standing.draws if standing else 0
+    for sample, cursor in top.start(0, standing.cursor if standing else None):
+        draws += 1
+        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0),)
+        yield sample
+
+
+def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:
+    """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
+
+    The end is noted here, where an error does not get: a worker goes on asking after one, and what broke off has not
+    ended.
+    """
+    ahead = next(samples, None)
+    if ahead is not None:
+        try:
+            for following in samples:
+                sample, ahead = ahead, following
+                yield sample
+        except Exception:
+            yield ahead  # it comes before the error, as it would have without looking ahead
+            raise
+        ahead[CURSOR] = marked(ahead[CURSOR], ended=True)
+        yield ahead
+    note_end()
