@@ -19,30 +19,31 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.c
 EPOCH = Counter({("a", number): 1 for number in range(23)} | {("b", number): 1 for number in range(31)})
 
 
+class Named(Numbers):
+    """Numbers that say whose they are."""
+
+    def __getitem__(self, index: int) -> dict:
+        return {"name": self.name, **super().__getitem__(index)}
+
+
 def make() -> MergedDataset:
     """A stream that ends."""
-    return MergedDataset([Numbers("a", 23), Numbers("b", 31)], cyclic=False, stop="all_exhausted", seed=4)
+    return MergedDataset([Named("a", 23), Named("b", 31)], cyclic=False, stop="all_exhausted", seed=4)
 
 
 def taken(loader: StreamLoader, count: int = 1000) -> list:
-    """The records of its next batches."""
+    """The records of its next batches, without those that are repeated."""
     found = []
     for number, batch in enumerate(loader, 1):
-        found += zip(batch["name"], batch["value"].tolist(), strict=True)
+        rows = zip(batch["name"], batch["value"].tolist(), batch["__padding__"].tolist(), strict=True)
+        found += [(name, value) for name, value, is_padding in rows if not is_padding]
         if number == count:
             break
     return found
 
 
-def named(record: dict) -> dict:
-    """A process function."""
-    return {"name": record["__datasetname__"], "value": record["value"]}
-
-
 def loader_of(dataset: MergedDataset) -> StreamLoader:
-    for source in dataset.datasets:
-        source.single_process_fn = named
-    return StreamLoader(dataset, 2)
+    return StreamLoader(dataset, 2, uneven="pad")
 
 
 def save(folder, rank) -> tuple:
