@@ -141,6 +141,30 @@ def test_even_after_a_resume_in_a_later_pass(uneven: str) -> None:
             assert values(named_again) == passes[step // steps + 1]
 
 
+def test_each_batch_that_fills_up_is_a_copy() -> None:
+    """What the trainer does to one is not in the next; here lanes have 4, 4, 3 and 3 numbers."""
+    dataset = MergedDataset([named(list(range(1, 15)), name="numbers", percent=1)], cyclic=False)
+    dataset.set_data_parallel(2, 1)
+    batches = []
+    for batch in StreamLoader(dataset, 1, 2, uneven="pad"):
+        batches.append(batch["data"].item())
+        batch["data"].zero_()
+    assert len(batches) == 8
+    assert batches[5] == batches[6] == batches[7] > 0
+
+
+def test_a_batch_is_filled_up_with_its_last_sample() -> None:
+    """Whose state is the batch's."""
+    dataset = MergedDataset([named(list(range(14)), name="numbers", percent=1)], cyclic=False)
+    loader = StreamLoader(dataset, 4, uneven="pad")
+    last = [*loader][-1]
+    assert last["__padding__"].tolist() == [False, False, True, True]
+    assert len(set(last["data"][1:].tolist())) == 1
+    assert len(set(last["data"].tolist())) == 2
+    loader.load_state_dict(loader.state_dict())
+    assert real(values(loader)) == Counter(range(14))
+
+
 def test_workers_may_live_on_after_padding() -> None:
     """Where a batch was read to be repeated, other states were set meanwhile."""
     loaders = [make_loader(rank, 2, "pad", 1) for rank in range(2)]
