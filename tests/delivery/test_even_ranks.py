@@ -257,3 +257,12 @@ def test_a_rank_without_records_cannot_pad() -> None:
     dataset.set_data_parallel(2, 1)
     with pytest.raises(ValueError, match="this rank has no share of the pass"):
         list(StreamLoader(dataset, 1, uneven="pad"))
+
+
+def test_what_is_left_out_where_a_rank_has_nothing_is_read() -> None:
+    """There is no batch to bring its states, which say that the pass has ended all the same."""
+    dataset = MergedDataset([named([1], name="one", percent=1)], cyclic=False)
+    dataset.set_data_parallel(2, 0)
+    loader = StreamLoader(dataset, 1, uneven="drop")
+    assert list(loader) == []
+    assert loader.state_after(0)["lane/0/0/0/0"] == {"batches": 1, "ended": True}
