@@ -1,5 +1,7 @@
 """Every recipe in configs/ checks, builds, runs and resumes exactly, on the data of the demo."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,15 @@ def test_a_recipe_resumes_exactly(name, num_workers, demo_data):
     """From every one of its first steps."""
     assert isinstance(build(name, demo_data), MergedDataset)
     assert_exact_resume(lambda: build(name, demo_data), steps=6, beyond=6, num_workers=num_workers, batch_size=2)
+
+
+def test_the_demo_recipe_delivers_without_transformers(demo_data):
+    """Its workers would import it one by one, for seconds before the first batch."""
+    code = f"""
+import sys
+from streamdata import instantiate_from_yaml
+samples = iter(instantiate_from_yaml({str(ROOT / "configs" / "demo.yaml")!r}, variables={{"data": {str(demo_data)!r}}}))
+print(len({{next(samples)["__datasetname__"] for _ in range(32)}}), "transformers" in sys.modules)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["4", "False"]
