@@ -51,9 +51,7 @@ def trainer(arguments: SFTConfig, *callbacks: Any) -> StreamSFTTrainer:
     words = models.WordLevel({f"t{number}": number for number in range(VOCABULARY)})
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="t1")
     unread = Dataset.from_list([{"input_ids": [0], "labels": [0]}])
-    return StreamSFTTrainer(
-        tiny_llama(), arguments, train_dataset=unread, processing_class=tokenizer, callbacks=list(callbacks)
-    )
+    return StreamSFTTrainer(tiny_llama(), arguments, None, unread, processing_class=tokenizer, callbacks=[*callbacks])
 
 
 if __name__ == "__main__":
