@@ -118,7 +118,8 @@ def _entries(sample: Mapping[str, Any]) -> tuple[PlainEntry, ...]:
         raise StateError(
             "to_state: expected a sample of a MergedDataset, got a dict without its state, with the keys "
             f"{sorted(sample)}\n"
-            "  Keep the fields whose names begin with '__', and collate with TensorCollate or mixed_collate."
+            "  Keep the fields whose names begin with '__', and collate with mixed_collate or TensorCollate. "
+            "HF Trainer removes them before it collates: let its get_train_dataloader return a StreamLoader."
         )
     inner: tuple[PlainEntry, ...] = sample.get(STATES, ())
     return inner + entries
