@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 from streamdata.errors import StateError
@@ -47,9 +48,11 @@ class LaneIterator(Iterator[Sample]):
         self._anew()
 
     def _anew(self) -> None:
-        self._next: Callable[[], Sample] = self._first
+        # No method of its own, here and below: by a cycle all that it has open would stay so until a collection.
+        self._pull: Callable[[], Sample] | None = None
         self._plan: LanePlan | None = None
-        self._has_ended = False
+        self._ends: list[bool] = []
+        """Not empty once the lane has come to its end."""
         self._entries: dict[str, PlainEntry] = {}
         """By path, the newest of each node since it was last asked."""
         self._last: tuple[PlainEntry, ...] = ()
@@ -58,7 +61,7 @@ class LaneIterator(Iterator[Sample]):
         return self
 
     def __next__(self) -> Sample:
-        sample = self._next()
+        sample = self._begin() if self._pull is None else self._pull()
         entries = self._entries
         if STATES in sample:
             for entry in sample[STATES]:
@@ -68,15 +71,12 @@ class LaneIterator(Iterator[Sample]):
             entries[entry[_NODE][_PATH]] = entry
         return sample
 
-    def _first(self) -> Sample:
+    def _begin(self) -> Sample:
         # Only now: which pass it is, and whose turn, is decided when the first sample is asked for, by when all lanes
         # of an iteration that came to its end have said so.
         self._plan = plan = self._reading.plan(self._progress, self._loaded)
-        self._next = self._reading.begin(plan, self._end).__next__
-        return self._next()
-
-    def _end(self) -> None:
-        self._has_ended = True
+        self._pull = self._reading.begin(plan, partial(self._ends.append, True)).__next__
+        return self._pull()
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: plain JSON, small but for what was set by `set_dataloader_states`."""
@@ -92,7 +92,7 @@ class LaneIterator(Iterator[Sample]):
             lane=plan.lane,
             epoch_pass=plan.key.epoch_pass,
             is_begun=self._plan is not None or was_begun,
-            is_ended=self._has_ended or plan.gave_all,
+            is_ended=bool(self._ends) or plan.gave_all,
             resumed=self._resumed,
             delivered=self._texts,
         ).as_json()

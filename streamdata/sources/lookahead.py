@@ -62,6 +62,7 @@ class TokenPiece(NamedTuple):
     def part(self, name: str) -> Any:
         """What a field that has a value for each token says of the piece."""
         values = self.document.sample[name]
+        # Most pieces are whole documents: a slice of each would take as long as finding it.
         return values if self.end - self.begin == self.document.num_tokens else values[self.begin : self.end]
 
 
@@ -156,6 +157,7 @@ class Lookahead(ABC):
         number, overlong = self._num_pulled, self._overlong
         sample, num_tokens = self._checked(sample)
         self._num_pulled += 1
+        # A sample without tokens adds nothing, and still counts as pulled: the state counts back from the last one.
         begins: Sequence[int] = (0,) if num_tokens else ()
         if num_tokens > self._max_tokens:
             begins = self._begins_in_longer(sample, num_tokens)

@@ -13,6 +13,7 @@ from tests.streams import assert_exact_resume
 ROOT = Path(__file__).parents[2]
 VARIABLES = {
     "demo": {"seq_len": 64, "img_size": 16},
+    "gpt": {"seq_len": 512},
     "image_text": {"img_size": 16, "seed": 3},
     "nested": {"seq_len": 64},
     "joined": {"min_chars": 900},

@@ -1,7 +1,9 @@
 """torchdata's StatefulDataLoader over a stream: it goes on by seek, and its state becomes ours."""
 
 import copy
+import gc
 import warnings
+import weakref
 from collections import Counter
 from itertools import islice
 
@@ -286,3 +288,18 @@ def test_the_dataset_has_no_state_of_its_own():
     with pytest.raises(StateError, match="Use StreamLoader"):
         dataset.state_dict()
     assert not hasattr(dataset, "load_state_dict")
+
+
+@pytest.mark.parametrize("taken", [0, 1, 30])
+def test_an_iterator_that_is_dropped_lets_go_of_what_it_has_open(taken):
+    """At once, not at some collection: files, and the memory that is shared with workers."""
+    dataset = MergedDataset([Numbers("a", 10)], cyclic=False)
+    iterator = iter(dataset)
+    list(islice(iterator, taken))
+    left = weakref.ref(dataset)
+    gc.disable()
+    try:
+        del dataset, iterator
+        assert left() is None
+    finally:
+        gc.enable()

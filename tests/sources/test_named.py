@@ -23,7 +23,7 @@ def test_what_takes_no_attributes_is_wrapped(dataset):
 
 def test_a_misspelt_attribute_is_an_error():
     """It would be set, and passed over."""
-    with pytest.raises(ValueError, match=r"expected attributes out of single_process_fn, .*, got max_badd"):
+    with pytest.raises(ValueError, match=r"expected attributes out of holdout, .*, got max_badd"):
         named([1], name="a", percent=1, max_badd=3)
 
 
