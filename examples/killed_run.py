@@ -7,7 +7,7 @@ trained on exactly the samples of the whole run; where ranks and workers were th
 import json
 import os
 import random
-import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,25 +32,42 @@ class Part(NamedTuple):
     samples: Counter[tuple[str, int]]
 
 
-def start(data: str, run: Path, ranks: int, workers: int) -> subprocess.Popen[bytes]:
-    """Start a training in a process group of its own."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*torchrun, str(TRAIN), data, str(run), f"--workers={workers}"]
-    return subprocess.Popen(command, start_new_session=True)  # noqa: S603  our own script
+def start(data: str, run: Path, ranks: int, workers: int) -> list[subprocess.Popen[bytes]]:
+    """Start the ranks of a training. Not by torchrun, whose ranks would live on where it is killed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, str(TRAIN), data, str(run), f"--workers={workers}"]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    return [
+        subprocess.Popen(command, env=os.environ | group | {"RANK": str(rank)})  # noqa: S603  our own script
+        for rank in range(ranks)
+    ]
 
 
-def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
-    """Kill all of a training once it has come so many steps further, wherever it is then.
+def wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until all ranks have ended well.
+
+    Raises:
+        AssertionError: One has not.
+    """
+    codes = [process.wait() for process in processes]
+    assert not any(codes), "a training failed"
+
+
+def kill_after(processes: Sequence[subprocess.Popen[bytes]], run: Path, steps: int) -> None:
+    """Kill all ranks of a training once it has come so many steps further, wherever they are then.
 
     Raises:
         AssertionError: It ended before.
     """
     before = _last_step(run)
     while _last_step(run) < before + steps:
-        assert process.poll() is None, "the training ended before it was killed"
+        assert all(process.poll() is None for process in processes), "the training ended before it was killed"
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()
 
 
 def _last_step(run: Path) -> int:
@@ -141,12 +158,12 @@ def draw(whole: Sequence[Part], parts: Sequence[Part]) -> str:
 def main(data: str, run: str, picture: str, seed: int = 0) -> None:
     """Train both, compare them, and draw their losses."""
     rng, folder = random.Random(seed), Path(run)
-    assert start(data, folder / "whole", *FIRST).wait() == 0, "the undisturbed run failed"
+    wait(start(data, folder / "whole", *FIRST))
     (whole,) = parts_of(folder / "whole")
     share = max(whole.losses) // len(PARTS)
     for ranks, workers in PARTS[:-1]:
         kill_after(start(data, folder / "killed", ranks, workers), folder / "killed", rng.randint(share // 2, share))
-    assert start(data, folder / "killed", *PARTS[-1]).wait() == 0, "the last part failed"
+    wait(start(data, folder / "killed", *PARTS[-1]))
     parts = parts_of(folder / "killed")
     print(compare([whole], parts))
     Path(picture).write_text(draw([whole], parts), encoding="utf-8")

@@ -9,6 +9,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +175,9 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
         yield Received(last.batch, states)
 
 
-def padded(received: Iterator[Received], rest: RestOfPass, any_batch: Callable[[], Any]) -> Iterator[Received]:
+def padded(
+    received: Iterator[Received], rest: RestOfPass, any_batch: WeakMethod[Callable[[], Any]]
+) -> Iterator[Received]:
     """Yield as many batches as the rank with the most has, each with the field that says what is padding.
 
     Args:
@@ -188,7 +191,9 @@ def padded(received: Iterator[Received], rest: RestOfPass, any_batch: Callable[[
             last = copy.deepcopy(batch)
         yield Received(_marked(batch, rest.samples_of(states), rest.batch_size), states)
     if rest.num_batches and last is None:
-        last = any_batch()
+        repeat = any_batch()
+        assert repeat is not None, "who reads this holds the loader"
+        last = repeat()
     while rest.num_batches:
         yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {})
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn
+from weakref import WeakMethod
 
 from torch.utils.data import DataLoader
 
@@ -287,9 +288,12 @@ class StreamLoader:
         rest = self._even.rest
         if self._dataloader is None:
             self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
+        # No method of its own in what it holds: by a cycle its workers would live on until a collection.
         stream: Iterator[Received] = map(_received, self._dataloader)
         if rest is not None and self.uneven != "error":
-            stream = dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, self._any_batch)
+            stream = (
+                dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, WeakMethod(self._any_batch))
+            )
         self._stream = stream
         return stream
 

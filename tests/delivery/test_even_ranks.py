@@ -1,6 +1,8 @@
 """As many batches on every rank at the end of a finite stream, and nothing lost or twice but what was asked for."""
 
+import gc
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -266,3 +268,17 @@ def test_what_is_left_out_where_a_rank_has_nothing_is_read() -> None:
     loader = StreamLoader(dataset, 1, uneven="drop")
     assert list(loader) == []
     assert loader.state_after(0)["lane/0/0/0/0"] == {"batches": 1, "ended": True}
+
+
+@pytest.mark.parametrize("uneven", ["error", "drop", "pad"])
+def test_a_loader_that_is_dropped_lets_go_of_its_workers(uneven: str) -> None:
+    """At once, not at some collection."""
+    loader = make_loader(0, 1, uneven, 1)
+    next(iter(loader))
+    left = weakref.ref(loader)
+    gc.disable()
+    try:
+        del loader
+        assert left() is None
+    finally:
+        gc.enable()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.jobs import ENVIRONMENT, ROOT, assert_each_once, command, marks, run, trained
+from tests.trainers.jobs import ENVIRONMENT, ROOT, assert_each_once, command, marks, needs, run, trained
 
 
 def run_and_kill(folder: Path, *options: object) -> None:
@@ -27,7 +27,9 @@ def run_and_kill(folder: Path, *options: object) -> None:
         assert job.wait(timeout=60), f"nobody was killed:\n{log.read_text()[-3000:]}"
 
 
-@pytest.mark.parametrize("wrapper", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "wrapper", [pytest.param([], id="ddp"), pytest.param(["--fsdp"], id="fsdp2", marks=needs("datasets"))]
+)
 def test_a_killed_job_goes_on_with_other_ranks_and_workers(tmp_path: Path, wrapper: list[str]) -> None:
     """Every row of the epoch once, over all legs; what was trained after the last save does not count."""
     folder = tmp_path / "run"

@@ -28,7 +28,7 @@ def test_the_page_names_every_script() -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param("accelerate_loop", marks=needs("accelerate")),
+        pytest.param("accelerate_loop", marks=needs("accelerate", "datasets")),
         pytest.param("titan_loader", marks=needs("torchtitan")),
         pytest.param("verl_loader", marks=needs("verl")),
         pytest.param("megatron_loop", marks=needs("megatron")),
@@ -46,7 +46,7 @@ def test_a_loop_goes_on_with_other_ranks(tmp_path: Path, script: str) -> None:
         assert_each_once(tmp_path)
 
 
-@needs("accelerate")
+@needs("accelerate", "datasets")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_hf_trainer_goes_on_within_an_epoch(tmp_path: Path, ranks: int) -> None:
     """With accumulation and an evaluation set: two epochs, each row twice."""
@@ -58,7 +58,7 @@ def test_hf_trainer_goes_on_within_an_epoch(tmp_path: Path, ranks: int) -> None:
     assert_each_once(tmp_path, times=2)
 
 
-@needs("accelerate")
+@needs("accelerate", "datasets")
 def test_hf_trainer_with_a_shorter_last_step(tmp_path: Path) -> None:
     """30 batches for each rank, of which the 8th step has 2: an epoch's end can be resumed from."""
     options = (tmp_path, "--accumulate", 4)
@@ -67,7 +67,7 @@ def test_hf_trainer_with_a_shorter_last_step(tmp_path: Path) -> None:
     assert_each_once(tmp_path, times=2)
 
 
-@needs("accelerate")
+@needs("accelerate", "datasets")
 def test_hf_trainer_refuses_to_lose_the_shorter_last_step(tmp_path: Path) -> None:
     """Resumed within such an epoch, it would accumulate the last batches' gradients, and make no step of them."""
     run("hf_trainer", tmp_path, "--accumulate", 7, "--stop-after", 5, ranks=1)
