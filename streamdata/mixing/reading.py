@@ -34,6 +34,9 @@ from streamdata.run import Lane
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 
+_LOAD_OWN = "Load this rank's own states, or those of all ranks, joined by merge_states."
+_JOIN_ALL = "What each rank has left follows from the states of all: join them by merge_states or gather_states."
+
 
 class LanePlan(NamedTuple):
     """What a lane is about to read."""
@@ -177,7 +180,7 @@ class Reading:
             lane = replace(self.lane, dp_rank=rank, worker=worker)
             if not worker:
                 epoch_pass, of_pass, deals, sharing = self._pass(lane, progress)
-                self._check_rank(of_pass, rank, sharing)
+                self._check_rank(of_pass, rank, sharing, _JOIN_ALL)
             run = self._run(lane, epoch_pass, of_pass, deals)
             check_countable(run, self.top)
             if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, self.tree)):
@@ -233,12 +236,11 @@ class Reading:
             skips=self.skips,
         )
 
-    def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int]) -> None:
+    def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int], remedy: str = _LOAD_OWN) -> None:
         """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""
         if sharing and progress.lacks_rank(self.control.epoch_pass, dp_rank):
             raise StateError(
-                f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n"
-                "  Load this rank's own states, or those of all ranks, joined by merge_states."
+                f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n  {remedy}"
             )
 
 

@@ -4,20 +4,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streamdata import MergedDataset
+from streamdata.progress import Topology
 
 States = Any
-
-
-class Topology(NamedTuple):
-    """Ranks, and workers of each."""
-
-    dp_size: int
-    num_workers: int
-
-    @property
-    def lanes(self) -> int:
-        """Of the job."""
-        return self.dp_size * self.num_workers
 
 
 class Figure(NamedTuple):
