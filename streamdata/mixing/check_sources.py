@@ -38,7 +38,6 @@ def check_sources(mixture: MixtureSettings) -> None:
     top = tree_of(mixture)
     _check_once(top)
     _check_weights(top)
-    _check_told(top)
     for child in top.children:
         if child.is_mixture:
             _check_rounds(child)
@@ -81,27 +80,6 @@ def _check_weights(mixture: Node) -> None:
         _ = mixture.weights
     except ValueError as error:
         raise ValueError(f"MergedDataset: {error}") from None
-
-
-def _check_told(top: Node) -> None:
-    """A schedule below the top is told the top's time at each draw: states must say again when that was.
-
-    They do not, of what a yield function between the two had pulled and not given yet.
-    """
-    for child in top.children:
-        for node in child.walk():
-            if node.is_mixture and node.dataset.customized_yield_fn is not None:
-                _check_unscheduled(node)
-
-
-def _check_unscheduled(mixture: Node) -> None:
-    for node in mixture.walk():
-        if node.is_mixture and node.shares is not None:
-            raise ValueError(
-                f"MergedDataset: the sources of {node.path!r} have a schedule as percent, and {mixture.path!r} has a "
-                "customized_yield_fn: what that pulls ahead cannot be drawn again at the time at which it was\n"
-                "  Give the schedule to mixtures above it, or the customized_yield_fn to the top."
-            )
 
 
 def _check_max_bad(dataset: Any, who: str) -> None:

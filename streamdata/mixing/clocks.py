@@ -17,15 +17,13 @@ from streamdata.mixing.clock import (
     turn,
 )
 from streamdata.mixing.pace import ClockPace, ScheduledPace, SteadyPace
+from streamdata.mixing.present import LEAST_SHARE
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.tree import Node
 from streamdata.recipe.percent import Weight
 
 ShareAt = Callable[[float], float]
 """The share of a source in its mixture at a time."""
-
-_LEAST_SHARE = 2.0**-20
-"""Of a mixture in the whole: one that is drawn at the edge of a share of 0 must not make time run without bound."""
 
 
 class Clocks:
@@ -39,7 +37,7 @@ class Clocks:
     Args:
         run: The lane.
         node: The mixture.
-        above: The shares on the path from the top to it.
+        above: The shares on the path from the top to it, or from the yield function next above.
     """
 
     def __init__(self, run: Run, node: Node, above: Sequence[ShareAt]) -> None:
@@ -78,7 +76,7 @@ class Clocks:
         if not self.is_told:
             return self._top_pace
         present, lanes = self._run.present, self._run.lane.count
-        share = max(math.prod(share_at(present.time) for share_at in self._above), _LEAST_SHARE)
+        share = max(math.prod(share_at(present.time) for share_at in self._above), LEAST_SHARE)
         # When the next one is drawn, the top will have drawn of its other sources what goes with this sample, too.
         time = min(present.time + lanes * drawn / share, self.shares.last_of(self.segment))
         return ScheduledPace(self.shares, time, since, lanes * present.unit / (share * unit), ahead=False)

@@ -11,7 +11,8 @@ from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
 from streamdata.mixing.leaf import Leaf
-from streamdata.mixing.present import cost_function
+from streamdata.mixing.present import LEAST_SHARE, cost_function
+from streamdata.mixing.told import Told
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
@@ -51,16 +52,22 @@ class Mixture:
         settings: MixtureSettings = node.dataset
         self.path, self.endless = node.path, node.is_endless
         self._run, self._node, self._settings = run, node, settings
-        self._clocks = Clocks(run, node, above)
+        self._above = above
+        # A yield function tells those below it how much of the top a sample is that it pulls: see `_unit_below`.
+        within = above if settings.customized_yield_fn is None else ()
+        self._clocks = Clocks(run, node, within)
         shares_at = [self._clocks.share_at(i) for i in range(len(node.children))]
         self._children = [
-            _in_lane(run, child, (*above, share_at)) for child, share_at in zip(node.children, shares_at, strict=True)
+            _in_lane(run, child, (*within, share_at)) for child, share_at in zip(node.children, shares_at, strict=True)
         ]
         self._standings = [run.entries.standing(child.path) for child in node.children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
         self._costs = [standing.cost if standing else 0.0 for standing in self._standings]
         self._weigh = None if settings.cost is None else cost_function(settings.cost)
         self._drawn = sum(run.entries.draws_below(node.path).values())
+        own = run.entries.standing(node.path)
+        self._num_outputs = own.draws if own else 0
+        """With a yield function below the top, what it has given so far, as `_drawn` is what it has pulled."""
         self._resumes = True
         """Whether what the states say still applies: only the first round that is read may go on in one of theirs."""
         self._streams: dict[int, Pairs] = {}
@@ -179,8 +186,7 @@ class Mixture:
     def _pull(self, i: int, heap: list[tuple[float, int]]) -> Callable[[], tuple[Sample, PlainCursor]]:
         """What draws from a source; where schedules within it are told the time, it tells them."""
         pull = self._streams[i].__next__
-        below = [node for node in self._node.children[i].walk() if node.is_mixture and node.shares is not None]
-        if self.path or not below:
+        if self.path or not self._node.children[i].has_schedule:
             return pull
         present, clocks, draws, costs = self._run.present, self._clocks, self._draws, self._costs
         present.weigh = self._weigh
@@ -244,8 +250,8 @@ class Mixture:
         amount = 1.0 if self._weigh is None else self._spend(i, self._weigh, sample)
         if not clocks.is_told:
             return clocks.pace(clock).due(i, clock, amount)
-        # The sample is the one that the top will weigh: no yield function lies between.
-        drawn = 1.0 if present.weigh is None else float(present.weigh(sample))
+        # The sample is the one that the top will weigh, unless a yield function lies between.
+        drawn = present.unit if present.weigh is None else float(present.weigh(sample))
         return clocks.pace(clock + amount, self._unit(), drawn).due(i, clock, amount)
 
     def _spend(self, i: int, weigh: Callable[[Sample], float], sample: Sample) -> float:
@@ -275,17 +281,21 @@ class Mixture:
         skips = self._run.skips.digest(self.path)
         if given and not self._draws_alike(cursor, skips):
             given, state = 0, None
+        told = self._told(cursor, is_replayed=given > 0)
         tally = self._tally
         # What the function of the round before pulled at its end, and gave nothing for, was drawn all the same.
         feed: MergedFeed = Feed(
-            self._pulled(round_, lambda: feed), self._passed_over, _joined, given, tally, "customized_yield_fn"
+            self._pulled(round_, lambda: feed, told), self._passed_over, _joined, given, tally, "customized_yield_fn"
         )
         for sample in run_bursts(function, feed, state):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
             feed.start = {}
-            yield sample, (round_, 0, 0, 0, feed.given, feed.state, *counts_of(tally), None, (), skips)
+            self._num_outputs += 1
+            segment, moments = (told.segment, told.recorded) if told is not None else (0, ())
+            after = (round_, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, (), skips, moments)
+            yield sample, after
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
         feed.forget()
@@ -304,11 +314,45 @@ class Mixture:
             )
         return is_alike
 
-    def _pulled(self, round_: int, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
+    def _told(self, cursor: Cursor | None, *, is_replayed: bool) -> Told | None:
+        """When the yield function draws; None where no schedule below it asks for the time."""
+        if not (self.path and self._node.has_schedule):
+            return None
+        recorded = tuple(cursor.told) if cursor is not None and is_replayed else ()
+        shares, segment = self._clocks.shares, cursor.window if cursor is not None else 0
+        return Told(self._run.present, recorded, (lambda _: 0) if shares is None else shares.segment, segment)
+
+    def _drawn_again(self, round_: int, feed_of: Callable[[], MergedFeed], told: Told) -> Iterator[Sample]:
+        """The same as `draw`, each sample at the moment of its burst: on a resume, at which it was drawn before."""
+        samples = self._draw_as_told(round_) if self._clocks.is_told else self.draw(round_)
+        outputs, drawn = 0, self._drawn
+        while True:
+            feed = feed_of()
+            if feed.outputs != outputs or told.is_new(feed.num_pulled):
+                told.begin(feed.num_pulled, self._unit_below(drawn))
+                outputs = feed.outputs
+            with told.draw():
+                sample = next(samples, None)
+            if sample is None:
+                return
+            drawn = Entry(*sample[CURSOR][-1]).drawn
+            yield sample
+
+    def _unit_below(self, drawn: int) -> float:
+        """What the top draws, of all its sources, for a sample that the yield function pulls."""
+        present = self._run.present
+        share = max(math.prod(share_at(present.time) for share_at in self._above), LEAST_SHARE)
+        outputs_of_one = self._num_outputs / drawn if drawn and self._num_outputs else 1.0
+        return present.unit * outputs_of_one / share
+
+    def _pulled(
+        self, round_: int, feed_of: Callable[[], MergedFeed], told: Told | None
+    ) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
+        samples = self.draw(round_) if told is None else self._drawn_again(round_, feed_of, told)
         epochs = WholeEpochs(path for child in self._children for path in child.epoch_paths())
         outputs = pulled = 0
-        for sample in self.draw(round_):
+        for sample in samples:
             entries, feed = _entries(sample), feed_of()
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0

@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from streamdata.fields import DATASET_NAME
 from streamdata.sources.source import Sample
 
+LEAST_SHARE = 2.0**-20
+"""Of a mixture in the whole: one that is drawn at the edge of a share of 0 must not make time run without bound."""
+
 
 @dataclass
 class Present:
-    """Set by the top when it draws of a source in which a mixture has a schedule; one for all nodes of a lane."""
+    """What mixtures with schedules are told; one for all nodes of a lane.
+
+    The top sets it when it draws of a source that such a mixture is in, and a yield function for what it pulls.
+    """
 
     time: float = 0.0
     """What the job has drawn of the top by now."""
     unit: float = 1.0
-    """What a sample of the source that is being drawn has cost on average, where the top has a cost."""
+    """What the top counts for a sample of the source that is being drawn, on average: what it has cost, if there is a
+    cost. Below a yield function, what the whole top draws for a sample that this pulls."""
     weigh: Callable[[Sample], float] | None = None
-    """The top's cost."""
+    """The top's cost, where the top is given the very samples."""
 
 
 def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], float]:

@@ -102,6 +102,11 @@ class Node:
         """Of a mixture, the shares of its children over time; None where they do not change."""
         return shares_of_weights(self.weights)
 
+    @cached_property
+    def has_schedule(self) -> bool:
+        """Whether it is a mixture whose shares change over time, or one is in it."""
+        return any(node.is_mixture and node.shares is not None for node in self.walk())
+
     def walk(self) -> Iterator["Node"]:
         """Yield this node and all below it, parents first."""
         yield self

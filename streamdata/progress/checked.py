@@ -145,6 +145,8 @@ def checked_cursor(value: Any, *, follows: bool = False) -> Mapping[str, Any]:
         epoch, window, taken, part = position
         for number in (epoch, abs(window), taken, part):
             count(number)
+    if not all(_is_finite(number) and number >= 0 for number in value.get("told", [])):
+        raise ValueError(f"expected times, got {shown(value['told'])}")
     check_levels(value.get("function", {}))
     return {**value, "clock": float(clock)}
 

@@ -34,7 +34,7 @@ class CursorColumns:
         return np.zeros(len(self), np.float64 if name in FLOATS else np.int64)
 
     def rare(self) -> dict[int, Mapping[str, Any]]:
-        """By row of these columns: `function` and `left_out`, where there is one of them."""
+        """By row of these columns: the fields of `RARE`, where there is one of them."""
         start, stop = self.rows.start, self.rows.stop
         return {row - start: fields for row, fields in self.table.rare.items() if start <= row < stop}
 

@@ -24,10 +24,12 @@ PlainCursor: TypeAlias = (
     Position
     | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None]
     | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, "LeftOut", int]
+    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, "LeftOut", int, "Told"]
 )
 """A `Cursor` as samples carry it: all its fields, or the first ones where the others say nothing."""
 
 LeftOut: TypeAlias = tuple[Position, ...]
+Told: TypeAlias = tuple[float, ...]
 
 
 class Cursor(NamedTuple):
@@ -57,6 +59,9 @@ class Cursor(NamedTuple):
     """With a stream function, the positions after the records that were to be skipped since the burst began."""
     skips: int = 0
     """Of a mixture with a yield function, what tells the records that were to be skipped below it from others."""
+    told: Told = ()
+    """Of one with schedules below it, when the open burst was drawn: time and unit, and of the first records, if these
+    were drawn before, how many they are, time and unit."""
 
     @property
     def position(self) -> Position:

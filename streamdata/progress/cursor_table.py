@@ -32,12 +32,13 @@ OPTIONAL = (
     "pulled",
     "left_out",
     "skips",
+    "told",
     "cost",
     "round",
 )
 """Absent where they are zero or empty."""
 FLOATS = ("clock", "cost")
-RARE = ("function", "left_out")
+RARE = ("function", "left_out", "told")
 """Few cursors have one, and it can be any JSON."""
 NO_POSITION = (-1, -1, -1, -1)
 """What stands for a position in rows that have none: no `part` is negative."""
@@ -46,7 +47,8 @@ _SCALARS = frozenset((int, float, str, bool, type(None)))
 _MAX_COUNT = 2**53
 _LOWEST = {"window": 1 - _MAX_COUNT, "clock": -(2.0**63)}
 """Below 0 are pieces that another lane had begun, and the clock of a source that is owed some draws."""
-_END = {"clock": 2.0**63, "cost": 2.0**1023}
+_MAX_TIME = 2.0**1023
+_END = {"clock": 2.0**63, "cost": _MAX_TIME}
 """Not infinity, below which any integer is, also one that is no float."""
 
 
@@ -76,7 +78,7 @@ class CursorTable:
     """By name: int64, or float64 of `clock` and `cost`. `pulled` has four columns, with -1 as `part` where there is
     none. Fields that no row has are absent."""
     rare: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """By row: `function` and `left_out`, where there is one of them."""
+    """By row: the fields of `RARE`, where there is one of them."""
     groups: Mapping[Group, slice] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -163,7 +165,7 @@ def table_of(
         paths: Of the nodes: a row's path is an index into them.
         lists: By name, the values of all rows, but for the fields that follow.
         pulled: By row, of those that have one: the position.
-        rare: By row: `function` and `left_out`, where there is one of them.
+        rare: By row: the fields of `RARE`, where there is one of them.
 
     Raises:
         BadRowError: A value is not one of a cursor.
@@ -176,6 +178,7 @@ def table_of(
         columns["pulled"] = _positions(len(columns["rank"]), pulled)
     for row, fields in rare.items():
         _check_left_out(row, fields.get("left_out", []))
+        _check_told(row, fields.get("told", []))
         state = fields.get("function", {})
         # What most functions return is flat, and seen to be so in a fifth of the time.
         if type(state) is dict and _SCALARS.issuperset(map(type, state.values())):
@@ -298,6 +301,14 @@ def _check_left_out(row: int, positions: Any) -> None:
                 _integers(name, [number])
     except (TypeError, ValueError) as error:
         raise BadRowError(row, "left_out", positions) from error
+
+
+def _check_told(row: int, told: Any) -> None:
+    is_list = isinstance(told, list | tuple) and len(told) in (0, 2, 5)
+    if not is_list or not all(type(number) in (int, float) and 0 <= number < _MAX_TIME for number in told):
+        raise BadRowError(row, "told", told)
+    if told and not (told[1] and told[-1] and all(type(count) is int for count in told[2:3])):
+        raise BadRowError(row, "told", told)
 
 
 def _refuse(name: str, values: list[Any], is_good: Callable[[Any], bool]) -> NoReturn:

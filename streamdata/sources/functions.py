@@ -160,6 +160,11 @@ class Feed(Generic[StreamPosition]):
             self._held.append(after)
         return self.last
 
+    @property
+    def num_pulled(self) -> int:
+        """How many records of the present burst were pulled so far, those held from bursts before among them."""
+        return self._pulled
+
     def holds_records(self) -> bool:
         """Whether the function says that it holds records; on resume it may not have been given them yet."""
         return self.stateful is not None and (self.tally.replaying or self.stateful.state_dict().get("rewind", 0) > 0)
