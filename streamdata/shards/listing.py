@@ -49,6 +49,16 @@ def files_in(folder: str) -> list[str]:
 
 def files_matching(pattern: str) -> list[str]:
     """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
+    return _found(*split_glob(pattern))
+
+
+def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
+    """Those of the urls of all files below `root` that a glob matches."""
+    return [url for url in urls if _fits(url[len(root) :].split("/"), parts)]
+
+
+def split_glob(pattern: str) -> tuple[str, Names]:
+    """The folder below which all lies that a glob matches, with its slash, and what the names below it must fit."""
     magic = "*" if pattern.startswith(_HTTP) else "*?["
     first = min(index for index in map(pattern.find, magic) if index >= 0)
     root = pattern[: pattern.rfind("/", 0, first) + 1]
@@ -57,7 +67,7 @@ def files_matching(pattern: str) -> list[str]:
         parts += [_ANY_FOLDERS, "*"]
     if pattern.startswith(_HTTP):
         parts = [part.replace("?", "[?]") for part in parts]
-    return _found(root, tuple(parts))
+    return root, tuple(parts)
 
 
 def _found(root: str, parts: Names) -> list[str]:

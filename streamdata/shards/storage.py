@@ -38,6 +38,16 @@ class FileStamp(NamedTuple):
 
 
 NO_STAMP = FileStamp(0, 0)
+ANY_VERSION = -(1 << 63)
+"""The version of a file whose first answer says which it is; that one is held from then on."""
+
+_held_versions: dict[str, int] = {}
+
+
+def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
+    """Whether a file is of the version expected; where that is any, the one that is met first is held."""
+    version = _held_versions.setdefault(url, got.version) if expected.version == ANY_VERSION else expected.version
+    return got == (expected.size, version)
 
 
 class ByteSource(Protocol):
@@ -99,6 +109,16 @@ def stamp_of(url: str) -> FileStamp:
 
 
 def _remote_stamp(url: str) -> FileStamp:
+    return remote_facts(url)[0]
+
+
+def remote_facts(url: str) -> tuple[FileStamp, str]:
+    """The stamp of a remote file, and what its server calls the version.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: Its server tells no size.
+    """
     filesystem, path = fsspec.core.url_to_fs(url)
     # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
     filesystem.invalidate_cache(path)
@@ -108,7 +128,7 @@ def _remote_stamp(url: str) -> FileStamp:
         raise ShardError(f"shard '{url}': its server tells no size, got {details.get('size')!r}\n  Copy it to a disk.")
     version = next((str(details[name]) for name in _VERSIONS if details.get(name)), "")
     digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
-    return FileStamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0)
+    return FileStamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0), version
 
 
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
@@ -122,9 +142,22 @@ def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
     return ShardError(
-        f"shard '{url}': it was replaced or modified after the run began, "
-        f"expected {expected.size} bytes of version {expected.version}, got {got.size} bytes of version {got.version}\n"
-        "  Leave shards as they are while they are read; to use the new ones, start the run again."
+        f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
+        f"{_described(expected)}, got {got.size} bytes of {_described(got)}\n"
+        "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
+        "lists them, run `streamdata index` first."
+    )
+
+
+def _described(stamp: FileStamp) -> str:
+    return "any version" if stamp.version == ANY_VERSION else f"version {stamp.version}"
+
+
+def removed(url: str) -> ShardError:
+    """The error for a file that is not there any more."""
+    return ShardError(
+        f"shard '{url}': it was removed after it was indexed, expected a file, got none\n"
+        "  Leave shards as they are while they are read; where a manifest lists them, run `streamdata index`."
     )
 
 
@@ -133,11 +166,8 @@ def check_stamp(url: str, expected: FileStamp) -> None:
     try:
         got = stamp_of(url)
     except FileNotFoundError as error:
-        raise ShardError(
-            f"shard '{url}': it was removed after the run began, expected {expected.size} bytes, got no file\n"
-            "  Leave shards as they are while they are read."
-        ) from error
-    if got != expected:
+        raise removed(url) from error
+    if not _is_expected(url, expected, got):
         raise changed(url, expected, got)
 
 
@@ -155,6 +185,7 @@ class LocalShard:
         self.fd = os.open(self._path, os.O_RDONLY)
         status = os.fstat(self.fd)
         self.size: int = status.st_size
+        self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)
 
     def __del__(self) -> None:
@@ -179,6 +210,10 @@ class LocalShard:
             done += size
         return done
 
+    def stamp(self) -> FileStamp:
+        """Which version this was when it was opened."""
+        return FileStamp(self.size, self._mtime_ns)
+
     def check(self, expected: FileStamp, *, by_path: bool = False) -> None:
         """Raise ShardError unless this is the version that was indexed, and the file at its path.
 
@@ -187,7 +222,10 @@ class LocalShard:
         """
         status = os.fstat(self.fd)
         if status.st_size != expected[0] or status.st_mtime_ns != expected[1] or not status.st_nlink:
-            self._fail(expected)
+            # Where any version will do it is no mistake that it is not the one expected.
+            is_expected = _is_expected(self.url, expected, FileStamp(status.st_size, status.st_mtime_ns))
+            if not is_expected or not status.st_nlink:
+                self._fail(expected)
         if by_path:
             try:
                 status = os.stat(self._path)  # this is asked often
@@ -206,14 +244,30 @@ _open_shards: Recent[str, LocalShard] = Recent(MAX_OPEN_SHARDS)
 
 
 def opened(url: str) -> LocalShard:
-    """The open local shard, one of a bounded number per thread."""
+    """The open local file, one of a bounded number per thread."""
     return _open_shards.get(url, LocalShard)
+
+
+def _opened_shard(url: str) -> LocalShard:
+    """As `opened`, of a shard that was indexed."""
+    try:
+        return _open_shards.get(url, LocalShard)
+    except FileNotFoundError as error:
+        raise removed(url) from error
 
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    for url in urls:
-        _open_shards.forget(url)
+    wanted = set(urls)
+    for url in [*_open_shards, *_held_versions]:
+        if url in wanted:
+            forget_open(url)
+            _held_versions.pop(url, None)
+
+
+def forget_open(url: str) -> None:
+    """Let go of one file: the next `opened` opens what lies at its path then."""
+    _open_shards.forget(url)
 
 
 class RemoteFile:
@@ -242,7 +296,7 @@ def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Itera
         if is_remote(urls[shard]):
             remote.append(shard)
         else:
-            opened(urls[shard]).check(stamps[shard])
+            _opened_shard(urls[shard]).check(stamps[shard])
     if remote:  # each is a request
         with ThreadPoolExecutor(min(_MAX_REQUESTS, len(remote))) as pool:
             list(pool.map(lambda shard: check_stamp(urls[shard], stamps[shard]), remote))
@@ -283,7 +337,7 @@ def read_spans(
         if is_remote(urls[shard]):
             remote += group
         else:
-            _read_local(opened(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
+            _read_local(_opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
             known.add(shard)
     if remote:
         _read_remote(urls, stamps, remote, memory)

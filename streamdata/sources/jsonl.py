@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
+from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
+from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
@@ -53,10 +54,10 @@ class JsonlIterableDataset(ShardDataset):
         super().__init__(name, percent, holdout, part)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
-        urls = expand(path, JSONL_SUFFIXES)
+        urls, manifests = find_shards(path, JSONL_SUFFIXES)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("jsonl", SequentialJsonl(urls), shuffle_buffer)
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls, manifests), shuffle_buffer)
         else:
-            shards = JsonlShards(urls)
+            shards = JsonlShards(urls, manifests=manifests)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
-from streamdata.shards.urls import TAR_SUFFIXES, expand, is_sequential
+from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
+from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
@@ -62,10 +63,10 @@ class MetaDistributedWebDataset(ShardDataset):
         super().__init__(name, percent, holdout, part)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
-        urls = expand(path, TAR_SUFFIXES, include_dirs)
+        urls, manifests = find_shards(path, TAR_SUFFIXES, include_dirs)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("tar", SequentialTar(urls, meta_names, sidecar_key), shuffle_buffer)
+            self.source = SequentialSource("tar", SequentialTar(urls, meta_names, sidecar_key, manifests), shuffle_buffer)
         else:
-            shards = TarShards(urls, meta_names, sidecar_key)
+            shards = TarShards(urls, meta_names, sidecar_key, manifests=manifests)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

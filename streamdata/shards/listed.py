@@ -1,0 +1,72 @@
+"""What manifests say of the shards of a source, a column for each fact: `urls, manifests → facts of those they know`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamdata.shards.manifest import NO_FILE, Manifest
+from streamdata.shards.manifest_file import ListedShards
+from streamdata.shards.readers import Int64s
+from streamdata.shards.storage import NO_STAMP, FileStamp, is_remote
+
+
+class Listed:
+    """Facts of shards and of their indexes of one kind; where no manifest has one, `manifest_of` is -1 and all else 0.
+
+    Args:
+        urls: The shards.
+        kind: Of their indexes.
+        manifests: What they are looked up in; the first that has the index counts.
+    """
+
+    def __init__(self, urls: Sequence[str], kind: str, manifests: ListedShards) -> None:
+        count = len(urls)
+        self.manifest_of: Int64s = np.full(count, -1, np.int64)
+        columns = [np.zeros(count, np.int64) for _ in range(5)]
+        self.num_records, self.skipped, self.first_skipped, self.noted, self.offsets = columns
+        self.stamps: list[FileStamp] = [NO_STAMP] * count
+        self.sidecar_stamps, self.sidecar_urls, self.is_remote = self.stamps.copy(), [""] * count, [False] * count
+        for number, (manifest, _) in enumerate(manifests):
+            files = manifest.files_of(urls)
+            entries = manifest.entries_of(kind, files)
+            self._take(number, manifest, kind, np.where(self.manifest_of < 0, entries, -1))
+
+    def _take(self, number: int, manifest: Manifest, kind: str, entries: Int64s) -> None:
+        """Take in what a manifest says; -1 stands for a shard of which it has no such index."""
+        (shards,) = np.nonzero(entries >= 0)
+        if not len(shards):
+            return
+        own = manifest.directory.indexes[kind][entries[shards]]
+        self.manifest_of[shards] = number
+        for name in ("num_records", "skipped", "first_skipped", "noted", "offset"):
+            column = self.offsets if name == "offset" else getattr(self, name)
+            column[shards] = own[name]
+        stamps = stamps_in(manifest, own["file"].astype(np.int64))
+        is_far = is_remote(manifest.root)
+        if len(shards) == len(self.stamps):
+            self.stamps, self.is_remote = stamps, [is_far] * len(stamps)
+        else:
+            for shard, stamp in zip(shards.tolist(), stamps, strict=True):
+                self.stamps[shard], self.is_remote[shard] = stamp, is_far
+        if (own["sidecar"] != NO_FILE).any():
+            self._take_sidecars(manifest, shards, own["sidecar"].astype(np.int64))
+
+    def _take_sidecars(self, manifest: Manifest, shards: Int64s, files: Int64s) -> None:
+        for shard, file, stamp in zip(shards.tolist(), files.tolist(), stamps_in(manifest, files), strict=True):
+            self.sidecar_stamps[shard], self.sidecar_urls[shard] = stamp, manifest.urls[file]
+
+
+def stamps_in(manifest: Manifest, files: Int64s) -> list[FileStamp]:
+    """The stamps of some files of a manifest."""
+    sizes, versions = manifest.directory.sizes[files], manifest.versions[files]
+    return list(map(FileStamp, sizes.tolist(), versions.tolist()))
+
+
+def stamps_known(urls: Sequence[str], manifests: ListedShards) -> dict[str, FileStamp]:
+    """The stamps of those files that a manifest lists."""
+    known: dict[str, FileStamp] = {}
+    for manifest, _ in manifests:
+        files = manifest.files_of(urls)
+        own = [url for url, file in zip(urls, files.tolist(), strict=True) if file >= 0]
+        known = dict(zip(own, stamps_in(manifest, files[files >= 0]), strict=True)) | known
+    return known
