@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
-
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
@@ -144,7 +143,7 @@ def _contents(jobs: Sequence[IndexJob]) -> list[Contents | ShardError]:
     own = tar_index.TarRows(url)
     joins = {job.sidecar: sidecar.JoinRows(url, job.sidecar) for job in jobs if job.sidecar}
     is_own_wanted = any(job.kind == "tar" for job in jobs)
-    takers = [*([own] if is_own_wanted else []), *joins.values()]
+    takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
     for record in records(byte_source(url), url, ("id",) if joins else (), own.skip):
         for taker in takers:
             taker.add(record)

@@ -46,7 +46,7 @@ HEADER_BYTES = _HEADER.size + _CRC.size
 MAX_DIRECTORY_BYTES = 4 << 30
 _MAX_RECORDS = 1 << 48
 _OUTSIDE = (b"\n\n", b"\n/", b"/\n", b"//", b"/./", b"/../", b"\n./", b"\n../", b"/.\n", b"/..\n", b"\n.\n", b"\n..\n",
-            b"::", b"\0", b"\r", b"\\")  # fmt: skip
+            b"\npipe:", b"::", b"\0", b"\r", b"\\")  # fmt: skip
 """What no list of relative names, a line each, has in it; `::` would chain file systems."""
 
 Entries = npt.NDArray[np.void]
@@ -284,7 +284,8 @@ class Manifest:
         self.url, self.directory = url, directory
         self.root = folder_of(url) if directory.is_beside else directory.place.rstrip("/") + "/"
         self.is_copy = directory.is_beside and place_of(self.root) != directory.place
-        if not directory.is_beside and (is_pipe(self.root) or "::" in self.root or is_remote(url) > is_remote(self.root)):
+        is_foreign = is_pipe(self.root) or "::" in self.root or (is_remote(url) and not is_remote(self.root))
+        if not directory.is_beside and is_foreign:
             raise _damaged(url, "a place as remote as it is itself", repr(directory.place))
 
     @cached_property

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from streamdata.shards.index_file import CHUNK_ROWS
@@ -42,7 +42,7 @@ class RowRun(NamedTuple):
     offset: int
     num_records: int
     first: int
-    count: int
+    num_read: int
 
 
 class ManifestRows:
@@ -66,8 +66,8 @@ class ManifestRows:
         """
         chunk_bytes = CHUNK_ROWS * row_bytes + _CRC_BYTES
         spans, skips = [], []
-        for offset, num_records, first, count in runs:
-            chunk, last = first // CHUNK_ROWS, (first + count) // CHUNK_ROWS + 1
+        for offset, num_records, first, num_read in runs:
+            chunk, last = first // CHUNK_ROWS, (first + num_read) // CHUNK_ROWS + 1
             begin = self.rows_at + offset
             spans.append((
                 begin + chunk * chunk_bytes,
@@ -76,10 +76,19 @@ class ManifestRows:
             skips.append(first - chunk * CHUNK_ROWS)
         pieces = self._remote(spans, chunk_bytes) if is_remote(self.url) else self._local(spans)
         return [
-            _rows_in(piece, chunk_bytes, skip * row_bytes, (run.count + 1) * row_bytes)
+            _rows_in(piece, chunk_bytes, skip * row_bytes, (run.num_read + 1) * row_bytes)
             or self._damaged(span, piece, chunk_bytes)
             for piece, skip, run, span in zip(pieces, skips, runs, spans, strict=True)
         ]
+
+    def damages(self, manifest: Manifest) -> Iterator[str]:
+        """What of the rows is damaged, a line for each shard."""
+        for kind, entries in manifest.directory.indexes.items():
+            for file, offset, num_records in entries[["file", "offset", "num_records"]].tolist():
+                try:
+                    self.read([RowRun(offset, num_records, 0, num_records)], ROW_SIZES[kind])
+                except ManifestError:
+                    yield f"{manifest.urls[file]}: its index '{kind}' in the manifest is damaged"
 
     def _damaged(self, span: tuple[int, int], piece: bytes, chunk_bytes: int) -> bytes:
         raise ManifestError(

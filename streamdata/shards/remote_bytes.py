@@ -1,6 +1,5 @@
 """Ranges of remote files, for what is read before a process forks: no thread and no event loop of ours stays behind."""
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 

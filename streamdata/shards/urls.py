@@ -42,7 +42,7 @@ class _Found(NamedTuple):
     """The shards of one pattern."""
 
     pattern: str
-    count: int  # copies of each
+    copies: int
     urls: list[str]
     is_listed: bool  # whether one manifest lists them all: different files, sorted
 
@@ -89,7 +89,7 @@ def _joined(patterns: list[_Found]) -> list[str]:
     """The shards of all patterns, sorted."""
     found: dict[str, tuple[str, str]] = {}  # canonical url → url, pattern
     copies: dict[str, int] = {}
-    for pattern, count, urls, _ in patterns:
+    for pattern, num_copies, urls, _ in patterns:
         for url in urls:
             if is_pipe(url) and not is_pipe(pattern):
                 raise ValueError(
@@ -103,7 +103,7 @@ def _joined(patterns: list[_Found]) -> list[str]:
                     "  Drop one of them; for several copies per epoch, use include_dirs with '*n'."
                 )
             found[canonical] = url, pattern
-            copies[url] = count
+            copies[url] = num_copies
     return sorted(url for url, _ in found.values() for _ in range(copies[url]))
 
 
@@ -221,7 +221,7 @@ class _Search:
     def _whole(self, folder: str) -> Manifest | None:
         """The manifest that lists all shards below a folder."""
         folder = folder if folder.endswith("/") or not folder else f"{folder}/"
-        return self.manifests.whole(_as_listed(folder), self.suffixes)
+        return self.manifests.whole(as_listed(folder), self.suffixes)
 
     def _shards_in(self, manifest: Manifest) -> list[str]:
         self.manifests.use(manifest)
@@ -230,7 +230,7 @@ class _Search:
         return self.whole
 
 
-def _as_listed(folder: str) -> str:
+def as_listed(folder: str) -> str:
     """A folder as the urls of a listing begin: those of remote ones are as their file system spells them."""
     if not is_remote(folder):
         return folder

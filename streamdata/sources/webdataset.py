@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.tar import TarShards
 from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
+from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFn
@@ -66,7 +66,8 @@ class MetaDistributedWebDataset(ShardDataset):
         urls, manifests = find_shards(path, TAR_SUFFIXES, include_dirs)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("tar", SequentialTar(urls, meta_names, sidecar_key, manifests), shuffle_buffer)
+            forward = SequentialTar(urls, meta_names, sidecar_key, manifests)
+            self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
             shards = TarShards(urls, meta_names, sidecar_key, manifests=manifests)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
