@@ -85,10 +85,11 @@ class IndexedFiles:
         self.jobs = {shard: jobs[urls[shard]] for shard in self._unlisted}
         self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
         for shard, job in self.jobs.items():
-            self.stamps[shard], self.is_remote[shard] = job.stamp, is_remote(job.url)
-            self.sidecar_stamps[shard], self.sidecar_urls[shard] = job.sidecar_stamp, job.sidecar
+            self.stamps.sizes[shard], self.stamps.versions[shard] = job.stamp
+            self.sidecar_stamps.sizes[shard], self.sidecar_stamps.versions[shard] = job.sidecar_stamp
+            self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(job.url)
         close_unused(filter(None, self.sidecar_urls))
-        self.sizes: Int64s = np.fromiter((stamp[0] for stamp in self.stamps), np.int64, len(urls))
+        self.sizes: Int64s = self.stamps.sizes
 
     def _jobs_of(
         self, urls: list[str], sidecar_of: Callable[[str], str] | None, known: Mapping[str, FileStamp]

@@ -1,4 +1,4 @@
-"""What manifests say of the shards of a source, a column for each fact: `urls, manifests → facts of those they know`."""
+"""What manifests say of the shards of a source: `urls, manifests → a column for each fact`."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from streamdata.shards.manifest import NO_FILE, Manifest
 from streamdata.shards.manifest_file import ListedShards
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import NO_STAMP, FileStamp, is_remote
+from streamdata.shards.storage import FileStamp, Stamps, is_remote
 
 
 class Listed:
@@ -22,10 +22,10 @@ class Listed:
     def __init__(self, urls: Sequence[str], kind: str, manifests: ListedShards) -> None:
         count = len(urls)
         self.manifest_of: Int64s = np.full(count, -1, np.int64)
-        columns = [np.zeros(count, np.int64) for _ in range(5)]
-        self.num_records, self.skipped, self.first_skipped, self.noted, self.offsets = columns
-        self.stamps: list[FileStamp] = [NO_STAMP] * count
-        self.sidecar_stamps, self.sidecar_urls, self.is_remote = self.stamps.copy(), [""] * count, [False] * count
+        columns = [np.zeros(count, np.int64) for _ in range(9)]
+        self.num_records, self.skipped, self.first_skipped, self.noted, self.offsets = columns[:5]
+        self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
+        self.sidecar_urls, self.is_remote = [""] * count, [False] * count
         for number, (manifest, _) in enumerate(manifests):
             files = manifest.files_of(urls)
             entries = manifest.entries_of(kind, files)
@@ -41,19 +41,19 @@ class Listed:
         for name in ("num_records", "skipped", "first_skipped", "noted", "offset"):
             column = self.offsets if name == "offset" else getattr(self, name)
             column[shards] = own[name]
-        stamps = stamps_in(manifest, own["file"].astype(np.int64))
+        files = own["file"].astype(np.int64)
+        self.stamps.sizes[shards], self.stamps.versions[shards] = manifest.directory.sizes[files], manifest.versions[files]
         is_far = is_remote(manifest.root)
-        if len(shards) == len(self.stamps):
-            self.stamps, self.is_remote = stamps, [is_far] * len(stamps)
-        else:
-            for shard, stamp in zip(shards.tolist(), stamps, strict=True):
-                self.stamps[shard], self.is_remote[shard] = stamp, is_far
+        for shard in shards.tolist() if is_far else ():
+            self.is_remote[shard] = True
         if (own["sidecar"] != NO_FILE).any():
             self._take_sidecars(manifest, shards, own["sidecar"].astype(np.int64))
 
     def _take_sidecars(self, manifest: Manifest, shards: Int64s, files: Int64s) -> None:
-        for shard, file, stamp in zip(shards.tolist(), files.tolist(), stamps_in(manifest, files), strict=True):
-            self.sidecar_stamps[shard], self.sidecar_urls[shard] = stamp, manifest.urls[file]
+        stamps, directory = self.sidecar_stamps, manifest.directory
+        stamps.sizes[shards], stamps.versions[shards] = directory.sizes[files], manifest.versions[files]
+        for shard, file in zip(shards.tolist(), files.tolist(), strict=True):
+            self.sidecar_urls[shard] = manifest.urls[file]
 
 
 def stamps_in(manifest: Manifest, files: Int64s) -> list[FileStamp]:

@@ -50,6 +50,24 @@ def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
     return got == (expected.size, version)
 
 
+class Stamps(Sequence[FileStamp]):
+    """Stamps of many files: of 100,000 only those that are read become objects.
+
+    Args:
+        sizes: In bytes.
+        versions: As in `FileStamp`.
+    """
+
+    def __init__(self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]") -> None:
+        self.sizes, self.versions = sizes, versions
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: Any) -> Any:
+        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
+
+
 class ByteSource(Protocol):
     """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
 

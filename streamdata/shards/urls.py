@@ -114,6 +114,8 @@ def expand_home(url: str) -> str:
 
 
 def _log_folders(urls: list[str]) -> None:
+    if not logger.isEnabledFor(logging.INFO):  # there may be 100,000
+        return
     counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
     named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
     rest = ", …" if len(counts) > _MAX_FOLDERS else ""
