@@ -160,7 +160,7 @@ class _Pages:
 
     def read(self, begin: int, end: int) -> bytes:
         """What is there of these bytes, with zeros in the holes."""
-        return os.pread(self._fd, end - begin, begin)
+        return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
 
     def write(self, data: bytes, offset: int) -> None:
         """Keep some bytes."""
