@@ -5,6 +5,7 @@
 3. `url` → `fetch_once`, `stat_once`, `list_once` → the same without threads and event loop: what is read before a fork
 """
 
+from streamdata.remote.addresses import Address, bare_url, beside, options_of
 from streamdata.remote.answers import (
     Answer,
     DeadStoreError,
@@ -15,13 +16,15 @@ from streamdata.remote.answers import (
     RangesIgnoredError,
     ReplacedError,
     Stat,
-    bare_url,
 )
 from streamdata.remote.network import Network, network
-from streamdata.remote.options import NO_OPTIONS, StorageOptions, checked_options
+from streamdata.remote.once import fetch_once, list_once, stat_once
+from streamdata.remote.options import NO_OPTIONS, StorageOptions, checked_options, options_of_source
+from streamdata.remote.stores import canonical_url, kind_of
 
 __all__ = [
     "NO_OPTIONS",
+    "Address",
     "Answer",
     "DeadStoreError",
     "DeniedError",
@@ -34,6 +37,14 @@ __all__ = [
     "Stat",
     "StorageOptions",
     "bare_url",
+    "beside",
+    "canonical_url",
     "checked_options",
+    "fetch_once",
+    "kind_of",
+    "list_once",
     "network",
+    "options_of",
+    "options_of_source",
+    "stat_once",
 ]

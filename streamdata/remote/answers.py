@@ -1,17 +1,9 @@
-"""What is asked of a store and what it answers: `url, range, version → bytes, version, size`, or an error.
+"""What is asked of a store and what it answers: `url, range, version → bytes, version, size`, or an error."""
 
-An address may carry secrets, in its query (a signed url) or before its host. `bare_url` is what is shown, compared and
-kept of it.
-"""
-
-import re
 from typing import NamedTuple, Protocol
 
 from streamdata.errors import ShardError
-
-_USERINFO = re.compile(r"(?<=://)[^/@?#]*@")
-_WEB = ("http://", "https://")  # where a question mark begins a query; elsewhere it may be part of a name
-_CONTAINER_IN_USERINFO = ("abfs://", "abfss://")
+from streamdata.remote.addresses import bare_url
 
 
 class Answer(NamedTuple):
@@ -135,12 +127,3 @@ class DenialError(Exception):
     def __init__(self, word: str, status: int) -> None:
         super().__init__(word)
         self.word, self.status = word, status
-
-
-def bare_url(url: str) -> str:
-    """The url without query, fragment and userinfo: what identifies it, and what may be shown."""
-    if url.startswith(_WEB):
-        url = url.partition("?")[0].partition("#")[0]
-    if "@" in url and not url.startswith(_CONTAINER_IN_USERINFO):
-        url = _USERINFO.sub("", url, count=1)
-    return url

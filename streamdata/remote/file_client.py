@@ -93,9 +93,11 @@ def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
         found = filesystem.find(path, maxdepth=None if deep else 1, withdirs=not deep, detail=True)
     except Exception as error:
         raise _translated(asked, error) from error
+    above, root = path.rstrip("/"), asked.url.rstrip("/")
     return [
-        Listed(str(filesystem.unstrip_protocol(name)) + "/" * (details["type"] != "file"), details.get("size") or 0, "")
+        Listed(root + name[len(above) :] + "/" * (details["type"] != "file"), details.get("size") or 0, "")
         for name, details in found.items()
+        if name.rstrip("/") != above
     ]
 
 

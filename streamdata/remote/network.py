@@ -16,10 +16,12 @@ from threading import Lock, Thread
 from typing import Any
 
 from streamdata.errors import ShardError
+from streamdata.remote.addresses import options_of, signed_url
 from streamdata.remote.answers import Answer, Asked, FailureError, RangeClient
-from streamdata.remote.options import NO_OPTIONS, StorageOptions
+from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import STALL_S, Patience
 from streamdata.remote.stores import health_of, kind_of
+from streamdata.remote.web import with_attempts
 
 logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 64
@@ -44,6 +46,17 @@ class NetworkCounts:
     num_bytes: int = 0
     seconds: float = 0.0
     cache_hits: int = 0
+
+
+def checked_connections(connections: Any) -> int | None:
+    """The number of connections that a recipe gives, or None.
+
+    Raises:
+        ValueError: It is not a positive whole number.
+    """
+    if connections is not None and (type(connections) is not int or connections < 1):
+        raise ValueError(f"connections: expected a whole number above 0, got {connections!r}\n  Leave it out for 64.")
+    return connections
 
 
 def connections_of_process(connections: int | None = None) -> int:
@@ -89,24 +102,21 @@ class Network:
         self._session: Any = None
         self._free: asyncio.Semaphore | None = None
 
-    def submit(
-        self, url: str, begin: int, end: int, version: str = "", options: StorageOptions = NO_OPTIONS
-    ) -> "Future[Answer]":
+    def submit(self, url: str, begin: int, end: int, version: str = "") -> "Future[Answer]":
         """Ask for the bytes [begin, end) of an object; a future that is cancelled ends its request.
 
         Args:
-            url: The object, with what its address needs to be read.
+            url: The object; an `Address` has options of its store.
             begin: The first byte.
             end: After the last one; more than `begin`.
             version: Which version it has to be, "" for any.
-            options: Of its store.
 
         Returns:
             Its answer; or as its exception a ShardError that names shard, range, attempts and the server's word.
         """
         assert 0 <= begin < end, (begin, end)
-        asked = Asked(url, begin, end, version)
-        return asyncio.run_coroutine_threadsafe(self._answered(asked, options), self._running())
+        asked = Asked(signed_url(url), begin, end, version)
+        return asyncio.run_coroutine_threadsafe(self._answered(asked, options_of(url)), self._running())
 
     def limit(self, connections: int) -> None:
         """From now on have at most so many requests in flight; it may be called until the first request."""
@@ -211,12 +221,6 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 def too_slow(limit_s: float) -> FailureError:
     """The failure of an attempt that took too long."""
     return FailureError(f"no end of it after {limit_s:.0f} s")
-
-
-def with_attempts(error: ShardError, attempts: int) -> ShardError:
-    """The error, and how many attempts there were."""
-    what, _, remedy = str(error).partition("\n")
-    return type(error)(f"{what} (attempts {attempts})\n{remedy}")
 
 
 class _OfProcess:

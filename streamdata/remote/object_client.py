@@ -49,7 +49,7 @@ class ObjectClient:
     async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
         asked = Asked(url, begin, end, version)
         store, path = self._store(url)
-        options: dict[str, Any] = {"range": (begin, end)} | ({"if_match": version} if version else {})
+        options: Any = {"range": (begin, end)} | ({"if_match": version} if version else {})
         try:
             found = await obstore.get_async(store, path, options=options)
             data = bytes(await found.bytes_async())

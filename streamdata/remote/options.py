@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from streamdata.errors import did_you_mean
+from streamdata.recipe.defaults import default_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,15 @@ class StorageOptions:
 NO_OPTIONS = StorageOptions()
 _NAMES = tuple(field.name for field in fields(StorageOptions))
 _OURS = "Keys come from the environment, a profile or a role; these are taken: " + ", ".join(_NAMES) + "."
+
+
+def options_of_source(value: Any, who: str) -> StorageOptions:
+    """The options of a source: its own, and those of the mixtures above where it says nothing.
+
+    Raises:
+        ValueError: As `checked_options` has it.
+    """
+    return checked_options(value, who).over(checked_options(default_of("storage_options"), who))
 
 
 def checked_options(value: Any, who: str) -> StorageOptions:

@@ -8,14 +8,17 @@ are signed: others may be changed on the way.
 import base64
 import os
 import time
-from collections.abc import Mapping
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+import fsspec
+
 from streamdata.errors import needs
+from streamdata.remote.addresses import bare_url
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import StoreHealth
+from streamdata.remote.web import Headers
 
 _RENEWAL_S = 60.0
 _SAFE = "/~-._"
@@ -24,6 +27,9 @@ _WRITE_INSTEAD = {
     "storage_options: {endpoint: …} of the store behind it",
     "boto3": "write s3://bucket/key; storage_options take endpoint, region, anonymous and profile",
 }
+
+
+_SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 
 
 class Prepared(NamedTuple):
@@ -47,7 +53,7 @@ class Door(Protocol):
         """Whether there may be other credentials than those that were used, after a refusal."""
         ...
 
-    def learned(self, url: str, headers: Mapping[str, str]) -> bool:
+    def learned(self, url: str, headers: Headers) -> bool:
         """Whether an answer that was not good says how to ask."""
         ...
 
@@ -69,7 +75,7 @@ class WebDoor:
     def renewed(self, used: int) -> bool:
         return False
 
-    def learned(self, url: str, headers: Mapping[str, str]) -> bool:
+    def learned(self, url: str, headers: Headers) -> bool:
         return False
 
 
@@ -155,7 +161,7 @@ class S3Door:
             self._session = None  # files, environment and roles are asked anew
             return True
 
-    def learned(self, url: str, headers: Mapping[str, str]) -> bool:
+    def learned(self, url: str, headers: Headers) -> bool:
         bucket, region = url.partition("://")[2].partition("/")[0], headers.get("x-amz-bucket-region")
         with self._lock:
             is_new = region is not None and region != self._regions.get(bucket, self._region)
@@ -177,6 +183,15 @@ def kind_of(url: str) -> str:
     kinds = {"http": "web", "https": "web", "s3": "s3", "s3a": "s3", "gs": "objects", "gcs": "objects", "az": "objects",
              "abfs": "objects", "abfss": "objects"}  # fmt: skip
     return kinds.get(scheme, "files")
+
+
+def canonical_url(url: str) -> str:
+    """What all spellings of one object's url have in common."""
+    scheme, _, rest = bare_url(url).partition("://")
+    if kind_of(url) == "files":
+        filesystem, path = fsspec.core.url_to_fs(url)
+        return str(filesystem.unstrip_protocol(path))
+    return f"{_SAME.get(scheme.lower(), scheme.lower())}://{rest}"
 
 
 class _Stores:

@@ -4,11 +4,11 @@ Ranges and preconditions are those of RFC 9110, sections 13 and 14.
 """
 
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
+from streamdata.remote.addresses import bare_url
 from streamdata.remote.answers import (
     Answer,
     Asked,
@@ -20,6 +20,7 @@ from streamdata.remote.answers import (
     ReplacedError,
 )
 
+Headers = Any  # a mapping from names to texts that knows no case: each client has its own
 MAX_WORD = 4096
 """Bytes of an error's body that are looked at."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
@@ -47,12 +48,12 @@ def range_headers(asked: Asked) -> dict[str, str]:
     return headers
 
 
-def version_of(headers: Mapping[str, str]) -> str:
+def version_of(headers: Headers) -> str:
     """What a server calls the version that it sends."""
     return headers.get("ETag") or headers.get("Last-Modified") or ""
 
 
-def promise(asked: Asked, status: int, headers: Mapping[str, str]) -> Promise:
+def promise(asked: Asked, status: int, headers: Headers) -> Promise:
     """What a good answer promises.
 
     Raises:
@@ -92,8 +93,9 @@ def check_version(asked: Asked, version: str) -> None:
 def replaced(asked: Asked, got: str) -> ReplacedError:
     """The error for another version than the one that was asked for."""
     return ReplacedError(
-        f"{asked.describe()}: it was replaced or modified after the run began, expected version {asked.version}, "
-        f"got {got}\n  Leave shards as they are while they are read; to use the new ones, start the run again."
+        f"shard '{bare_url(asked.url)}': it was replaced or modified after the run began, expected version "
+        f"{asked.version} for bytes {asked.begin} to {asked.end}, got {got}\n"
+        "  Leave shards as they are while they are read; to use the new ones, start the run again."
     )
 
 
@@ -102,6 +104,12 @@ def _page(asked: Asked) -> RangesIgnoredError:
         f"{asked.describe()}: expected its bytes, got a web page (HTML) with status 200\n"
         "  It may be the page of a login, or of an address that has moved: open it in a browser."
     )
+
+
+def is_empty(asked: Asked, status: int, headers: Headers) -> bool:
+    """Whether the answer says that the object has no bytes, of which there is no range."""
+    is_unsatisfiable = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+    return is_unsatisfiable and asked.begin == 0 and headers.get("Content-Range", "").endswith("*/0")
 
 
 def answer(status: int, promised: Promise, data: bytes, waited: float) -> Answer:
@@ -115,7 +123,7 @@ def answer(status: int, promised: Promise, data: bytes, waited: float) -> Answer
     return Answer(data, promised.version, len(data) if promised.size is None else promised.size, status, waited)
 
 
-def refuse(asked: Asked, status: int, headers: Mapping[str, str], body: bytes) -> NoReturn:
+def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn:
     """Raise what a status that is not good means.
 
     Raises:
@@ -156,3 +164,9 @@ def denied(asked: Asked, error: DenialError) -> DeniedError:
         f"{asked.describe()}: expected its bytes, got {error.word}: credentials expired or no permission\n"
         "  Renew the credentials, or ask for permission to read it; S3 says so of missing objects, too."
     )
+
+
+def with_attempts(error: ShardError, attempts: int) -> ShardError:
+    """The error, and how many attempts there were."""
+    what, _, remedy = str(error).partition("\n")
+    return type(error)(f"{what} (attempts {attempts})\n{remedy}")

@@ -15,17 +15,17 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL, is_reserved
+from streamdata.remote import beside
 from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
+from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path, stamp_of
 from streamdata.shards.tar_records import key_hash, records
 from streamdata.shards.urls import TAR_SUFFIXES
 
@@ -78,7 +78,7 @@ def find_sidecar(url: str) -> str:
         ShardError: There is neither.
     """
     stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
-    candidates = [] if is_pipe(url) else [stem + suffix for suffix in SIDECAR_SUFFIXES]
+    candidates = [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
     for candidate in candidates:
         if _exists(candidate):
             return candidate
@@ -92,8 +92,11 @@ def find_sidecar(url: str) -> str:
 def _exists(url: str) -> bool:
     if not is_remote(url):
         return Path(local_path(url)).is_file()
-    filesystem, path = fsspec.core.url_to_fs(url)
-    return bool(filesystem.exists(path))
+    try:
+        stamp_of(url)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class RecordNames(NamedTuple):

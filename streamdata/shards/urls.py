@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import fsspec
 from braceexpand import braceexpand
 
+from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, canonical_url, kind_of
 from streamdata.shards.listing import files_in, files_matching, is_folder, is_glob
 from streamdata.shards.pipes import check_allowed
 from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
@@ -37,9 +37,12 @@ def is_sequential(url: str) -> bool:
 
 
 def expand(
-    path: str | Sequence[str], suffixes: tuple[str, ...], include_dirs: str | Sequence[str] | None = None
+    path: str | Sequence[str],
+    suffixes: tuple[str, ...],
+    include_dirs: str | Sequence[str] | None = None,
+    options: StorageOptions = NO_OPTIONS,
 ) -> list[str]:
-    """The urls of all shards, sorted, as the recipe spells them.
+    """The urls of all shards, sorted, as the recipe spells them; those of a store elsewhere are each an `Address`.
 
     Args:
         path: Brace expressions, globs (see `listing`) and directories with all that is below them: a list, or one text
@@ -47,6 +50,7 @@ def expand(
             suffix.
         suffixes: Suffixes of shards, for globs and directories. Sidecars (.meta.jsonl) and hidden files are left out.
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
+        options: Of the stores that hold them.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -55,7 +59,7 @@ def expand(
     """
     found: dict[str, tuple[str, str]] = {}  # canonical url → url, pattern
     copies: dict[str, int] = {}
-    for pattern, count, urls in _patterns(path, suffixes, include_dirs):
+    for pattern, count, urls in _patterns(path, suffixes, include_dirs, options):
         for url in urls:
             if is_pipe(url) and not is_pipe(pattern):
                 raise ValueError(
@@ -91,17 +95,20 @@ def _log_folders(urls: list[str]) -> None:
 
 
 def _patterns(
-    path: str | Sequence[str], suffixes: tuple[str, ...], include_dirs: str | Sequence[str] | None
+    path: str | Sequence[str],
+    suffixes: tuple[str, ...],
+    include_dirs: str | Sequence[str] | None,
+    options: StorageOptions,
 ) -> Iterator[tuple[str, int, list[str]]]:
     """Each pattern, how many copies it asks for, and its urls."""
     for pattern in _listed(path):
-        yield pattern, 1, _expand_pattern(pattern, suffixes)
+        yield bare_url(pattern), 1, _expand_pattern(pattern, suffixes, options)
     for pattern in _listed(include_dirs or ()):
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
             raise ValueError(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
-        yield pattern, count, _directory(pattern, folder, suffixes)
+        yield bare_url(pattern), count, _directory(bare_url(pattern), _reached(folder, options), suffixes)
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:
@@ -131,13 +138,20 @@ def split_commas(text: str) -> list[str]:
     return parts
 
 
-def _expand_pattern(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+def _reached(url: str, options: StorageOptions) -> str:
+    if not is_remote(url):
+        return url
+    kind_of(url)  # some are of other tools
+    return Address(url, options)
+
+
+def _expand_pattern(pattern: str, suffixes: tuple[str, ...], options: StorageOptions) -> list[str]:
     if is_pipe(pattern):
         check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
         return list(braceexpand(pattern))
     is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
     pieces = [pattern] if is_literal else map(expand_home, braceexpand(pattern))
-    return [url for piece in pieces for url in _expand_piece(pattern, piece, suffixes)]
+    return [url for piece in pieces for url in _expand_piece(bare_url(pattern), _reached(piece, options), suffixes)]
 
 
 def _expand_piece(pattern: str, piece: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -200,6 +214,5 @@ def _canonical(url: str) -> str:
     if is_pipe(url):
         return url
     if is_remote(url):
-        filesystem, path = fsspec.core.url_to_fs(url)
-        return str(filesystem.unstrip_protocol(path))
+        return canonical_url(url)
     return os.path.abspath(local_path(url))

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from streamdata.remote import (
+    Address,
     DeadStoreError,
     DeniedError,
     GoneError,
@@ -45,7 +46,7 @@ def first(kind, times):
 
 def ask(sender, url, version="", options=StorageOptions()):  # noqa: B008  (frozen)
     """Some bytes of the object."""
-    return sender.submit(url, 10, 5000, version, options).result(5)
+    return sender.submit(Address(url, options), 10, 5000, version).result(5)
 
 
 def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
