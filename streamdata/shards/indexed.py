@@ -72,6 +72,7 @@ class IndexedFiles:
         stamps: Mapping[str, FileStamp] = MappingProxyType({}),
     ) -> None:
         self.urls, self._kind, self._dtype = urls, kind, KINDS[kind].dtype
+        self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
         close_unused(urls)
         table = Listed(urls, kind, manifests)

@@ -50,7 +50,7 @@ class JsonlWindow:
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
         rows, own = shards.rows(runs)
-        self._urls = shards.urls
+        self._urls = shards.names
         self._bytes = RecordBytes(shards, runs, rows["offset"].astype(np.int64), own, shards.buffer)
         self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
         self._numbers = runs.numbers() + rows["blanks"][own]

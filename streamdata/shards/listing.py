@@ -1,4 +1,4 @@
-"""Which files there are: `folder or glob → urls of files`, by the same rules on a local disk and through fsspec.
+"""Which files there are: `folder or glob → urls of files`, by the same rules on a local disk and in stores elsewhere.
 
 - `*`, `?` and `[…]` stand for what is within one name, `**` for any number of folders, none included.
 - A folder stands for all files below it, also one that a glob matches.
@@ -12,10 +12,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
-import fsspec
-
+from streamdata.remote import Listed, bare_url, beside, list_once
 from streamdata.shards.storage import is_remote, local_path
 
 logger = logging.getLogger(__name__)
@@ -38,13 +36,15 @@ def is_folder(url: str) -> bool:
     """Whether there is a folder at the url."""
     if not is_remote(url):
         return os.path.isdir(local_path(url))
-    filesystem, path = _fresh(url)
-    return bool(filesystem.isdir(path))
+    try:
+        return any(found.url != url for found in list_once(url, deep=False))
+    except FileNotFoundError:
+        return False
 
 
 def files_in(folder: str) -> list[str]:
     """The urls of all files below a folder, sorted."""
-    return _found(folder if folder.endswith("/") else f"{folder}/", ())
+    return _found(folder if folder.endswith("/") else beside(folder, f"{folder}/"), ())
 
 
 def files_matching(pattern: str) -> list[str]:
@@ -67,7 +67,7 @@ def split_glob(pattern: str) -> tuple[str, Names]:
         parts += [_ANY_FOLDERS, "*"]
     if pattern.startswith(_HTTP):
         parts = [part.replace("?", "[?]") for part in parts]
-    return root, tuple(parts)
+    return beside(pattern, root), tuple(parts)
 
 
 def _found(root: str, parts: Names) -> list[str]:
@@ -121,22 +121,30 @@ def _local(root: str, parts: Names) -> Iterator[str]:
 
 
 def _remote(root: str, parts: Names) -> Iterator[str]:
-    """Files below a remote folder. A store of objects lists a whole tree as fast as one folder, so it is asked so."""
-    filesystem, path = _fresh(root)
-    depth = None if not parts or _ANY_FOLDERS in parts else len(parts)
-    if depth is None:
-        paths = filesystem.find(path)
-    else:
-        listed = filesystem.find(path, maxdepth=depth, withdirs=True, detail=True)
-        paths = [found for found, details in listed.items() if details["type"] == "file"]
-        for folder in listed.keys() - paths:
-            names = _names_below(path, folder)
-            if len(names) == depth and _fits(names, parts):
-                paths += filesystem.find(folder)
-    for found in paths:
-        names = _names_below(path, found)
-        if names and _fits(names, parts):
-            yield str(filesystem.unstrip_protocol(found))
+    """Files below a remote folder. A store lists a whole tree as fast as one folder, so it is asked so where it may."""
+    folders: list[Names] = [()]
+    while folders:
+        above = folders.pop()
+        is_deep = _is_deep(above, parts)
+        for found in _listed(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
+            names = _names_below(root, found.url)
+            if not found.url.endswith("/"):
+                if names and _fits(names, parts):
+                    yield beside(root, bare_url(found.url))
+            elif names != above and _fits(names, parts, leads_on=True):
+                folders.append(names)
+
+
+def _is_deep(above: Names, parts: Names) -> bool:
+    """Whether what is below the folder is meant at any depth."""
+    return not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
+
+
+def _listed(url: str, *, deep: bool) -> list[Listed]:
+    try:
+        return list_once(url, deep=deep)
+    except FileNotFoundError:
+        return []
 
 
 def _names_below(folder: str, found: str) -> Names:
@@ -147,10 +155,3 @@ def _names_below(folder: str, found: str) -> Names:
             "  Name the shards one by one, or by a brace expression."
         )
     return tuple(name for name in found[len(above) :].split("/") if name)
-
-
-def _fresh(url: str) -> tuple[Any, str]:
-    """The file system of a remote url, what it remembers of earlier listings forgotten, and the path in it."""
-    filesystem, path = fsspec.core.url_to_fs(url)
-    filesystem.invalidate_cache()
-    return filesystem, path

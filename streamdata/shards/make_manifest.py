@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import fsspec
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote import bare_url, beside, list_once
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
@@ -100,7 +102,7 @@ def take_stock(paths: Sequence[str], target: str | None = None) -> Inventory:
     sidecars = {url: found for url, others in candidates.items() if (found := next((o for o in others if o in there), ""))}
     files = sorted({*urls, *sidecars.values()})
     stamps = dict(zip(files, stamps_of(files), strict=True))
-    return Inventory(target or root + NAME, root, suffixes if folder else (), stamps, sidecars)
+    return Inventory(target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if folder else (), stamps, sidecars)
 
 
 def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -125,8 +127,10 @@ def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def _common_folder(urls: Sequence[str]) -> str:
     pipes = [url for url in urls if is_pipe(url)]
-    common = os.path.commonprefix([folder_of(url) for url in urls])
-    root = common[: common.rfind("/") + 1]
+    folders = sorted({folder_of(url) for url in urls})
+    # The first and the last differ soonest; what they have in common ends with the name of a folder.
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(folders[0], folders[-1], strict=False))))
+    root = folder_of(folders[0][:same])
     if pipes or (not root and any(map(is_remote, urls))):
         raise ShardError(
             f"index: expected shards in one folder, got {pipes[0] if pipes else urls[0]!r} among {len(urls)}\n"
@@ -141,10 +145,7 @@ def _those_there(urls: Sequence[str]) -> set[str]:
         return {url for url in urls if os.path.isfile(local_path(url))}
     found: set[str] = set()
     for folder in sorted({folder_of(url) for url in urls}):
-        filesystem, path = fsspec.core.url_to_fs(folder)
-        filesystem.invalidate_cache()
-        listed = filesystem.ls(path, detail=False)
-        found |= {str(filesystem.unstrip_protocol(file)) for file in listed}
+        found |= {bare_url(file.url) for file in list_once(beside(urls[0], folder), deep=False)}
     return {url for url in urls if url in found}
 
 

@@ -20,12 +20,12 @@ from functools import cached_property
 from operator import lt
 from typing import Any, NamedTuple
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError
+from streamdata.remote import Address, beside, canonical_url
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import ANY_VERSION, is_pipe, is_remote, local_path
@@ -255,8 +255,7 @@ def _whole(value: Any) -> int:
 def place_of(folder: str) -> str:
     """What all spellings of a folder have in common; of a local one the path that links lead to."""
     if is_remote(folder):
-        filesystem, path = fsspec.core.url_to_fs(folder)
-        return str(filesystem.unstrip_protocol(path)).rstrip("/")
+        return canonical_url(folder).rstrip("/")
     return os.path.realpath(local_path(folder))
 
 
@@ -282,7 +281,8 @@ class Manifest:
 
     def __init__(self, url: str, directory: Directory) -> None:
         self.url, self.directory = url, directory
-        self.root = folder_of(url) if directory.is_beside else directory.place.rstrip("/") + "/"
+        root = folder_of(url) if directory.is_beside else directory.place.rstrip("/") + "/"
+        self.root = beside(url, root) if directory.is_beside or is_remote(root) else root
         self.is_copy = directory.is_beside and place_of(self.root) != directory.place
         is_foreign = is_pipe(self.root) or "::" in self.root or (is_remote(url) and not is_remote(self.root))
         if not directory.is_beside and is_foreign:
@@ -292,6 +292,8 @@ class Manifest:
     def urls(self) -> list[str]:
         """The urls of all files, sidecars included."""
         root = self.root
+        if isinstance(root, Address):
+            return [beside(root, root + name) for name in self.directory.names]
         return [root + name for name in self.directory.names]
 
     @cached_property

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from streamdata.remote import beside
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.indexing import KINDS
 from streamdata.shards.manifest import (
@@ -267,7 +268,7 @@ class Manifests:
 
     def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:
         """The manifest that lists all shards below a folder (with its slash) that end in these suffixes."""
-        manifest = self.at(folder + NAME)
+        manifest = self.at(beside(folder, folder + NAME))
         return manifest if manifest and set(suffixes) <= set(manifest.directory.suffixes) else None
 
     def naming(self, url: str, top: str) -> Manifest | None:
@@ -278,6 +279,6 @@ class Manifests:
             folders.append(folder)
             folder = folder[: folder.rfind("/", 0, -1) + 1]
         for folder in folders or [own]:
-            if (manifest := self.at(folder + NAME)) and url in manifest.numbers:
+            if (manifest := self.at(beside(url, folder + NAME))) and url in manifest.numbers:
                 return manifest
         return None

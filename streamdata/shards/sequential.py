@@ -119,7 +119,7 @@ class SequentialTar(_Sequential):
             if (known := key_hash(found.key)) in seen:
                 raise interleaved(url, found.key, found.offset)
             seen.add(known)
-            record: Record = {KEY: found.key, URL: url, **found.fields}
+            record: Record = {KEY: found.key, URL: str(url), **found.fields}
             if joiner is not None:
                 joiner.join(record)
             yield record
@@ -218,6 +218,6 @@ class SequentialJsonl(_Sequential):
         row = parse_row(line, url, number + 1, doubtful=doubtful)
         if not SET_HERE.isdisjoint(row):
             raise reserved_flaw(row).error(url, number + 1)
-        row[URL] = url
+        row[URL] = str(url)
         row[KEY] = str(number)
         return row

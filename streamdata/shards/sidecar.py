@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +24,7 @@ from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import byte_source, is_remote, local_path
+from streamdata.shards.storage import byte_source, is_remote, local_path, stamp_of
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, key_hash, records
 
@@ -90,8 +89,11 @@ def find_sidecar(url: str) -> str:
 def _exists(url: str) -> bool:
     if not is_remote(url):
         return Path(local_path(url)).is_file()
-    filesystem, path = fsspec.core.url_to_fs(url)
-    return bool(filesystem.exists(path))
+    try:
+        stamp_of(url)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class RecordNames(NamedTuple):

@@ -1,4 +1,4 @@
-"""Shards as bytes at offsets: local files by positioned reads, remote ones by range reads through fsspec.
+"""Shards as bytes at offsets: local files by positioned reads, remote ones by ranges (see `remote`).
 
 `url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
 """
@@ -14,20 +14,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-import fsspec
 import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
+from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
-_MAX_REQUESTS = 16  # at the same time
+_MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
+_FORWARD_BYTES = 8 << 20
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
-# Where the file systems of fsspec say which version of a file this is, the most exact first.
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastModified", "last_modified", "updated",
-             "created")  # fmt: skip
 
 
 class FileStamp(NamedTuple):
@@ -87,7 +85,7 @@ def is_pipe(url: str) -> bool:
 
 
 def is_remote(url: str) -> bool:
-    """Whether the url is read through fsspec.
+    """Whether the url is of a store elsewhere.
 
     Raises:
         ValueError: It is, and a recipe that is built under `allow` may not name it.
@@ -127,26 +125,47 @@ def stamp_of(url: str) -> FileStamp:
 
 
 def _remote_stamp(url: str) -> FileStamp:
-    return remote_facts(url)[0]
+    found = stat_once(url)
+    return note_version(url, FileStamp(found.size, _hashed(found.version)), found.version)
 
 
-def remote_facts(url: str) -> tuple[FileStamp, str]:
-    """The stamp of a remote file, and what its server calls the version.
+_versions: dict[str, tuple[FileStamp, str]] = {}
+"""By url, what its store calls a version: a stamp, which is stored, has a hash of that."""
+
+
+def _hashed(version: str) -> int:
+    digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 if version else 0
+
+
+def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
+    """Remember what the store calls a version."""
+    _versions[str(url)] = stamp, version
+    return stamp
+
+
+def version_of_stamp(url: str, stamp: FileStamp) -> str:
+    """What the store calls the version of this stamp, "" as long as it is not known."""
+    known, version = _versions.get(url, (NO_STAMP, ""))
+    return version if version and _is_expected(url, stamp, known) else ""
+
+
+def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
+    """The bytes of an answer, which are of the version that was indexed.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ShardError: Its server tells no size.
+        ShardError: They are not.
     """
-    filesystem, path = fsspec.core.url_to_fs(url)
-    # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
-    filesystem.invalidate_cache(path)
-    filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
-    details = filesystem.info(path)
-    if not isinstance(details.get("size"), int):
-        raise ShardError(f"shard '{url}': its server tells no size, got {details.get('size')!r}\n  Copy it to a disk.")
-    version = next((str(details[name]) for name in _VERSIONS if details.get(name)), "")
-    digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
-    return FileStamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0), version
+    got = stamp_of_answer(answer)
+    if not _is_expected(url, stamp, got):
+        raise changed(url, stamp, got)
+    note_version(url, got, answer.version)
+    return answer.data
+
+
+def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
+    """The stamp of the object that a store answers of."""
+    return FileStamp(answer.size, _hashed(answer.version))
 
 
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
@@ -289,17 +308,30 @@ def forget_open(url: str) -> None:
 
 
 class RemoteFile:
-    """A remote file read mostly forward, through the read-ahead of fsspec."""
+    """A remote file read mostly forward, in large pieces; without threads, since a process may read it that forks."""
 
     def __init__(self, url: str) -> None:
-        filesystem, path = fsspec.core.url_to_fs(url)
-        self.size: int = stamp_of(url).size
-        self._file: Any = filesystem.open(path, "rb")
+        self._url = url
+        self._stamp = stamp_of(url)
+        self.size: int = self._stamp.size
+        self._begin, self._piece = 0, b""
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
-        self._file.seek(offset)
-        return bytes(self._file.read(size))
+        end = min(offset + size, self.size)
+        pieces = []
+        while offset < end:
+            if not self._begin <= offset < self._begin + len(self._piece):
+                self._fetch(offset, end)
+            at = offset - self._begin
+            pieces.append(self._piece[at : at + end - offset])
+            offset += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _fetch(self, begin: int, end: int) -> None:
+        end = min(self.size, max(end, begin + _FORWARD_BYTES))
+        answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
+        self._begin, self._piece = begin, checked_answer(self._url, self._stamp, answer)
 
 
 def byte_source(url: str) -> ByteSource:
@@ -396,24 +428,22 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
-    """Pieces of remote shards; one request to each file system, which may serve them at the same time."""
-    groups: dict[int, tuple[Any, dict[_Piece, str]]] = {}
-    for piece in pieces:
-        filesystem, path = fsspec.core.url_to_fs(urls[piece[0]])
-        groups.setdefault(id(filesystem), (filesystem, {}))[1][piece] = path
-    found: dict[_Piece, bytes] = {}
-    for filesystem, paths in groups.values():
-        _, begins, ends, _ = zip(*paths, strict=True)
-        answers = filesystem.cat_ranges(list(paths.values()), list(begins), list(ends), on_error="raise")
-        for piece, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            found[piece] = answer
-    check_shards(urls, stamps, {shard for shard, *_ in pieces})
-    for (shard, begin, end, at), answer in found.items():
-        if len(answer) != end - begin:
-            raise _cut_short(urls[shard], begin, end - begin, len(answer))
-        memory[at : at + end - begin] = answer
+    """Pieces of remote shards, at the same time."""
+    asked = network()
+    waiting = [
+        (piece, asked.submit(urls[piece[0]], *piece[1:3], version_of_stamp(urls[piece[0]], stamps[piece[0]])))
+        for piece in pieces
+        if piece[1] < piece[2]
+    ]
+    try:
+        for (shard, begin, end, at), future in waiting:
+            data = checked_answer(urls[shard], stamps[shard], future.result())
+            if len(data) != end - begin:
+                raise _cut_short(urls[shard], begin, end - begin, len(data))
+            memory[at : at + end - begin] = data
+    finally:
+        for _, future in waiting:
+            future.cancel()
 
 
 def _cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:

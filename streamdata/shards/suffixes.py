@@ -1,5 +1,6 @@
 """How the names of shards end, and what that says of them."""
 
+from streamdata.remote import beside
 from streamdata.shards.storage import is_pipe
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -17,4 +18,4 @@ def is_sequential(url: str) -> bool:
 def sidecars_of(url: str) -> list[str]:
     """What the sidecar of a tar shard may be called, the first first; a pipe has none."""
     stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
-    return [] if is_pipe(url) else [stem + suffix for suffix in SIDECAR_SUFFIXES]
+    return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]

@@ -71,7 +71,7 @@ class TarWindow:
     """Runs of records of tar shards."""
 
     def __init__(self, shards: TarShards, runs: Runs) -> None:
-        self._shards, self._urls = shards, shards.urls
+        self._shards, self._urls = shards, shards.names
         rows, own = shards.rows(runs)
         self._bytes = RecordBytes(shards, runs, rows["block"].astype(np.int64) * BLOCK, own, shards.buffer)
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import fsspec
 from braceexpand import braceexpand
 
+from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, canonical_url, kind_of
 from streamdata.shards.listing import chosen, files_in, files_matching, is_folder, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import ListedShards, Manifests
@@ -48,19 +48,25 @@ class _Found(NamedTuple):
 
 
 def expand(
-    path: str | Sequence[str], suffixes: tuple[str, ...], include_dirs: str | Sequence[str] | None = None
+    path: str | Sequence[str],
+    suffixes: tuple[str, ...],
+    include_dirs: str | Sequence[str] | None = None,
+    options: StorageOptions = NO_OPTIONS,
 ) -> list[str]:
     """The urls of all shards, as `find_shards`, whatever manifests say."""
-    return find_shards(path, suffixes, include_dirs, Manifests(is_used=False)).urls
+    return find_shards(path, suffixes, include_dirs, options, Manifests(is_used=False)).urls
 
 
 def find_shards(
     path: str | Sequence[str],
     suffixes: tuple[str, ...],
     include_dirs: str | Sequence[str] | None = None,
+    options: StorageOptions = NO_OPTIONS,
     manifests: Manifests | None = None,
 ) -> FoundShards:
     """The urls of all shards, sorted, as the recipe spells them, and the manifests that know some of them.
+
+    Those of a store elsewhere are each an `Address`, where it takes more than its text to reach them.
 
     Args:
         path: Brace expressions, globs (see `listing`) and directories with all that is below them: a list, or one text
@@ -68,6 +74,7 @@ def find_shards(
             suffix. A folder with a manifest is not listed: the manifest is its list. One may be named itself, too.
         suffixes: Suffixes of shards, for globs and directories. Sidecars (.meta.jsonl) and hidden files are left out.
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
+        options: Of the stores that hold them.
         manifests: Where the manifests are looked up.
 
     Raises:
@@ -76,7 +83,7 @@ def find_shards(
             or a pipe is named where the environment does not allow commands.
         ManifestError: A manifest is damaged.
     """
-    search = _Search(suffixes, manifests or Manifests())
+    search = _Search(suffixes, options, manifests or Manifests())
     patterns = list(_patterns(path, include_dirs, search))
     urls = patterns[0].urls if len(patterns) == 1 and patterns[0].is_listed else _joined(patterns)
     if not urls:
@@ -128,13 +135,14 @@ def _patterns(
     """Each pattern, how many copies it asks for, and its urls."""
     for pattern in _listed(path):
         urls = search.expand_pattern(pattern)
-        yield _Found(pattern, 1, urls, urls is search.whole)
+        yield _Found(bare_url(pattern), 1, urls, urls is search.whole)
     for pattern in _listed(include_dirs or ()):
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
             raise ValueError(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
-        yield _Found(pattern, count, search.directory(pattern, folder), is_listed=False)
+        found = search.directory(bare_url(pattern), search.reached(folder))
+        yield _Found(bare_url(pattern), count, found, is_listed=False)
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:
@@ -167,8 +175,8 @@ def split_commas(text: str) -> list[str]:
 class _Search:
     """What patterns stand for, for a source that takes some suffixes."""
 
-    def __init__(self, suffixes: tuple[str, ...], manifests: Manifests) -> None:
-        self.suffixes, self.manifests = suffixes, manifests
+    def __init__(self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests) -> None:
+        self.suffixes, self.manifests, self._options = suffixes, manifests, options
         self.whole: list[str] | None = None
         """The shards of the last folder that a manifest listed."""
 
@@ -178,9 +186,16 @@ class _Search:
             return list(braceexpand(pattern))
         is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
         pieces = [pattern] if is_literal else [expand_home(piece) for piece in braceexpand(pattern)]
-        top = folder_of(pattern.partition("{")[0])
-        found = [self._expand_piece(pattern, piece, expand_home(top)) for piece in pieces]
+        top, shown = folder_of(bare_url(expand_home(pattern.partition("{")[0]))), bare_url(pattern)
+        found = [self._expand_piece(shown, self.reached(piece), top) for piece in pieces]
         return found[0] if len(found) == 1 else [url for urls in found for url in urls]
+
+    def reached(self, url: str) -> str:
+        """A url, with what it takes to reach it."""
+        if not is_remote(url):
+            return url
+        kind_of(url)  # some are of other tools
+        return Address(url, self._options)
 
     def _expand_piece(self, pattern: str, piece: str, top: str) -> list[str]:
         """The urls of one glob, directory or file."""
@@ -222,7 +237,7 @@ class _Search:
 
     def _whole(self, folder: str) -> Manifest | None:
         """The manifest that lists all shards below a folder."""
-        folder = folder if folder.endswith("/") or not folder else f"{folder}/"
+        folder = folder if folder.endswith("/") or not folder else beside(folder, f"{folder}/")
         return self.manifests.whole(as_listed(folder), self.suffixes)
 
     def _shards_in(self, manifest: Manifest) -> list[str]:
@@ -236,8 +251,7 @@ def as_listed(folder: str) -> str:
     """A folder as the urls of a listing begin: those of remote ones are as their file system spells them."""
     if not is_remote(folder):
         return folder
-    filesystem, path = fsspec.core.url_to_fs(folder)
-    return str(filesystem.unstrip_protocol(path)).rstrip("/") + "/"
+    return beside(folder, canonical_url(folder).rstrip("/") + "/")
 
 
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:
@@ -276,6 +290,5 @@ def _canonical(url: str) -> str:
     if is_pipe(url):
         return url
     if is_remote(url):
-        filesystem, path = fsspec.core.url_to_fs(url)
-        return str(filesystem.unstrip_protocol(path))
+        return canonical_url(url)
     return os.path.abspath(local_path(url))
