@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import Listed
-from streamdata.shards.manifest_file import ListedShards, RowRun
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, RowRun
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.storage import (
@@ -27,6 +26,7 @@ from streamdata.shards.storage import (
     read_spans,
     stamps_of,
 )
+from streamdata.shards.suffixes import sidecars_of
 
 logger = logging.getLogger(__name__)
 MAX_OPEN_INDEXES = 128
@@ -56,8 +56,7 @@ class IndexedFiles:
         urls: The shards, some perhaps several times.
         kind: Of their indexes.
         sidecar_of: The sidecar of a shard, where the kind has one.
-        manifests: Of those shards that a manifest knows, nothing is asked here.
-        stamps: Versions of shards that are known already, by url.
+        known: Of those shards that a manifest knows, nothing is asked here; of others not what is known.
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -68,21 +67,20 @@ class IndexedFiles:
         urls: list[str],
         kind: str,
         sidecar_of: Callable[[str], str] | None = None,
-        manifests: ListedShards = (),
-        stamps: Mapping[str, FileStamp] = MappingProxyType({}),
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self.urls, self._kind, self._dtype = urls, kind, KINDS[kind].dtype
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
         close_unused(urls)
-        table = Listed(urls, kind, manifests)
-        self._manifests = [rows for _, rows in manifests]
+        table = Listed(urls, kind, known.manifests)
+        self._manifests = [rows for _, rows in known.manifests]
         self._manifest_of, self._offsets = table.manifest_of, table.offsets
         self.num_records, self.noted, self._skipped = table.num_records, table.noted, table.skipped
         self._first_skipped = table.first_skipped
         self._unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
         self.is_remote = table.is_remote
-        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], sidecar_of, stamps)
+        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], sidecar_of, known.stamps)
         self.jobs = {shard: jobs[urls[shard]] for shard in self._unlisted}
         self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
         for shard, job in self.jobs.items():
@@ -96,14 +94,13 @@ class IndexedFiles:
         self, urls: list[str], sidecar_of: Callable[[str], str] | None, known: Mapping[str, FileStamp]
     ) -> dict[str, IndexJob]:
         different = list(dict.fromkeys(urls))
-        sidecars = [sidecar_of(url) if sidecar_of else "" for url in different]
-        sidecar_stamps = stamps_of(sidecars) if sidecar_of else [NO_STAMP] * len(different)
-        unknown = [url for url in different if url not in known]
-        stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
-        return {
-            url: IndexJob(self._kind, url, stamps[url], sidecar, sidecar_stamp)
-            for url, sidecar, sidecar_stamp in zip(different, sidecars, sidecar_stamps, strict=True)
-        }
+        sidecars = dict.fromkeys(different, "")
+        if sidecar_of:
+            there = ((url, next((sidecar for sidecar in sidecars_of(url) if sidecar in known), "")) for url in different)
+            sidecars = {url: sidecar or sidecar_of(url) for url, sidecar in there}
+        unknown = [url for url in dict.fromkeys([*different, *sidecars.values()]) if url and url not in known]
+        stamps = {**known, "": NO_STAMP, **dict(zip(unknown, stamps_of(unknown), strict=True))}
+        return {url: IndexJob(self._kind, url, stamps[url], sidecars[url], stamps[sidecars[url]]) for url in different}
 
     @property
     def skipped(self) -> int:

@@ -10,7 +10,7 @@ import orjson
 from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
-from streamdata.shards.manifest_file import ListedShards
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 
@@ -24,14 +24,14 @@ class JsonlShards(IndexedFiles):
     Args:
         urls: The shards; one that is named n times counts as n shards.
         max_kept_bytes: Of a window; a larger one is read take by take.
-        manifests: Which know some of the shards.
+        known: What is known of them already.
 
     Raises:
         FileNotFoundError: There is no such shard.
     """
 
-    def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20, manifests: ListedShards = ()) -> None:
-        super().__init__(urls, "jsonl", None, manifests)
+    def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20, known: Known = NOTHING_KNOWN) -> None:
+        super().__init__(urls, "jsonl", None, known)
         complete(self)
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamdata.shards.manifest import NO_FILE, Manifest
-from streamdata.shards.manifest_file import ListedShards
+from streamdata.shards.manifest_file import Known, ListedShards
 from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import FileStamp, Stamps, is_remote
 
@@ -62,11 +62,11 @@ def stamps_in(manifest: Manifest, files: Int64s) -> list[FileStamp]:
     return list(map(FileStamp, sizes.tolist(), versions.tolist()))
 
 
-def stamps_known(urls: Sequence[str], manifests: ListedShards) -> dict[str, FileStamp]:
-    """The stamps of those files that a manifest lists."""
-    known: dict[str, FileStamp] = {}
-    for manifest, _ in manifests:
+def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
+    """The stamps of those files of which one is known, in their order."""
+    stamps = {url: known.stamps[url] for url in urls if url in known.stamps}
+    for manifest, _ in known.manifests:
         files = manifest.files_of(urls)
         own = [url for url, file in zip(urls, files.tolist(), strict=True) if file >= 0]
-        known = dict(zip(own, stamps_in(manifest, files[files >= 0]), strict=True)) | known
-    return known
+        stamps = dict(zip(own, stamps_in(manifest, files[files >= 0]), strict=True)) | stamps
+    return stamps

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from streamdata.remote import Listed, bare_url, beside, list_once
-from streamdata.shards.storage import is_remote, local_path
+from streamdata.shards.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
 
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
@@ -42,14 +42,18 @@ def is_folder(url: str) -> bool:
         return False
 
 
-def files_in(folder: str) -> list[str]:
-    """The urls of all files below a folder, sorted."""
-    return _found(folder if folder.endswith("/") else beside(folder, f"{folder}/"), ())
+Noted = dict[str, FileStamp]
+"""What a store's list says of files beside their urls."""
 
 
-def files_matching(pattern: str) -> list[str]:
-    """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
-    return _found(*split_glob(pattern))
+def files_in(folder: str, noted: Noted | None = None) -> list[str]:
+    """The urls of all files below a folder, sorted; what a list says of them beside goes into `noted`."""
+    return _found(folder if folder.endswith("/") else beside(folder, f"{folder}/"), (), noted)
+
+
+def files_matching(pattern: str, noted: Noted | None = None) -> list[str]:
+    """The urls of all files that a glob matches, or that are below a folder which it matches, sorted; as `files_in`."""
+    return _found(*split_glob(pattern), noted)
 
 
 def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
@@ -70,8 +74,8 @@ def split_glob(pattern: str) -> tuple[str, Names]:
     return beside(pattern, root), tuple(parts)
 
 
-def _found(root: str, parts: Names) -> list[str]:
-    return sorted(_remote(root, parts) if is_remote(root) else _local(root, parts))
+def _found(root: str, parts: Names, noted: Noted | None) -> list[str]:
+    return sorted(_remote(root, parts, {} if noted is None else noted) if is_remote(root) else _local(root, parts))
 
 
 def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool:
@@ -120,7 +124,7 @@ def _local(root: str, parts: Names) -> Iterator[str]:
                        len(links), named)  # fmt: skip
 
 
-def _remote(root: str, parts: Names) -> Iterator[str]:
+def _remote(root: str, parts: Names, noted: Noted) -> Iterator[str]:
     """Files below a remote folder. A store lists a whole tree as fast as one folder, so it is asked so where it may."""
     folders: list[Names] = [()]
     while folders:
@@ -128,6 +132,9 @@ def _remote(root: str, parts: Names) -> Iterator[str]:
         is_deep = _is_deep(above, parts)
         for found in _listed(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
             names = _names_below(root, found.url)
+            if not found.url.endswith("/") and found.version:
+                url = bare_url(found.url)
+                noted[url] = note_version(url, stamp_of_answer(found), found.version)
             if not found.url.endswith("/"):
                 if names and _fits(names, parts):
                     yield beside(root, bare_url(found.url))

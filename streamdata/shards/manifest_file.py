@@ -9,7 +9,8 @@ import hashlib
 import logging
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from streamdata.remote import beside
@@ -182,6 +183,16 @@ class _Pages:
 
 ListedShards = Sequence[tuple[Manifest, ManifestRows]]
 """Manifests that know some shards, each with its rows."""
+
+
+class Known(NamedTuple):
+    """What is known of files before one of them is asked: by manifests, and by the list of a store."""
+
+    manifests: ListedShards = ()
+    stamps: Mapping[str, FileStamp] = MappingProxyType({})
+
+
+NOTHING_KNOWN = Known()
 
 
 def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:

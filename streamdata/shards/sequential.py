@@ -13,7 +13,7 @@ from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
-from streamdata.shards.manifest_file import ListedShards
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import (
     RecordNames,
@@ -39,9 +39,9 @@ _BLANK = "blank lines"
 class _Sequential:
     """What sequential shards of all formats have in common."""
 
-    def __init__(self, urls: list[str], manifests: ListedShards = ()) -> None:
+    def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN) -> None:
         self.urls = urls
-        stamps = stamps_known(urls, manifests)
+        stamps = stamps_known(urls, known)
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url) and url not in stamps]
         stamps.update(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
@@ -78,7 +78,7 @@ class SequentialTar(_Sequential):
         urls: The shards.
         meta_names: Fields of the sidecars (which are not compressed) that join the records.
         sidecar_key: What the keys of sidecars are (see `sidecar`).
-        manifests: Which know some of the shards.
+        known: What is known of them already.
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -90,17 +90,17 @@ class SequentialTar(_Sequential):
         urls: list[str],
         meta_names: Sequence[str] = (),
         sidecar_key: str | None = None,
-        manifests: ListedShards = (),
+        known: Known = NOTHING_KNOWN,
     ) -> None:
-        super().__init__(urls, manifests)
+        super().__init__(urls, known)
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
         self.sidecars: list[str] = []
         stamps: dict[str, FileStamp] = {}
         for url in urls if meta_names else ():
-            known = stamps_known(sidecars_of(url), manifests)
-            self.sidecars.append(next(iter(known), None) or find_sidecar(url))
-            stamps.update(known)
+            there = stamps_known(sidecars_of(url), known)
+            self.sidecars.append(next(iter(there), None) or find_sidecar(url))
+            stamps.update(there)
         unknown = [sidecar for sidecar in self.sidecars if sidecar not in stamps]
         stamps.update(zip(unknown, stamps_of(unknown), strict=True))
         self.sidecar_stamps = [stamps[sidecar] for sidecar in self.sidecars]
@@ -189,7 +189,7 @@ class SequentialJsonl(_Sequential):
 
     Args:
         urls: The shards.
-        manifests: Which know some of them.
+        known: What is known of them already.
 
     Raises:
         FileNotFoundError: There is no such shard.

@@ -13,9 +13,9 @@ from braceexpand import braceexpand
 from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, canonical_url, kind_of
 from streamdata.shards.listing import chosen, files_in, files_matching, is_folder, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
-from streamdata.shards.manifest_file import ListedShards, Manifests
+from streamdata.shards.manifest_file import Known, Manifests
 from streamdata.shards.pipes import check_allowed
-from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
+from streamdata.shards.storage import FileStamp, base_name, is_pipe, is_remote, local_path
 from streamdata.shards.suffixes import META_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class FoundShards(NamedTuple):
     """What a recipe's patterns stand for."""
 
     urls: list[str]
-    manifests: ListedShards
+    known: Known
 
 
 class _Found(NamedTuple):
@@ -89,7 +89,7 @@ def find_shards(
     if not urls:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
     _log_folders(urls)
-    return FoundShards(urls, tuple(search.manifests.used.values()))
+    return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.stamps))
 
 
 def _joined(patterns: list[_Found]) -> list[str]:
@@ -177,6 +177,8 @@ class _Search:
 
     def __init__(self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests) -> None:
         self.suffixes, self.manifests, self._options = suffixes, manifests, options
+        self.stamps: dict[str, FileStamp] = {}
+        """Of the files that a store's list said something of."""
         self.whole: list[str] | None = None
         """The shards of the last folder that a manifest listed."""
 
@@ -221,7 +223,7 @@ class _Search:
     def directory(self, pattern: str, folder: str) -> list[str]:
         """The shards of a folder, those that its manifest lists where it has one."""
         manifest = self._whole(folder)
-        found = self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder), self.suffixes)
+        found = self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder, self.stamps), self.suffixes)
         if not found:
             raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", "none")
         return found
@@ -231,7 +233,7 @@ class _Search:
         # What is hidden is in no manifest.
         manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
         if manifest is None:
-            return files_matching(glob)
+            return files_matching(glob, self.stamps)
         self.manifests.use(manifest)
         return chosen(manifest.root, parts, manifest.urls)
 

@@ -59,10 +59,10 @@ class JsonlIterableDataset(ShardDataset):
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "JsonlIterableDataset")
-        urls, manifests = find_shards(path, JSONL_SUFFIXES, None, options)
+        urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("jsonl", SequentialJsonl(urls, manifests), shuffle_buffer)
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known), shuffle_buffer)
         else:
-            shards = JsonlShards(urls, manifests=manifests)
+            shards = JsonlShards(urls, known=known)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

@@ -68,11 +68,11 @@ class MetaDistributedWebDataset(ShardDataset):
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "MetaDistributedWebDataset")
-        urls, manifests = find_shards(path, TAR_SUFFIXES, include_dirs, options)
+        urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            forward = SequentialTar(urls, meta_names, sidecar_key, manifests)
+            forward = SequentialTar(urls, meta_names, sidecar_key, known)
             self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
-            shards = TarShards(urls, meta_names, sidecar_key, manifests=manifests)
+            shards = TarShards(urls, meta_names, sidecar_key, known=known)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

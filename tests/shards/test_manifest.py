@@ -31,7 +31,7 @@ from streamdata.shards.manifest import (
     encode_rows,
     rows_bytes,
 )
-from streamdata.shards.manifest_file import ManifestRows, RowRun, open_manifest
+from streamdata.shards.manifest_file import Known, ManifestRows, RowRun, open_manifest
 from streamdata.shards.publish import locked
 from streamdata.shards.storage import ANY_VERSION, stamp_of
 from streamdata.shards.suffixes import TAR_SUFFIXES
@@ -168,7 +168,7 @@ def test_the_version_of_a_copied_shard_is_held_from_its_first_answer(write_tar, 
     url = str(tmp_path / "b/0.tar")
 
     def reader():
-        return TarShards([url], manifests=[open_manifest(str(tmp_path / "b" / NAME))])
+        return TarShards([url], known=Known([open_manifest(str(tmp_path / "b" / NAME))]))
 
     shards = reader()
     assert len(read_all(shards)) == 3
@@ -266,7 +266,7 @@ def test_any_damage_of_a_manifest_is_an_error_or_does_not_matter(small, data):
     path = folder / "damaged.manifest"
     path.write_bytes(data.draw(st.sampled_from([damaged, content[:at]])))
     try:
-        found = read_all(TarShards([f"{folder}/00000.tar"], ["score"], manifests=[open_manifest(str(path))]))
+        found = read_all(TarShards([f"{folder}/00000.tar"], ["score"], known=Known([open_manifest(str(path))])))
     except ManifestError as error:
         assert "damaged.manifest" in str(error)
     else:
@@ -290,7 +290,7 @@ def test_what_a_stranger_writes_into_a_directory_is_refused_or_harmless(small, d
     try:
         found = open_manifest(str(path))
         urls = [url for url in found[0].urls if url.endswith(".tar")]
-        read_all(TarShards([url for url in urls if url in (f"{folder}/00000.tar",)], manifests=[found]))
+        read_all(TarShards([url for url in urls if url in (f"{folder}/00000.tar",)], known=Known([found])))
         assert all(os.path.dirname(os.path.normpath(url)).startswith(str(folder)) for url in urls)
     except (ShardError, FileNotFoundError):
         pass
@@ -357,12 +357,12 @@ def test_of_a_large_remote_manifest_the_pages_that_are_wanted_are_fetched(write_
     memory.pipe("/large/0.tar", Path(url).read_bytes())
     made = index("memory:///large", target="memory:///large.manifest")
     asked.clear()
-    shards = TarShards(["memory:///large/0.tar"], manifests=[open_manifest(made)])
+    shards = TarShards(["memory:///large/0.tar"], known=Known([open_manifest(made)]))
     one = np.ones(1, np.int64)
     assert next(shards.window(0 * one, 700 * one, one).take([0]))["x"] == b"700"
     assert len(asked) == 3
     assert sum(end - begin for _, spans in asked[2:] for begin, end in spans) <= 4100 + 2 * 64
-    again = TarShards(["memory:///large/0.tar"], manifests=[open_manifest(made)])
+    again = TarShards(["memory:///large/0.tar"], known=Known([open_manifest(made)]))
     assert next(again.window(0 * one, 701 * one, one).take([0]))["x"] == b"701"
     assert len(asked) == 4
 
