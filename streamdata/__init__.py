@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from streamdata.progress.saving import save_states as save_states
     from streamdata.progress.to_state import to_state as to_state
     from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
+    from streamdata.shards.write_shards import write_shards as write_shards
     from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
     from streamdata.sources.chats import SFTChatDataset as SFTChatDataset
     from streamdata.sources.group_by_length import GroupByLength as GroupByLength
@@ -133,6 +134,8 @@ _MODULES = {
     "MmapStore": "stores.mmap_store",
     "StoreWriter": "stores.writer",
     "detect_format": "stores.files",
+    # writing shards
+    "write_shards": "shards.write_shards",
     # preparing stores
     "Pipeline": "prepare",
     "PrepareConfig": "prepare",

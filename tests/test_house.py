@@ -13,7 +13,7 @@ from tests.count_code import lines_in
 
 PACKAGE = Path(streamdata.__file__).parent
 FLOORS = (
-    "recipe run progress shards stores text sources mixing delivery trainers prepare view cli".split()  # noqa: SIM905 (a list)
+    "recipe run progress remote shards stores text sources mixing delivery trainers prepare view cli".split()  # noqa: SIM905 (a list)
 )
 
 

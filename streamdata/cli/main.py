@@ -93,6 +93,33 @@ def check(
 
 
 @app.command()
+def index(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")
+    ],
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="One manifest of all, here; by default one beside each PATH's shards."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare: name each shard that differs, and exit 1 if one does.")
+    ] = False,
+) -> None:
+    """Write a manifest of shards: what reads them lists nothing and reads no shard to index it; or bring it up to date."""
+    if output is not None and not output.endswith(".manifest"):
+        raise typer.BadParameter(f"expected a name that ends in .manifest, got {output!r}", param_hint="--output")
+    with messages(OSError):
+        from streamdata.cli.index import check_shards, index_shards
+
+        if check:
+            raise typer.Exit(0 if check_shards(paths, output) else 1)
+        index_shards(paths, output, jobs)
+
+
+@app.command()
 def state(
     files: Annotated[
         list[Path],

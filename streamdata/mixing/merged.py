@@ -30,7 +30,9 @@ from streamdata.progress import (
     check_complete,
     describe_changes,
 )
+from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
+from streamdata.remote.network import checked_connections, connections_of_process, network
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
@@ -74,6 +76,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         a field; 1 where not given.
         name: Its name in another mixture, without a ".".
         percent: Its weight there.
+        storage_options: In a recipe, those of all sources that say nothing else.
+        connections: To stores elsewhere, of a node: its ranks and their workers share them. None takes
+            STREAMDATA_CONNECTIONS, or 64; of the top alone.
 
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
@@ -95,8 +100,16 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         cost: Callable[[Sample], float] | str | None = None,
         name: str | None = None,
         percent: Percent | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        connections: int | None = None,
     ) -> None:
         super().__init__(name, percent)
+        self.connections = checked_connections(connections)
+        if storage_options is not None and default_of("storage_options") is not storage_options:
+            raise ValueError(
+                "MergedDataset: storage_options: expected them in a recipe, whose sources take them over, got them\n"
+                "  Give them to each source."
+            )
         if stop not in _STOP_RULES:
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
         self.datasets = list(datasets)
@@ -268,6 +281,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             ValueError: WORLD_SIZE is set without a usable RANK; or a loader that divides the stream among ranks calls.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
+        network().limit(connections_of_process(self.connections))
         reading = self._reading(self._lane(), is_stale=self._lacks_states())
         self._progress.check_nodes(reading.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)

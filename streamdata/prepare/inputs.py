@@ -16,7 +16,8 @@ from streamdata.prepare.errors import PrepareError
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.storage import ByteSource, FileStamp, LocalShard, byte_source, check_stamp, is_pipe, stamps_of
 from streamdata.shards.streams import open_stream
-from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
+from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
+from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
 _SUFFIXES = (*JSONL_SUFFIXES, ".parquet")

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamdata.errors import did_you_mean
+from streamdata.recipe.defaults import FOR_ALL, for_all
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe, locations_of
 from streamdata.recipe.locations import Path, path_text
+from streamdata.recipe.mixture_check import MIXTURE
 from streamdata.recipe.own_targets import refusal_of_attribute
 from streamdata.recipe.parameters import parameters_of
 from streamdata.recipe.permission import under_allow
@@ -115,11 +117,13 @@ class _Builder:
         parameters = parameters_of(call)
         if parameters:
             parameters.check(params, path, self.locations, name)
-        arguments = {key: self.node(child, (*path, "params", key)) for key, child in params.items()}
-        try:
-            return call(**arguments)
-        except Exception as error:  # whatever a constructor raises is wrapped
-            return self.locations.report(path, f"{type(error).__name__}: {error}", target=name, cause=error)
+        said = {key: self.node(params[key], (*path, "params", key)) for key in FOR_ALL if key in params}
+        with for_all(said if name == MIXTURE else {}):
+            others = {key: self.node(node, (*path, "params", key)) for key, node in params.items() if key not in said}
+            try:
+                return call(**others, **said)
+            except Exception as error:  # whatever a constructor raises is wrapped
+                return self.locations.report(path, f"{type(error).__name__}: {error}", target=name, cause=error)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.file.includes[path]

@@ -1,21 +1,34 @@
-"""Building many indexes at once: `jobs → processes that each index some shards → index files`."""
+"""Building many indexes at once: `jobs → processes and threads that each index some shards → index files`.
+
+Of a node, one process indexes and the others wait for it. Local shards are indexed by processes, one shard at a time
+each; remote ones by threads, since what takes time is their server.
+"""
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 
 from streamdata.run.processes import ProcessError, processes
 from streamdata.shards.index_file import IndexHeader
-from streamdata.shards.indexing import IndexJob, build, find
+from streamdata.shards.indexing import Found, IndexJob, build, find
+from streamdata.shards.publish import locked
+from streamdata.shards.storage import is_remote
 
 logger = logging.getLogger(__name__)
 _MAX_PROCESSES = 16
+_MAX_THREADS = 32
 _MAX_DEATHS = 4
 """Of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
 
+Tasks = list[tuple[IndexJob, ...]]
+"""The indexes of each shard, which are built in one pass over it."""
+
 
 def headers_of(jobs: Sequence[IndexJob], min_bytes: int = 256 << 20) -> list[IndexHeader]:
-    """The headers of all these indexes; those that are missing are built.
+    """The headers of all these indexes; those that are missing are built, by one process of the node.
 
     Args:
         jobs: The indexes.
@@ -25,33 +38,96 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int = 256 << 20) -> list[Ind
         ShardError: A shard is damaged (of several, the first in order).
     """
     found = {job: find(job) for job in jobs}
-    missing = [job for job in jobs if found[job] is None]
-    size = sum(job.stamp.size for job in missing)
-    count = min(len(os.sched_getaffinity(0)), len(missing), _MAX_PROCESSES)
-    if count > 1 and size >= min_bytes:
-        logger.info("indexing %d shards of %d MB with %d processes", len(missing), size >> 20, count)
-        _build_in_processes(missing, count)
-    for job in missing:  # a shard that a process could not index raises here what is wrong with it
-        found[job] = find(job) or build(job)
+    if not all(found.values()):
+        with _once(jobs):
+            _find_or_build(found, min_bytes)
     return [index.header for job in jobs if (index := found[job]) is not None]
 
 
-def _build_in_processes(jobs: list[IndexJob], count: int) -> None:
-    waiting = sorted(jobs, key=lambda job: -job.stamp.size)  # the largest first, or it would end long after the others
+def _once(jobs: Sequence[IndexJob]) -> AbstractContextManager[object]:
+    """Let no other process of this node build the indexes of these shards meanwhile."""
+    return locked("indexes", *sorted({job.url for job in jobs}))
+
+
+def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int) -> None:
+    # Looked for again: another process may have built them while this one waited.
+    missing = [job for job, index in found.items() if index is None and find(job) is None]
+    build_missing(missing, min_bytes=min_bytes)
+    for job, index in found.items():
+        if index is None:
+            found[job] = find(job)
+    for task in by_shard([job for job, index in found.items() if index is None]):
+        build(*task)  # one that could not be indexed raises here what is wrong with it
+        for job in task:
+            found[job] = find(job)
+
+
+def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
+    """The jobs of each shard together."""
+    tasks: dict[str, list[IndexJob]] = {}
+    for job in jobs:
+        tasks.setdefault(job.url, []).append(job)
+    return [tuple(task) for task in tasks.values()]
+
+
+def build_missing(
+    jobs: Sequence[IndexJob],
+    *,
+    min_bytes: int = 0,
+    num_processes: int | None = None,
+    is_kept_beside: bool = True,
+    report: Callable[[tuple[IndexJob, ...]], object] = lambda _: None,
+) -> None:
+    """Build indexes, many shards at a time; those that fail are left out.
+
+    Args:
+        jobs: The indexes.
+        min_bytes: Of shards that several processes are started for.
+        num_processes: How many; by default one for each core.
+        is_kept_beside: Whether they may be written beside their shards; else they are written in the cache.
+        report: Called with the jobs of each shard that was indexed.
+    """
+    tasks = by_shard(jobs)
+    work = partial(_build_quietly, is_kept_beside=is_kept_beside)
+    remote, local = ([task for task in tasks if is_remote(task[0].url) is kind] for kind in (True, False))
+    size = sum(task[0].stamp.size for task in local)
+    count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
+    if remote:
+        logger.info("indexing %d remote shards", len(remote))
+        with ThreadPoolExecutor(min(_MAX_THREADS, len(remote))) as threads:
+            for task in threads.map(work, remote):
+                report(task)
+    if count > 1 and size >= min_bytes:
+        logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
+        local = _build_in_processes(local, count, work, report)
+    for task in local:
+        report(work(task))
+
+
+def _build_in_processes(
+    tasks: Tasks, count: int, work: Callable[..., object], report: Callable[[tuple[IndexJob, ...]], object]
+) -> Tasks:
+    """Build indexes; return what is left where processes died."""
+    waiting = sorted(tasks, key=lambda task: -task[0].stamp.size)  # the largest first, or it would end long after others
+    left: Tasks = []
     for _ in range(_MAX_DEATHS):
         try:
-            with processes(_build_quietly, count) as team:
-                for job, _ in team.run(tuple(waiting)):
-                    waiting.remove(job)
-            return
+            with processes(work, count) as team:
+                for task, _ in team.run(tuple(waiting)):
+                    waiting.remove(task)
+                    report(task)
+            return left
         except ProcessError as error:
             logger.warning("a process that indexes shards: %s; its shard is indexed here", error)
-            waiting = [job for job in waiting if job != error.task]
+            waiting = [task for task in waiting if task != error.task]
+            left += [error.task] if error.task else []
+    return left + waiting
 
 
-def _build_quietly(job: IndexJob, _: object) -> None:
-    """Index a shard; one that fails is left to the parent, which then says why."""
+def _build_quietly(task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool) -> tuple[IndexJob, ...]:
+    """Index a shard; one that fails is left to the caller, which then says why."""
     try:
-        build(job)
-    except Exception as error:  # whatever it is, the parent meets it again
-        logger.debug("index of %s: %s", job.url, error)
+        build(*task, is_kept_beside=is_kept_beside)
+    except Exception as error:  # whatever it is, the caller meets it again
+        logger.debug("index of %s: %s", task[0].url, error)
+    return task

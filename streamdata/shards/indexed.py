@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -9,12 +9,15 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.shards.build import headers_of
-from streamdata.shards.index_file import IndexDamageError, IndexFile, Rows
+from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
+from streamdata.shards.listed import Listed
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, RowRun
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.storage import (
     NO_STAMP,
+    FileStamp,
     base_name,
     check_shards,
     check_stamp,
@@ -23,6 +26,7 @@ from streamdata.shards.storage import (
     read_spans,
     stamps_of,
 )
+from streamdata.shards.suffixes import sidecars_of
 
 logger = logging.getLogger(__name__)
 MAX_OPEN_INDEXES = 128
@@ -46,40 +50,62 @@ class Runs(NamedTuple):
 
 
 class IndexedFiles:
-    """Shards with an index each. Constructing builds the indexes that are missing and reads the others' headers.
+    """Shards with an index each. `complete` builds the indexes that are missing and reads the others' headers.
 
     Args:
         urls: The shards, some perhaps several times.
         kind: Of their indexes.
         sidecar_of: The sidecar of a shard, where the kind has one.
+        known: Of those shards that a manifest knows, nothing is asked here; of others not what is known.
 
     Raises:
-        ShardError: A shard is damaged.
         FileNotFoundError: There is no such shard.
     """
 
-    def __init__(self, urls: list[str], kind: str, sidecar_of: Callable[[str], str] | None = None) -> None:
-        different = list(dict.fromkeys(urls))
-        sidecars = [sidecar_of(url) if sidecar_of else "" for url in different]
+    def __init__(
+        self,
+        urls: list[str],
+        kind: str,
+        sidecar_of: Callable[[str], str] | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> None:
+        self.urls, self._kind, self._dtype = urls, kind, KINDS[kind].dtype
+        self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
-        close_unused([*different, *filter(None, sidecars)])
-        sidecar_stamps = stamps_of(sidecars) if sidecar_of else [NO_STAMP] * len(different)
-        versions = zip(different, stamps_of(different), sidecars, sidecar_stamps, strict=True)
-        jobs = [IndexJob(kind, *version) for version in versions]
-        headers = dict(zip(different, headers_of(jobs), strict=True))
-        for job in jobs:
-            warn_of_skipped(job, headers[job.url])
-        by_url = dict(zip(different, jobs, strict=True))
-        self.urls, self._dtype = urls, KINDS[kind].dtype
-        self.jobs = [by_url[url] for url in urls]
-        self.stamps = [job.stamp for job in self.jobs]
-        self.sidecar_urls = [job.sidecar for job in self.jobs]
-        self.sidecar_stamps = [job.sidecar_stamp for job in self.jobs]
-        self.is_remote = [is_remote(url) for url in urls]
-        self.num_records: Int64s = np.array([headers[url].num_records for url in urls], np.int64)
-        self.noted: Int64s = np.array([headers[url].noted for url in urls], np.int64)
-        self.skipped = sum(headers[url].skipped for url in urls)
-        self.sizes: Int64s = np.array([stamp.size for stamp in self.stamps], np.int64)
+        close_unused(urls)
+        table = Listed(urls, kind, known.manifests)
+        self._manifests = [rows for _, rows in known.manifests]
+        self._manifest_of, self._offsets = table.manifest_of, table.offsets
+        self.num_records, self.noted, self._skipped = table.num_records, table.noted, table.skipped
+        self._first_skipped = table.first_skipped
+        self._unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
+        self.is_remote = table.is_remote
+        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], sidecar_of, known.stamps)
+        self.jobs = {shard: jobs[urls[shard]] for shard in self._unlisted}
+        self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
+        for shard, job in self.jobs.items():
+            self.stamps.sizes[shard], self.stamps.versions[shard] = job.stamp
+            self.sidecar_stamps.sizes[shard], self.sidecar_stamps.versions[shard] = job.sidecar_stamp
+            self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(job.url)
+        close_unused(filter(None, self.sidecar_urls))
+        self.sizes: Int64s = self.stamps.sizes
+
+    def _jobs_of(
+        self, urls: list[str], sidecar_of: Callable[[str], str] | None, known: Mapping[str, FileStamp]
+    ) -> dict[str, IndexJob]:
+        different = list(dict.fromkeys(urls))
+        sidecars = dict.fromkeys(different, "")
+        if sidecar_of:
+            there = ((url, next((sidecar for sidecar in sidecars_of(url) if sidecar in known), "")) for url in different)
+            sidecars = {url: sidecar or sidecar_of(url) for url, sidecar in there}
+        unknown = [url for url in dict.fromkeys([*different, *sidecars.values()]) if url and url not in known]
+        stamps = {**known, "": NO_STAMP, **dict(zip(unknown, stamps_of(unknown), strict=True))}
+        return {url: IndexJob(self._kind, url, stamps[url], sidecars[url], stamps[sidecars[url]]) for url in different}
+
+    @property
+    def skipped(self) -> int:
+        """What was passed over in all shards."""
+        return int(self._skipped.sum())
 
     def runs(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
         """The records of the runs [first, first + count)."""
@@ -96,16 +122,54 @@ class IndexedFiles:
         shards = runs.shards.tolist()
         bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
         pieces = [b""] * len(bounds)
-        for shard, group in groupby(sorted(range(len(shards)), key=shards.__getitem__), shards.__getitem__):
+        if self._manifests:
+            self._read_listed(runs.shards, bounds, pieces)
+        unlisted = [number for number in range(len(shards)) if not pieces[number]]
+        for shard, group in groupby(sorted(unlisted, key=shards.__getitem__), shards.__getitem__):
             numbers = list(group)
             for number, piece in zip(numbers, _read_rows(self.jobs[shard], [bounds[n] for n in numbers]), strict=True):
                 pieces[number] = piece
         own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
         return np.frombuffer(b"".join(pieces), self._dtype), own
 
+    def _read_listed(self, shards: Int64s, bounds: list[tuple[int, int]], pieces: list[bytes]) -> None:
+        """Fill in the rows of those runs whose shards a manifest knows."""
+        manifest_of = self._manifest_of[shards]
+        offsets, counts = self._offsets[shards].tolist(), self.num_records[shards].tolist()
+        for manifest, rows in enumerate(self._manifests):
+            numbers = np.flatnonzero(manifest_of == manifest).tolist()
+            runs = [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
+            for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
+                pieces[number] = piece
+
     def identity(self) -> list[tuple[str, int]]:
         """Base name and number of records per shard."""
         return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
+
+    def take_headers(self, headers: Mapping[IndexJob, IndexHeader]) -> None:
+        """Take in what the indexes say of the shards that no manifest knows."""
+        for shard, job in self.jobs.items():
+            header = headers[job]
+            self.num_records[shard], self.noted[shard] = header.num_records, header.noted
+            self._skipped[shard], self._first_skipped[shard] = header.skipped, header.first_skipped
+        said = set()
+        for shard in np.flatnonzero((self._skipped > 0) | (self.noted > 0)).tolist():
+            if (url := self.urls[shard]) not in said:
+                said.add(url)
+                columns = (self._skipped, self._first_skipped, self.noted)
+                warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
+
+
+def complete(*files: IndexedFiles) -> None:
+    """Build the indexes that are missing, those of one shard in one pass, and read the headers of all.
+
+    Raises:
+        ShardError: A shard is damaged.
+    """
+    jobs = list(dict.fromkeys(job for some in files for job in some.jobs.values()))
+    headers = dict(zip(jobs, headers_of(jobs), strict=True))
+    for some in files:
+        some.take_headers(headers)
 
 
 class RecordBytes:

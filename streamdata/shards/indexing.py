@@ -1,18 +1,23 @@
-"""Finding and building indexes: `IndexJob → index file, beside the shard or in the cache`."""
+"""Finding and building indexes: `IndexJob → index file, beside the shard or in the cache`.
+
+Indexes of one tar are built in one pass over it: its own, and those that join its sidecar.
+"""
 
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamdata.errors import ShardError
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
-from streamdata.shards.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
+from streamdata.shards.storage import NO_STAMP, FileStamp, byte_source, check_stamp, is_remote, local_path
+from streamdata.shards.tar_records import records
 
 logger = logging.getLogger(__name__)
 _MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds some, more while it is being written
@@ -37,33 +42,28 @@ class Found(NamedTuple):
 
 class _Kind(NamedTuple):
     dtype: np.dtype[Any]
-    build: Callable[[IndexJob], Contents]
     skipped: str  # what the count of the passed over counts
     noted: str = ""  # what the count of the noteworthy counts, if that is to be said
 
 
+JOIN = "join"
+"""The kind of the index of a sidecar where the shard tells what its keys are; `join-id` and `join-key` are told."""
+
+
 def sidecar_kind(by: str | None) -> str:
     """The kind of the index of a sidecar whose keys are these; None where the shard tells what they are."""
-    return f"join-{by}" if by else "join"
+    return f"{JOIN}-{by}" if by else JOIN
 
 
-def _sidecar_kind(by: str | None) -> _Kind:
-    return _Kind(
-        sidecar.DTYPE,
-        lambda job: sidecar.build_rows(job.url, job.sidecar, by),
-        "records without a line in the sidecar, the first record number {}",
-        "lines of the sidecar that are of no record",
-    )
-
-
+_SIDECAR = _Kind(
+    sidecar.DTYPE,
+    "records without a line in the sidecar, the first record number {}",
+    "lines of the sidecar that are of no record",
+)
 KINDS = {
-    "jsonl": _Kind(jsonl_index.DTYPE, lambda job: jsonl_index.build_rows(job.url), "blank lines, the first line {}"),
-    **{sidecar_kind(by): _sidecar_kind(by) for by in (None, *sidecar.SIDECAR_KEYS)},
-    "tar": _Kind(
-        tar_index.DTYPE,
-        lambda job: tar_index.build_rows(job.url),
-        "members whose names give no key and field, the first at offset {}",
-    ),
+    "jsonl": _Kind(jsonl_index.DTYPE, "blank lines, the first line {}"),
+    **{sidecar_kind(by): _SIDECAR for by in (None, *sidecar.SIDECAR_KEYS)},
+    "tar": _Kind(tar_index.DTYPE, "members whose names give no key and field, the first at offset {}"),
 }
 
 
@@ -100,27 +100,71 @@ def find(job: IndexJob) -> Found | None:
     return None
 
 
-def build(job: IndexJob) -> Found:
+def build(job: IndexJob, *others: IndexJob, is_kept_beside: bool = True) -> Found:
     """Build and publish the index, wherever it may be written.
 
+    Args:
+        job: The index.
+        others: More of the same shard, which are built in the same pass, and published like it.
+        is_kept_beside: Whether it may be written beside the shard; else it is written in the cache.
+
     Raises:
-        ShardError: The shard is damaged, or it changed meanwhile.
+        ShardError: The shard is damaged, or it changed meanwhile; those that could be built are published.
     """
-    kind = KINDS[job.kind]
-    contents = kind.build(job)
+    jobs = (job, *others)
+    contents = _contents(jobs)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
     check_stamp(job.url, job.stamp)
-    if job.sidecar:
-        check_stamp(job.sidecar, job.sidecar_stamp)
-    stamps = (job.stamp, job.sidecar_stamp)
+    for which in {which.sidecar: which for which in jobs if which.sidecar}.values():
+        check_stamp(which.sidecar, which.sidecar_stamp)
+    published: list[Found | ShardError] = [
+        found if isinstance(found, ShardError) else _publish(which, found, is_kept_beside=is_kept_beside)
+        for which, found in zip(jobs, contents, strict=True)
+    ]
+    for found in published:
+        if isinstance(found, ShardError):
+            raise found
+    assert isinstance(published[0], Found), "the first is no error"
+    return published[0]
+
+
+def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Found:
+    stamps, kind = (job.stamp, job.sidecar_stamp), KINDS[job.kind]
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
-    return Found(publish_beside_or_cached(_beside(job), _cached(job), encode(header, contents.rows)), header)
+    beside = _beside(job) if is_kept_beside else None
+    return Found(publish_beside_or_cached(beside, _cached(job), encode(header, contents.rows)), header)
 
 
-def warn_of_skipped(job: IndexJob, header: IndexHeader) -> None:
-    """Log what the shard holds that is no record, or less than one."""
-    if header.skipped:
-        what = KINDS[job.kind].skipped.format(header.first_skipped)
-        logger.warning("shard '%s': %d %s", job.url, header.skipped, what)
-    if header.noted and KINDS[job.kind].noted:
-        logger.warning("shard '%s': %d %s", job.url, header.noted, KINDS[job.kind].noted)
+def _contents(jobs: Sequence[IndexJob]) -> list[Contents | ShardError]:
+    """What is in the index of each of these jobs, which are of one shard, or why it cannot be built."""
+    url = jobs[0].url
+    if jobs[0].kind == "jsonl":
+        return [jsonl_index.build_rows(url)]
+    own = tar_index.TarRows(url)
+    joins = {job.sidecar: sidecar.JoinRows(url, job.sidecar) for job in jobs if job.sidecar}
+    is_own_wanted = any(job.kind == "tar" for job in jobs)
+    takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
+    for record in records(byte_source(url), url, ("id",) if joins else (), own.skip):
+        for taker in takers:
+            taker.add(record)
+    return [_tried(job, own, joins) for job in jobs]
+
+
+def _tried(job: IndexJob, own: tar_index.TarRows, joins: dict[str, sidecar.JoinRows]) -> Contents | ShardError:
+    try:
+        return joins[job.sidecar].contents(job.kind.partition("-")[2] or None) if job.sidecar else own.contents()
+    except ShardError as error:
+        return error
+
+
+def forget_cached(job: IndexJob) -> None:
+    """Delete the index from the cache, where it is kept elsewhere now."""
+    _cached(job).unlink(missing_ok=True)
+
+
+def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:
+    """Log what a shard holds that is no record, or less than one."""
+    if skipped:
+        logger.warning("shard '%s': %d %s", url, skipped, KINDS[kind].skipped.format(first_skipped))
+    if noted and KINDS[kind].noted:
+        logger.warning("shard '%s': %d %s", url, noted, KINDS[kind].noted)

@@ -8,8 +8,9 @@ import numpy as np
 import orjson
 
 from streamdata.fields import INDEX, KEY, STATES, URL
-from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs
+from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 
@@ -23,13 +24,15 @@ class JsonlShards(IndexedFiles):
     Args:
         urls: The shards; one that is named n times counts as n shards.
         max_kept_bytes: Of a window; a larger one is read take by take.
+        known: What is known of them already.
 
     Raises:
         FileNotFoundError: There is no such shard.
     """
 
-    def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20) -> None:
-        super().__init__(urls, "jsonl")
+    def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20, known: Known = NOTHING_KNOWN) -> None:
+        super().__init__(urls, "jsonl", None, known)
+        complete(self)
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
 
@@ -47,7 +50,7 @@ class JsonlWindow:
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
         rows, own = shards.rows(runs)
-        self._urls = shards.urls
+        self._urls = shards.names
         self._bytes = RecordBytes(shards, runs, rows["offset"].astype(np.int64), own, shards.buffer)
         self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
         self._numbers = runs.numbers() + rows["blanks"][own]

@@ -1,4 +1,4 @@
-"""Which files there are: `folder or glob → urls of files`, by the same rules on a local disk and through fsspec.
+"""Which files there are: `folder or glob → urls of files`, by the same rules on a local disk and in stores elsewhere.
 
 - `*`, `?` and `[…]` stand for what is within one name, `**` for any number of folders, none included.
 - A folder stands for all files below it, also one that a glob matches.
@@ -12,11 +12,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
-import fsspec
-
-from streamdata.shards.storage import is_remote, local_path
+from streamdata.remote import Listed, bare_url, beside, list_once
+from streamdata.shards.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
 
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
@@ -38,17 +36,33 @@ def is_folder(url: str) -> bool:
     """Whether there is a folder at the url."""
     if not is_remote(url):
         return os.path.isdir(local_path(url))
-    filesystem, path = _fresh(url)
-    return bool(filesystem.isdir(path))
+    try:
+        return any(found.url != url for found in list_once(url, deep=False))
+    except FileNotFoundError:
+        return False
 
 
-def files_in(folder: str) -> list[str]:
-    """The urls of all files below a folder, sorted."""
-    return _found(folder if folder.endswith("/") else f"{folder}/", ())
+Noted = dict[str, FileStamp]
+"""What a store's list says of files beside their urls."""
 
 
-def files_matching(pattern: str) -> list[str]:
-    """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
+def files_in(folder: str, noted: Noted | None = None) -> list[str]:
+    """The urls of all files below a folder, sorted; what a list says of them beside goes into `noted`."""
+    return _found(folder if folder.endswith("/") else beside(folder, f"{folder}/"), (), noted)
+
+
+def files_matching(pattern: str, noted: Noted | None = None) -> list[str]:
+    """The urls of all files that a glob matches, or that are below a folder which it matches, sorted; as `files_in`."""
+    return _found(*split_glob(pattern), noted)
+
+
+def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
+    """Those of the urls of all files below `root` that a glob matches."""
+    return [url for url in urls if _fits(url[len(root) :].split("/"), parts)]
+
+
+def split_glob(pattern: str) -> tuple[str, Names]:
+    """The folder below which all lies that a glob matches, with its slash, and what the names below it must fit."""
     magic = "*" if pattern.startswith(_HTTP) else "*?["
     first = min(index for index in map(pattern.find, magic) if index >= 0)
     root = pattern[: pattern.rfind("/", 0, first) + 1]
@@ -57,11 +71,11 @@ def files_matching(pattern: str) -> list[str]:
         parts += [_ANY_FOLDERS, "*"]
     if pattern.startswith(_HTTP):
         parts = [part.replace("?", "[?]") for part in parts]
-    return _found(root, tuple(parts))
+    return beside(pattern, root), tuple(parts)
 
 
-def _found(root: str, parts: Names) -> list[str]:
-    return sorted(_remote(root, parts) if is_remote(root) else _local(root, parts))
+def _found(root: str, parts: Names, noted: Noted | None) -> list[str]:
+    return sorted(_remote(root, parts, {} if noted is None else noted) if is_remote(root) else _local(root, parts))
 
 
 def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool:
@@ -110,23 +124,34 @@ def _local(root: str, parts: Names) -> Iterator[str]:
                        len(links), named)  # fmt: skip
 
 
-def _remote(root: str, parts: Names) -> Iterator[str]:
-    """Files below a remote folder. A store of objects lists a whole tree as fast as one folder, so it is asked so."""
-    filesystem, path = _fresh(root)
-    depth = None if not parts or _ANY_FOLDERS in parts else len(parts)
-    if depth is None:
-        paths = filesystem.find(path)
-    else:
-        listed = filesystem.find(path, maxdepth=depth, withdirs=True, detail=True)
-        paths = [found for found, details in listed.items() if details["type"] == "file"]
-        for folder in listed.keys() - paths:
-            names = _names_below(path, folder)
-            if len(names) == depth and _fits(names, parts):
-                paths += filesystem.find(folder)
-    for found in paths:
-        names = _names_below(path, found)
-        if names and _fits(names, parts):
-            yield str(filesystem.unstrip_protocol(found))
+def _remote(root: str, parts: Names, noted: Noted) -> Iterator[str]:
+    """Files below a remote folder. A store lists a whole tree as fast as one folder, so it is asked so where it may."""
+    folders: list[Names] = [()]
+    while folders:
+        above = folders.pop()
+        is_deep = _is_deep(above, parts)
+        for found in _listed(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
+            names = _names_below(root, found.url)
+            if not found.url.endswith("/") and found.version:
+                url = bare_url(found.url)
+                noted[url] = note_version(url, stamp_of_answer(found), found.version)
+            if not found.url.endswith("/"):
+                if names and _fits(names, parts):
+                    yield beside(root, bare_url(found.url))
+            elif names != above and _fits(names, parts, leads_on=True):
+                folders.append(names)
+
+
+def _is_deep(above: Names, parts: Names) -> bool:
+    """Whether what is below the folder is meant at any depth."""
+    return not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
+
+
+def _listed(url: str, *, deep: bool) -> list[Listed]:
+    try:
+        return list_once(url, deep=deep)
+    except FileNotFoundError:
+        return []
 
 
 def _names_below(folder: str, found: str) -> Names:
@@ -137,10 +162,3 @@ def _names_below(folder: str, found: str) -> Names:
             "  Name the shards one by one, or by a brace expression."
         )
     return tuple(name for name in found[len(above) :].split("/") if name)
-
-
-def _fresh(url: str) -> tuple[Any, str]:
-    """The file system of a remote url, what it remembers of earlier listings forgotten, and the path in it."""
-    filesystem, path = fsspec.core.url_to_fs(url)
-    filesystem.invalidate_cache()
-    return filesystem, path

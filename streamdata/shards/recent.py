@@ -3,7 +3,7 @@
 import mmap
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -23,6 +23,9 @@ class Recent(threading.local, Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._values)
 
     def get(self, key: Key, make: Callable[[Key], Value]) -> Value:
         """The value of `key`, made by `make` where it is not among the recent ones."""

@@ -12,6 +12,8 @@ import numpy as np
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
+from streamdata.shards.listed import stamps_known
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import (
     RecordNames,
@@ -22,8 +24,9 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.storage import NO_STAMP, base_name, is_pipe, read_spans, stamps_of
+from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, is_pipe, read_spans, stamps_of
 from streamdata.shards.streams import open_stream
+from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 
 logger = logging.getLogger(__name__)
@@ -36,10 +39,11 @@ _BLANK = "blank lines"
 class _Sequential:
     """What sequential shards of all formats have in common."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN) -> None:
         self.urls = urls
-        files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
-        stamps = dict(zip(files, stamps_of(files), strict=True))
+        stamps = stamps_known(urls, known)
+        files = [url for url in dict.fromkeys(urls) if not is_pipe(url) and url not in stamps]
+        stamps.update(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self._counts: Counter[str] = Counter()
         self._unchecked: set[str] = set()
@@ -74,18 +78,32 @@ class SequentialTar(_Sequential):
         urls: The shards.
         meta_names: Fields of the sidecars (which are not compressed) that join the records.
         sidecar_key: What the keys of sidecars are (see `sidecar`).
+        known: What is known of them already.
 
     Raises:
         FileNotFoundError: There is no such shard.
         ShardError: A shard has no sidecar though meta_names are asked for.
     """
 
-    def __init__(self, urls: list[str], meta_names: Sequence[str] = (), sidecar_key: str | None = None) -> None:
-        super().__init__(urls)
+    def __init__(
+        self,
+        urls: list[str],
+        meta_names: Sequence[str] = (),
+        sidecar_key: str | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> None:
+        super().__init__(urls, known)
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
-        self.sidecars = [find_sidecar(url) for url in urls] if meta_names else []
-        self.sidecar_stamps = stamps_of(self.sidecars)
+        self.sidecars: list[str] = []
+        stamps: dict[str, FileStamp] = {}
+        for url in urls if meta_names else ():
+            there = stamps_known(sidecars_of(url), known)
+            self.sidecars.append(next(iter(there), None) or find_sidecar(url))
+            stamps.update(there)
+        unknown = [sidecar for sidecar in self.sidecars if sidecar not in stamps]
+        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        self.sidecar_stamps = [stamps[sidecar] for sidecar in self.sidecars]
 
     def stream(self, shard: int) -> Iterator[Record]:
         """The records of one shard in their order in the file.
@@ -101,7 +119,7 @@ class SequentialTar(_Sequential):
             if (known := key_hash(found.key)) in seen:
                 raise interleaved(url, found.key, found.offset)
             seen.add(known)
-            record: Record = {KEY: found.key, URL: url, **found.fields}
+            record: Record = {KEY: found.key, URL: str(url), **found.fields}
             if joiner is not None:
                 joiner.join(record)
             yield record
@@ -171,6 +189,7 @@ class SequentialJsonl(_Sequential):
 
     Args:
         urls: The shards.
+        known: What is known of them already.
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -199,6 +218,6 @@ class SequentialJsonl(_Sequential):
         row = parse_row(line, url, number + 1, doubtful=doubtful)
         if not SET_HERE.isdisjoint(row):
             raise reserved_flaw(row).error(url, number + 1)
-        row[URL] = url
+        row[URL] = str(url)
         row[KEY] = str(number)
         return row

@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,11 +24,10 @@ from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import byte_source, is_pipe, is_remote, local_path
-from streamdata.shards.tar_records import key_hash, records
-from streamdata.shards.urls import TAR_SUFFIXES
+from streamdata.shards.storage import byte_source, is_remote, local_path, stamp_of
+from streamdata.shards.suffixes import sidecars_of
+from streamdata.shards.tar_records import TarRecord, key_hash, records
 
-SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
 # A row per record of the tar, in its order: where the record's line is, and its length (0 for none).
 DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
@@ -77,8 +75,7 @@ def find_sidecar(url: str) -> str:
     Raises:
         ShardError: There is neither.
     """
-    stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
-    candidates = [] if is_pipe(url) else [stem + suffix for suffix in SIDECAR_SUFFIXES]
+    candidates = sidecars_of(url)
     for candidate in candidates:
         if _exists(candidate):
             return candidate
@@ -92,8 +89,11 @@ def find_sidecar(url: str) -> str:
 def _exists(url: str) -> bool:
     if not is_remote(url):
         return Path(local_path(url)).is_file()
-    filesystem, path = fsspec.core.url_to_fs(url)
-    return bool(filesystem.exists(path))
+    try:
+        stamp_of(url)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class RecordNames(NamedTuple):
@@ -208,29 +208,55 @@ def _described(names: RecordNames) -> str:
     return f"record '{names.record}'" + (f" with the id '{names.by_id}'" if names.has_id else "")
 
 
-def build_rows(url: str, sidecar: str, by: str | None) -> Contents:
-    """Rows of the tar's records and one more; the records without a line (the first from 0), the lines without one.
+class JoinRows:
+    """Which lines of its sidecar are of the records of a tar, as these come.
 
     Args:
         url: The tar.
         sidecar: Its sidecar.
-        by: What the keys of the lines are, one of SIDECAR_KEYS; None where the shard has to tell.
 
     Raises:
-        ShardError: The sidecar or the tar is damaged, no line joins a record, or it is in doubt which does.
+        ShardError: The sidecar is damaged.
     """
-    keys = SidecarKeys(sidecar)
-    ids, own, has_id = array("Q"), array("Q"), bytearray()
-    for names in _names(url, by):
-        ids.append(key_hash(names.by_id))
-        own.append(key_hash(names.by_key))
-        has_id.append(names.has_id)
-    lines = _lines_of(url, keys, by, (keys.find(ids), keys.find(own)), np.frombuffer(has_id, np.bool_))
-    missing = np.flatnonzero(lines == len(keys))
-    rows: Rows = np.zeros(len(lines) + 1, DTYPE)
-    rows[:-1] = keys.rows[lines]
-    unused = len(keys) - len(np.unique(lines[lines < len(keys)]))
-    return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, unused)
+
+    def __init__(self, url: str, sidecar: str) -> None:
+        self._url, self._keys = url, SidecarKeys(sidecar)
+        self._ids, self._own, self._has_id = array("Q"), array("Q"), bytearray()
+        self._broken_id: ShardError | None = None
+
+    def add(self, record: TarRecord) -> None:
+        """Take in the next record."""
+        try:
+            names = names_of(record.key, record.fields.get("id"), self._url, None)
+        except ShardError as error:  # it is one only where ids are asked for
+            self._broken_id = self._broken_id or error
+            names = names_of(record.key, None, self._url, None)
+        own = key_hash(record.key)
+        self._own.append(own)
+        self._ids.append(key_hash(names.by_id) if names.has_id else own)
+        self._has_id.append(names.has_id)
+
+    def contents(self, by: str | None) -> Contents:
+        """Rows of the records and one more; the records without a line (the first from 0), the lines without one.
+
+        Args:
+            by: What the keys of the lines are, one of SIDECAR_KEYS; None where the shard has to tell.
+
+        Raises:
+            ShardError: No line joins a record, it is in doubt which does, or an id is no text.
+        """
+        if self._broken_id is not None and by != BY_KEY:
+            raise self._broken_id
+        keys, own = self._keys, self._keys.find(self._own)
+        ids = own if by == BY_KEY else keys.find(self._ids)
+        has_id = np.frombuffer(self._has_id, np.bool_)
+        has_id = np.zeros_like(has_id) if by == BY_KEY else has_id
+        lines = _lines_of(self._url, keys, by, (ids, ids if by == BY_ID else own), has_id)
+        missing = np.flatnonzero(lines == len(keys))
+        rows: Rows = np.zeros(len(lines) + 1, DTYPE)
+        rows[:-1] = keys.rows[lines]
+        unused = len(keys) - len(np.unique(lines[lines < len(keys)]))
+        return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, unused)
 
 
 def _names(url: str, by: str | None) -> Iterator[RecordNames]:

@@ -1,4 +1,4 @@
-"""Shards as bytes at offsets: local files by positioned reads, remote ones by range reads through fsspec.
+"""Shards as bytes at offsets: local files by positioned reads, remote ones by ranges (see `remote`).
 
 `url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
 """
@@ -14,20 +14,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-import fsspec
 import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
+from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
-_MAX_REQUESTS = 16  # at the same time
+_MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
+_FORWARD_BYTES = 8 << 20
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
-# Where the file systems of fsspec say which version of a file this is, the most exact first.
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastModified", "last_modified", "updated",
-             "created")  # fmt: skip
 
 
 class FileStamp(NamedTuple):
@@ -38,6 +36,34 @@ class FileStamp(NamedTuple):
 
 
 NO_STAMP = FileStamp(0, 0)
+ANY_VERSION = -(1 << 63)
+"""The version of a file whose first answer says which it is; that one is held from then on."""
+
+_held_versions: dict[str, int] = {}
+
+
+def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
+    """Whether a file is of the version expected; where that is any, the one that is met first is held."""
+    version = _held_versions.setdefault(url, got.version) if expected.version == ANY_VERSION else expected.version
+    return got == (expected.size, version)
+
+
+class Stamps(Sequence[FileStamp]):
+    """Stamps of many files: of 100,000 only those that are read become objects.
+
+    Args:
+        sizes: In bytes.
+        versions: As in `FileStamp`.
+    """
+
+    def __init__(self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]") -> None:
+        self.sizes, self.versions = sizes, versions
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: Any) -> Any:
+        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
 
 
 class ByteSource(Protocol):
@@ -59,7 +85,7 @@ def is_pipe(url: str) -> bool:
 
 
 def is_remote(url: str) -> bool:
-    """Whether the url is read through fsspec.
+    """Whether the url is of a store elsewhere.
 
     Raises:
         ValueError: It is, and a recipe that is built under `allow` may not name it.
@@ -99,16 +125,47 @@ def stamp_of(url: str) -> FileStamp:
 
 
 def _remote_stamp(url: str) -> FileStamp:
-    filesystem, path = fsspec.core.url_to_fs(url)
-    # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
-    filesystem.invalidate_cache(path)
-    filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
-    details = filesystem.info(path)
-    if not isinstance(details.get("size"), int):
-        raise ShardError(f"shard '{url}': its server tells no size, got {details.get('size')!r}\n  Copy it to a disk.")
-    version = next((str(details[name]) for name in _VERSIONS if details.get(name)), "")
+    found = stat_once(url)
+    return note_version(url, FileStamp(found.size, _hashed(found.version)), found.version)
+
+
+_versions: dict[str, tuple[FileStamp, str]] = {}
+"""By url, what its store calls a version: a stamp, which is stored, has a hash of that."""
+
+
+def _hashed(version: str) -> int:
     digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
-    return FileStamp(details["size"], int.from_bytes(digest, "big") >> 1 if version else 0)
+    return int.from_bytes(digest, "big") >> 1 if version else 0
+
+
+def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
+    """Remember what the store calls a version."""
+    _versions[str(url)] = stamp, version
+    return stamp
+
+
+def version_of_stamp(url: str, stamp: FileStamp) -> str:
+    """What the store calls the version of this stamp, "" as long as it is not known."""
+    known, version = _versions.get(url, (NO_STAMP, ""))
+    return version if version and _is_expected(url, stamp, known) else ""
+
+
+def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
+    """The bytes of an answer, which are of the version that was indexed.
+
+    Raises:
+        ShardError: They are not.
+    """
+    got = stamp_of_answer(answer)
+    if not _is_expected(url, stamp, got):
+        raise changed(url, stamp, got)
+    note_version(url, got, answer.version)
+    return answer.data
+
+
+def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
+    """The stamp of the object that a store answers of."""
+    return FileStamp(answer.size, _hashed(answer.version))
 
 
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
@@ -122,9 +179,22 @@ def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
     return ShardError(
-        f"shard '{url}': it was replaced or modified after the run began, "
-        f"expected {expected.size} bytes of version {expected.version}, got {got.size} bytes of version {got.version}\n"
-        "  Leave shards as they are while they are read; to use the new ones, start the run again."
+        f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
+        f"{_described(expected)}, got {got.size} bytes of {_described(got)}\n"
+        "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
+        "lists them, run `streamdata index` first."
+    )
+
+
+def _described(stamp: FileStamp) -> str:
+    return "any version" if stamp.version == ANY_VERSION else f"version {stamp.version}"
+
+
+def removed(url: str) -> ShardError:
+    """The error for a file that is not there any more."""
+    return ShardError(
+        f"shard '{url}': it was removed after it was indexed, expected a file, got none\n"
+        "  Leave shards as they are while they are read; where a manifest lists them, run `streamdata index`."
     )
 
 
@@ -133,11 +203,8 @@ def check_stamp(url: str, expected: FileStamp) -> None:
     try:
         got = stamp_of(url)
     except FileNotFoundError as error:
-        raise ShardError(
-            f"shard '{url}': it was removed after the run began, expected {expected.size} bytes, got no file\n"
-            "  Leave shards as they are while they are read."
-        ) from error
-    if got != expected:
+        raise removed(url) from error
+    if not _is_expected(url, expected, got):
         raise changed(url, expected, got)
 
 
@@ -155,6 +222,7 @@ class LocalShard:
         self.fd = os.open(self._path, os.O_RDONLY)
         status = os.fstat(self.fd)
         self.size: int = status.st_size
+        self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)
 
     def __del__(self) -> None:
@@ -179,6 +247,10 @@ class LocalShard:
             done += size
         return done
 
+    def stamp(self) -> FileStamp:
+        """Which version this was when it was opened."""
+        return FileStamp(self.size, self._mtime_ns)
+
     def check(self, expected: FileStamp, *, by_path: bool = False) -> None:
         """Raise ShardError unless this is the version that was indexed, and the file at its path.
 
@@ -187,7 +259,10 @@ class LocalShard:
         """
         status = os.fstat(self.fd)
         if status.st_size != expected[0] or status.st_mtime_ns != expected[1] or not status.st_nlink:
-            self._fail(expected)
+            # Where any version will do it is no mistake that it is not the one expected.
+            is_expected = _is_expected(self.url, expected, FileStamp(status.st_size, status.st_mtime_ns))
+            if not is_expected or not status.st_nlink:
+                self._fail(expected)
         if by_path:
             try:
                 status = os.stat(self._path)  # this is asked often
@@ -206,28 +281,57 @@ _open_shards: Recent[str, LocalShard] = Recent(MAX_OPEN_SHARDS)
 
 
 def opened(url: str) -> LocalShard:
-    """The open local shard, one of a bounded number per thread."""
+    """The open local file, one of a bounded number per thread."""
     return _open_shards.get(url, LocalShard)
+
+
+def _opened_shard(url: str) -> LocalShard:
+    """As `opened`, of a shard that was indexed."""
+    try:
+        return _open_shards.get(url, LocalShard)
+    except FileNotFoundError as error:
+        raise removed(url) from error
 
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    for url in urls:
-        _open_shards.forget(url)
+    wanted = set(urls)
+    for url in [*_open_shards, *_held_versions]:
+        if url in wanted:
+            forget_open(url)
+            _held_versions.pop(url, None)
+
+
+def forget_open(url: str) -> None:
+    """Let go of one file: the next `opened` opens what lies at its path then."""
+    _open_shards.forget(url)
 
 
 class RemoteFile:
-    """A remote file read mostly forward, through the read-ahead of fsspec."""
+    """A remote file read mostly forward, in large pieces; without threads, since a process may read it that forks."""
 
     def __init__(self, url: str) -> None:
-        filesystem, path = fsspec.core.url_to_fs(url)
-        self.size: int = stamp_of(url).size
-        self._file: Any = filesystem.open(path, "rb")
+        self._url = url
+        self._stamp = stamp_of(url)
+        self.size: int = self._stamp.size
+        self._begin, self._piece = 0, b""
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
-        self._file.seek(offset)
-        return bytes(self._file.read(size))
+        end = min(offset + size, self.size)
+        pieces = []
+        while offset < end:
+            if not self._begin <= offset < self._begin + len(self._piece):
+                self._fetch(offset, end)
+            at = offset - self._begin
+            pieces.append(self._piece[at : at + end - offset])
+            offset += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _fetch(self, begin: int, end: int) -> None:
+        end = min(self.size, max(end, begin + _FORWARD_BYTES))
+        answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
+        self._begin, self._piece = begin, checked_answer(self._url, self._stamp, answer)
 
 
 def byte_source(url: str) -> ByteSource:
@@ -242,7 +346,7 @@ def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Itera
         if is_remote(urls[shard]):
             remote.append(shard)
         else:
-            opened(urls[shard]).check(stamps[shard])
+            _opened_shard(urls[shard]).check(stamps[shard])
     if remote:  # each is a request
         with ThreadPoolExecutor(min(_MAX_REQUESTS, len(remote))) as pool:
             list(pool.map(lambda shard: check_stamp(urls[shard], stamps[shard]), remote))
@@ -283,7 +387,7 @@ def read_spans(
         if is_remote(urls[shard]):
             remote += group
         else:
-            _read_local(opened(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
+            _read_local(_opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
             known.add(shard)
     if remote:
         _read_remote(urls, stamps, remote, memory)
@@ -324,24 +428,22 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
-    """Pieces of remote shards; one request to each file system, which may serve them at the same time."""
-    groups: dict[int, tuple[Any, dict[_Piece, str]]] = {}
-    for piece in pieces:
-        filesystem, path = fsspec.core.url_to_fs(urls[piece[0]])
-        groups.setdefault(id(filesystem), (filesystem, {}))[1][piece] = path
-    found: dict[_Piece, bytes] = {}
-    for filesystem, paths in groups.values():
-        _, begins, ends, _ = zip(*paths, strict=True)
-        answers = filesystem.cat_ranges(list(paths.values()), list(begins), list(ends), on_error="raise")
-        for piece, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            found[piece] = answer
-    check_shards(urls, stamps, {shard for shard, *_ in pieces})
-    for (shard, begin, end, at), answer in found.items():
-        if len(answer) != end - begin:
-            raise _cut_short(urls[shard], begin, end - begin, len(answer))
-        memory[at : at + end - begin] = answer
+    """Pieces of remote shards, at the same time."""
+    asked = network()
+    waiting = [
+        (piece, asked.submit(urls[piece[0]], *piece[1:3], version_of_stamp(urls[piece[0]], stamps[piece[0]])))
+        for piece in pieces
+        if piece[1] < piece[2]
+    ]
+    try:
+        for (shard, begin, end, at), future in waiting:
+            data = checked_answer(urls[shard], stamps[shard], future.result())
+            if len(data) != end - begin:
+                raise _cut_short(urls[shard], begin, end - begin, len(data))
+            memory[at : at + end - begin] = data
+    finally:
+        for _, future in waiting:
+            future.cancel()
 
 
 def _cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:

@@ -4,21 +4,23 @@ import gzip
 import io
 import logging
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
-import fsspec
-
 from streamdata.errors import ShardError, needs
+from streamdata.remote import Answer, network
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
-from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe, is_remote
+from streamdata.shards.storage import FileStamp, LocalShard, checked_answer, is_pipe, is_remote, version_of_stamp
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
 _ZSTD_STEP = 1 << 14  # of compressed bytes, so that what one step gives stays bounded
 _SKIP_STEP = 1 << 20
+_PIECE_BYTES, _PIECES_AHEAD = 4 << 20, 3
 _FLAGS_AT, _CHECKSUM_FLAG = 4, 0x04  # in the header of a zstd frame: RFC 8878, section 3.1.1.1.1
 
 
@@ -79,6 +81,37 @@ class _LocalBytes(io.RawIOBase):
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
+
+
+class _RemoteBytes:
+    """A remote file from its start, the next pieces asked for while one is read; each is of the version asked for."""
+
+    def __init__(self, url: str, stamp: FileStamp) -> None:
+        self._url, self._stamp = url, stamp
+        self._coming: deque[Future[Answer]] = deque()
+        self._asked_to, self._piece = 0, memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        if not self._piece:
+            while self._asked_to < self._stamp.size and len(self._coming) < _PIECES_AHEAD:
+                self._ask()
+            if not self._coming:
+                return b""
+            answer = self._coming.popleft().result()
+            self._piece = memoryview(checked_answer(self._url, self._stamp, answer))
+        piece = bytes(self._piece[:size])
+        self._piece = self._piece[len(piece) :]
+        return piece
+
+    def _ask(self) -> None:
+        begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _PIECE_BYTES)
+        version = version_of_stamp(self._url, self._stamp)
+        self._coming.append(network().submit(self._url, begin, self._asked_to, version))
+
+    def close(self) -> None:
+        """What was asked for is not wanted any more."""
+        while self._coming:
+            self._coming.pop().cancel()
 
 
 class DamagedFrameError(Exception):
@@ -200,10 +233,8 @@ def _open_raw(url: str, stamp: FileStamp) -> Iterator[Any]:
         with closing(PipeBytes(url)) as pipe:
             yield pipe
     elif is_remote(url):
-        check_stamp(url, stamp)  # now, since some lanes never come to the end
-        with fsspec.open(url, "rb") as remote:
+        with closing(_RemoteBytes(url, stamp)) as remote:
             yield remote
-        check_stamp(url, stamp)
     else:
         with io.BufferedReader(_LocalBytes(url, stamp), _RAW_STEP) as local:
             yield local

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs
+from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, find_sidecar, join
@@ -27,6 +28,7 @@ class TarShards(IndexedFiles):
         meta_names: Fields of the sidecars that join the records.
         sidecar_key: What the keys of sidecars are (see `sidecar`).
         max_kept_bytes: Of a window with remote shards, which is fetched at once; a larger one is fetched take by take.
+        known: What is known of them already.
 
     Raises:
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
@@ -39,11 +41,17 @@ class TarShards(IndexedFiles):
         meta_names: Sequence[str] = (),
         sidecar_key: str | None = None,
         max_kept_bytes: int = 128 << 20,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
-        super().__init__(urls, "tar")
-        self.sidecars = IndexedFiles(urls, sidecar_kind(sidecar_key), find_sidecar) if meta_names else None
+        super().__init__(urls, "tar", None, known)
+        self.sidecars: IndexedFiles | None = None
+        if meta_names:
+            stamps = {**known.stamps, **{job.url: job.stamp for job in self.jobs.values()}}
+            known = known._replace(stamps=stamps)
+            self.sidecars = IndexedFiles(urls, sidecar_kind(sidecar_key), find_sidecar, known)
+        complete(*filter(None, (self, self.sidecars)))
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
 
@@ -64,7 +72,7 @@ class TarWindow:
     """Runs of records of tar shards."""
 
     def __init__(self, shards: TarShards, runs: Runs) -> None:
-        self._shards, self._urls = shards, shards.urls
+        self._shards, self._urls = shards, shards.names
         rows, own = shards.rows(runs)
         self._bytes = RecordBytes(shards, runs, rows["block"].astype(np.int64) * BLOCK, own, shards.buffer)
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes

@@ -7,34 +7,50 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
 from streamdata.shards.storage import byte_source
-from streamdata.shards.tar_headers import BLOCK
-from streamdata.shards.tar_records import interleaved, key_hash, records
+from streamdata.shards.tar_headers import BLOCK, Member
+from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 
 # Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
 DTYPE = np.dtype([("block", "<u4"), ("crc", "<u4")])
 
 
-def build_rows(url: str) -> Contents:
-    """Rows of the shard's records and one for their end, the number of members passed over, the offset of the first.
+class TarRows:
+    """Where the records of a tar lie, as these come.
 
-    Raises:
-        ShardError: The archive is damaged, holds what is no record, or is larger than 2 TiB.
+    Args:
+        url: The tar.
     """
-    offsets, crcs, hashes, skipped = array("Q"), array("I"), array("Q"), array("Q")
-    end = 0
-    for record in records(byte_source(url), url, (), lambda member: skipped.append(member.offset)):
-        offsets.append(record.offset)
-        crcs.append(record.crc())
-        hashes.append(key_hash(record.key))
-        end = record.end
-    _check_keys_differ(url, np.array(hashes, np.uint64), offsets)
-    if end >= BLOCK << 32:
-        raise ShardError(f"shard '{url}': expected at most 2 TiB, got {end} bytes\n  Split it into several shards.")
-    rows = np.zeros(len(offsets) + 1, DTYPE)
-    rows["block"][:-1] = np.array(offsets, np.uint64) // BLOCK
-    rows["block"][-1] = end // BLOCK
-    rows["crc"][:-1] = crcs
-    return Contents(rows, len(skipped), skipped[0] if skipped else 0)
+
+    def __init__(self, url: str) -> None:
+        self._url, self._end = url, 0
+        self._offsets, self._crcs, self._hashes, self._skipped = array("Q"), array("I"), array("Q"), array("Q")
+
+    def skip(self, member: Member) -> None:
+        """Take in a member that is of no record."""
+        self._skipped.append(member.offset)
+
+    def add(self, record: TarRecord) -> None:
+        """Take in the next record."""
+        self._offsets.append(record.offset)
+        self._crcs.append(record.crc())
+        self._hashes.append(key_hash(record.key))
+        self._end = record.end
+
+    def contents(self) -> Contents:
+        """Rows of the records and one for their end, the number of members passed over, the offset of the first.
+
+        Raises:
+            ShardError: Two records have one key, or the archive is larger than 2 TiB.
+        """
+        url, end, offsets, skipped = self._url, self._end, self._offsets, self._skipped
+        _check_keys_differ(url, np.array(self._hashes, np.uint64), offsets)
+        if end >= BLOCK << 32:
+            raise ShardError(f"shard '{url}': expected at most 2 TiB, got {end} bytes\n  Split it into several shards.")
+        rows = np.zeros(len(offsets) + 1, DTYPE)
+        rows["block"][:-1] = np.array(offsets, np.uint64) // BLOCK
+        rows["block"][-1] = end // BLOCK
+        rows["crc"][:-1] = self._crcs
+        return Contents(rows, len(skipped), skipped[0] if skipped else 0)
 
 
 def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", offsets: "array[int]") -> None:

@@ -6,19 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import fsspec
 from braceexpand import braceexpand
 
-from streamdata.shards.listing import files_in, files_matching, is_folder, is_glob
+from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, canonical_url, kind_of
+from streamdata.shards.listing import chosen, files_in, files_matching, is_folder, is_glob, split_glob
+from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
+from streamdata.shards.manifest_file import Known, Manifests
 from streamdata.shards.pipes import check_allowed
-from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
+from streamdata.shards.storage import FileStamp, base_name, is_pipe, is_remote, local_path
+from streamdata.shards.suffixes import META_SUFFIX
 
 logger = logging.getLogger(__name__)
-TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
-JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-_COMPRESSED = (".gz", ".tgz", ".zst")
-_SIDECAR = ".meta.jsonl"
 _COPIES = re.compile(r"(.+)\*([0-9]+)")
 _COMPRESSION = r"\.(7z|br|bz2|gz|gzip|lz4|lzma|sz|xz|z|zip|zst|zstd)"
 _SPELLINGS = {
@@ -31,31 +31,72 @@ _MAX_NAMED = 10
 _MAX_FOLDERS = 50
 
 
-def is_sequential(url: str) -> bool:
-    """Whether the shard can only be read from its start: it is compressed or piped."""
-    return is_pipe(url) or url.endswith(_COMPRESSED)
+class FoundShards(NamedTuple):
+    """What a recipe's patterns stand for."""
+
+    urls: list[str]
+    known: Known
+
+
+class _Found(NamedTuple):
+    """The shards of one pattern."""
+
+    pattern: str
+    copies: int
+    urls: list[str]
+    is_listed: bool  # whether one manifest lists them all: different files, sorted
 
 
 def expand(
-    path: str | Sequence[str], suffixes: tuple[str, ...], include_dirs: str | Sequence[str] | None = None
+    path: str | Sequence[str],
+    suffixes: tuple[str, ...],
+    include_dirs: str | Sequence[str] | None = None,
+    options: StorageOptions = NO_OPTIONS,
 ) -> list[str]:
-    """The urls of all shards, sorted, as the recipe spells them.
+    """The urls of all shards, as `find_shards`, whatever manifests say."""
+    return find_shards(path, suffixes, include_dirs, options, Manifests(is_used=False)).urls
+
+
+def find_shards(
+    path: str | Sequence[str],
+    suffixes: tuple[str, ...],
+    include_dirs: str | Sequence[str] | None = None,
+    options: StorageOptions = NO_OPTIONS,
+    manifests: Manifests | None = None,
+) -> FoundShards:
+    """The urls of all shards, sorted, as the recipe spells them, and the manifests that know some of them.
+
+    Those of a store elsewhere are each an `Address`, where it takes more than its text to reach them.
 
     Args:
         path: Brace expressions, globs (see `listing`) and directories with all that is below them: a list, or one text
             with commas between them (outside braces). `~` is the home directory. Names that are spelt out need no
-            suffix.
+            suffix. A folder with a manifest is not listed: the manifest is its list. One may be named itself, too.
         suffixes: Suffixes of shards, for globs and directories. Sidecars (.meta.jsonl) and hidden files are left out.
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
+        options: Of the stores that hold them.
+        manifests: Where the manifests are looked up.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
         ValueError: A shard is named twice, a pattern is empty, or finds shards by names that the source does not take,
             or a pipe is named where the environment does not allow commands.
+        ManifestError: A manifest is damaged.
     """
+    search = _Search(suffixes, options, manifests or Manifests())
+    patterns = list(_patterns(path, include_dirs, search))
+    urls = patterns[0].urls if len(patterns) == 1 and patterns[0].is_listed else _joined(patterns)
+    if not urls:
+        raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
+    _log_folders(urls)
+    return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.stamps))
+
+
+def _joined(patterns: list[_Found]) -> list[str]:
+    """The shards of all patterns, sorted."""
     found: dict[str, tuple[str, str]] = {}  # canonical url → url, pattern
     copies: dict[str, int] = {}
-    for pattern, count, urls in _patterns(path, suffixes, include_dirs):
+    for pattern, num_copies, urls, _ in patterns:
         for url in urls:
             if is_pipe(url) and not is_pipe(pattern):
                 raise ValueError(
@@ -69,12 +110,8 @@ def expand(
                     "  Drop one of them; for several copies per epoch, use include_dirs with '*n'."
                 )
             found[canonical] = url, pattern
-            copies[url] = count
-    if not found:
-        raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
-    urls = sorted(url for url, _ in found.values() for _ in range(copies[url]))
-    _log_folders(urls)
-    return urls
+            copies[url] = num_copies
+    return sorted(url for url, _ in found.values() for _ in range(copies[url]))
 
 
 def expand_home(url: str) -> str:
@@ -84,6 +121,8 @@ def expand_home(url: str) -> str:
 
 
 def _log_folders(urls: list[str]) -> None:
+    if not logger.isEnabledFor(logging.INFO):  # there may be 100,000
+        return
     counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
     named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
     rest = ", …" if len(counts) > _MAX_FOLDERS else ""
@@ -91,17 +130,19 @@ def _log_folders(urls: list[str]) -> None:
 
 
 def _patterns(
-    path: str | Sequence[str], suffixes: tuple[str, ...], include_dirs: str | Sequence[str] | None
-) -> Iterator[tuple[str, int, list[str]]]:
+    path: str | Sequence[str], include_dirs: str | Sequence[str] | None, search: "_Search"
+) -> Iterator[_Found]:
     """Each pattern, how many copies it asks for, and its urls."""
     for pattern in _listed(path):
-        yield pattern, 1, _expand_pattern(pattern, suffixes)
+        urls = search.expand_pattern(pattern)
+        yield _Found(bare_url(pattern), 1, urls, urls is search.whole)
     for pattern in _listed(include_dirs or ()):
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
             raise ValueError(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
-        yield pattern, count, _directory(pattern, folder, suffixes)
+        found = search.directory(bare_url(pattern), search.reached(folder))
+        yield _Found(bare_url(pattern), count, found, is_listed=False)
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:
@@ -131,37 +172,95 @@ def split_commas(text: str) -> list[str]:
     return parts
 
 
-def _expand_pattern(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
-    if is_pipe(pattern):
-        check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
-        return list(braceexpand(pattern))
-    is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
-    pieces = [pattern] if is_literal else map(expand_home, braceexpand(pattern))
-    return [url for piece in pieces for url in _expand_piece(pattern, piece, suffixes)]
+class _Search:
+    """What patterns stand for, for a source that takes some suffixes."""
+
+    def __init__(self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests) -> None:
+        self.suffixes, self.manifests, self._options = suffixes, manifests, options
+        self.stamps: dict[str, FileStamp] = {}
+        """Of the files that a store's list said something of."""
+        self.whole: list[str] | None = None
+        """The shards of the last folder that a manifest listed."""
+
+    def expand_pattern(self, pattern: str) -> list[str]:
+        if is_pipe(pattern):
+            check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
+            return list(braceexpand(pattern))
+        is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
+        pieces = [pattern] if is_literal else [expand_home(piece) for piece in braceexpand(pattern)]
+        top, shown = folder_of(bare_url(expand_home(pattern.partition("{")[0]))), bare_url(pattern)
+        found = [self._expand_piece(shown, self.reached(piece), top) for piece in pieces]
+        return found[0] if len(found) == 1 else [url for urls in found for url in urls]
+
+    def reached(self, url: str) -> str:
+        """A url, with what it takes to reach it."""
+        if not is_remote(url):
+            return url
+        kind_of(url)  # some are of other tools
+        return Address(url, self._options)
+
+    def _expand_piece(self, pattern: str, piece: str, top: str) -> list[str]:
+        """The urls of one glob, directory or file."""
+        if is_glob(piece):
+            files = self._files_matching(piece)
+            if shards := _shards_of(pattern, files, self.suffixes):
+                return shards
+            got = f"{len(files)} files that are not shards" if files else "nothing"
+            raise _matches_nothing(pattern, piece, f"shards ({', '.join(self.suffixes)})", got)
+        if piece.endswith(SUFFIX) and (manifest := self.manifests.at(piece)):
+            return self._shards_in(manifest)
+        if piece.endswith(self.suffixes) and (named := self.manifests.naming(piece, top)):
+            self.manifests.use(named)
+            return [piece]
+        if is_remote(piece) and piece.endswith(self.suffixes):  # to ask what it is would be a request for each
+            return [piece]
+        if self._whole(piece) or is_folder(piece):
+            return self.directory(pattern, piece)
+        if is_remote(piece) or Path(local_path(piece)).is_file():
+            return [piece]
+        raise _matches_nothing(pattern, piece, "a file or directory", "none")
+
+    def directory(self, pattern: str, folder: str) -> list[str]:
+        """The shards of a folder, those that its manifest lists where it has one."""
+        manifest = self._whole(folder)
+        found = self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder, self.stamps), self.suffixes)
+        if not found:
+            raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", "none")
+        return found
+
+    def _files_matching(self, glob: str) -> list[str]:
+        root, parts = split_glob(glob)
+        # What is hidden is in no manifest.
+        manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
+        if manifest is None:
+            return files_matching(glob, self.stamps)
+        self.manifests.use(manifest)
+        return chosen(manifest.root, parts, manifest.urls)
+
+    def _whole(self, folder: str) -> Manifest | None:
+        """The manifest that lists all shards below a folder."""
+        folder = folder if folder.endswith("/") or not folder else beside(folder, f"{folder}/")
+        return self.manifests.whole(as_listed(folder), self.suffixes)
+
+    def _shards_in(self, manifest: Manifest) -> list[str]:
+        self.manifests.use(manifest)
+        # No more is asked of each name: there may be 100,000, and they were looked at when the manifest was made.
+        self.whole = [url for url in manifest.urls if url.endswith(self.suffixes) and not url.endswith(META_SUFFIX)]
+        return self.whole
 
 
-def _expand_piece(pattern: str, piece: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The urls of one glob, directory or file."""
-    if is_glob(piece):
-        files = files_matching(piece)
-        if shards := _shards_of(pattern, files, suffixes):
-            return shards
-        got = f"{len(files)} files that are not shards" if files else "nothing"
-        raise _matches_nothing(pattern, piece, f"shards ({', '.join(suffixes)})", got)
-    if is_remote(piece) and piece.endswith(suffixes):  # to ask what it is would be a request for each
-        return [piece]
-    if is_folder(piece):
-        return _directory(pattern, piece, suffixes)
-    if is_remote(piece) or Path(local_path(piece)).is_file():
-        return [piece]
-    raise _matches_nothing(pattern, piece, "a file or directory", "none")
+def as_listed(folder: str) -> str:
+    """A folder as the urls of a listing begin: those of remote ones are as their file system spells them."""
+    if not is_remote(folder):
+        return folder
+    return beside(folder, canonical_url(folder).rstrip("/") + "/")
 
 
-def _directory(pattern: str, folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    found = _shards_of(pattern, files_in(folder), suffixes)
-    if not found:
-        raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(suffixes)})", "none")
-    return found
+def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:
+    where = f" (its part '{piece}')" if piece != pattern else ""
+    return FileNotFoundError(
+        f"shards: pattern '{pattern}'{where}: expected {expected}, got {got}\n  Check the path, and what is there."
+    )
 
 
 def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> list[str]:
@@ -170,7 +269,7 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
     Raises:
         ValueError: There are more of the same kind, by names that the source does not take.
     """
-    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(_SIDECAR)]
+    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(META_SUFFIX)]
     shards = [url for url in visible if url.endswith(suffixes)]
     spellings = [spelling for suffix, spelling in _SPELLINGS.items() if suffix in suffixes]
     others = [url for url in visible if not url.endswith(suffixes) and _is_spelt(base_name(url), spellings)]
@@ -188,18 +287,10 @@ def _is_spelt(name: str, spellings: Sequence[re.Pattern[str]]) -> bool:
     return ".meta." not in name.lower() and any(spelling.search(name) for spelling in spellings)
 
 
-def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:
-    where = f" (its part '{piece}')" if piece != pattern else ""
-    return FileNotFoundError(
-        f"shards: pattern '{pattern}'{where}: expected {expected}, got {got}\n  Check the path, and what is there."
-    )
-
-
 def _canonical(url: str) -> str:
     """What all spellings of one location have in common."""
     if is_pipe(url):
         return url
     if is_remote(url):
-        filesystem, path = fsspec.core.url_to_fs(url)
-        return str(filesystem.unstrip_protocol(path))
+        return canonical_url(url)
     return os.path.abspath(local_path(url))

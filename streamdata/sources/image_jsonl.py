@@ -11,7 +11,8 @@ from streamdata.fields import KEY, is_reserved
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
-from streamdata.shards.urls import expand_home, is_sequential
+from streamdata.shards.suffixes import is_sequential
+from streamdata.shards.urls import expand_home
 from streamdata.sources.functions import PerRecordFn
 from streamdata.sources.process_image import open_image
 from streamdata.sources.source import Record

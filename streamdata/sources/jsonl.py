@@ -1,11 +1,14 @@
 """JSONL shards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from streamdata.recipe.named_source import Percent
+from streamdata.remote import options_of_source
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
+from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
+from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
@@ -29,6 +32,7 @@ class JsonlIterableDataset(ShardDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -49,14 +53,16 @@ class JsonlIterableDataset(ShardDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
-        urls = expand(path, JSONL_SUFFIXES)
+        options = options_of_source(storage_options, "JsonlIterableDataset")
+        urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("jsonl", SequentialJsonl(urls), shuffle_buffer)
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known), shuffle_buffer)
         else:
-            shards = JsonlShards(urls)
+            shards = JsonlShards(urls, known=known)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

@@ -1,11 +1,14 @@
 """Tar shards of the webdataset convention, with metadata from sidecars."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from streamdata.recipe.named_source import Percent
+from streamdata.remote import options_of_source
 from streamdata.shards.sequential import SequentialTar
+from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
 from streamdata.shards.tar import TarShards
-from streamdata.shards.urls import TAR_SUFFIXES, expand, is_sequential
+from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
@@ -35,6 +38,7 @@ class MetaDistributedWebDataset(ShardDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -58,14 +62,17 @@ class MetaDistributedWebDataset(ShardDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
-        urls = expand(path, TAR_SUFFIXES, include_dirs)
+        options = options_of_source(storage_options, "MetaDistributedWebDataset")
+        urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("tar", SequentialTar(urls, meta_names, sidecar_key), shuffle_buffer)
+            forward = SequentialTar(urls, meta_names, sidecar_key, known)
+            self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
-            shards = TarShards(urls, meta_names, sidecar_key)
+            shards = TarShards(urls, meta_names, sidecar_key, known=known)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)

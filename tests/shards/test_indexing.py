@@ -29,9 +29,9 @@ def builds(monkeypatch):
     urls = []
     real = indexing.build
 
-    def build_and_note(job):
+    def build_and_note(job, *others, **options):
         urls.append(job.url)
-        return real(job)
+        return real(job, *others, **options)
 
     monkeypatch.setattr(indexed, "build", build_and_note)
     monkeypatch.setattr(build, "build", build_and_note)
@@ -223,14 +223,14 @@ def test_indexes_cost_at_most_24_bytes_per_record(write_tar, write_jsonl, tmp_pa
 def test_a_shard_that_changes_while_it_is_indexed_is_an_error(write_jsonl, monkeypatch, tmp_path):
     """No index of a mixture of two versions is published."""
     url = write_jsonl([{"n": 1}])
-    kind = indexing.KINDS["jsonl"]
+    real = indexing.jsonl_index.build_rows
 
-    def change_after_reading(job):
-        rows = kind.build(job)
+    def change_after_reading(url):
+        rows = real(url)
         Path(url).write_bytes(b"{}\n" * 5)
         return rows
 
-    monkeypatch.setitem(indexing.KINDS, "jsonl", kind._replace(build=change_after_reading))
+    monkeypatch.setattr(indexing.jsonl_index, "build_rows", change_after_reading)
     with pytest.raises(ShardError, match="replaced or modified"):
         JsonlShards([url])
     assert not indexes(tmp_path)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.shards.urls import JSONL_SUFFIXES, TAR_SUFFIXES, expand, is_sequential, split_commas
+from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
+from streamdata.shards.urls import expand, split_commas
 
 
 @pytest.fixture

@@ -1,0 +1,81 @@
+"""`streamdata index`: shards → one manifest that lists them, with all their indexes; or what differs from it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from streamdata.shards.make_manifest import IndexProgress, Inventory, Report, differences, make_manifest, take_stock
+from streamdata.shards.manifest import Manifest
+from streamdata.shards.manifest_file import ManifestRows, open_manifest
+
+_PLAIN_INTERVAL_S = 10.0
+_RECORD_KINDS = ("jsonl", "tar")
+
+
+def index_shards(paths: Sequence[str], output: str | None, num_processes: int | None) -> None:
+    """Make the manifest of each path, or one of all where the output says so, and say what is in it.
+
+    Raises:
+        FileNotFoundError: There is no shard.
+        ShardError: A shard is damaged.
+    """
+    for stock in _stocks(paths, output):
+        with _bar() as report:
+            made = make_manifest(stock, report, num_processes)
+        directory = _opened(made)[0].directory
+        tables = [directory.indexes[kind] for kind in _RECORD_KINDS if kind in directory.indexes]
+        records = sum(int(table["num_records"].sum()) for table in tables)
+        size = int(directory.sizes.sum()) / 1e6
+        typer.echo(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
+
+
+def check_shards(paths: Sequence[str], output: str | None) -> bool:
+    """Compare manifests with the shards that are there, and name each that differs; return whether none does.
+
+    Raises:
+        FileNotFoundError: There is no manifest, or no shard.
+        ShardError: The manifest is damaged.
+    """
+    num_wrong = 0
+    for stock in _stocks(paths, output):
+        manifest, rows = _opened(stock.target)
+        lines = [*differences(stock, manifest), *rows.damages(manifest)]
+        typer.echo("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
+        num_wrong += len(lines)
+    return not num_wrong
+
+
+def _stocks(paths: Sequence[str], output: str | None) -> list[Inventory]:
+    return [take_stock(paths, output)] if output else [take_stock([path]) for path in paths]
+
+
+def _opened(url: str) -> tuple[Manifest, ManifestRows]:
+    found = open_manifest(url)
+    if found is None:
+        raise FileNotFoundError(f"index: expected a manifest '{url}', got none\n  Make it: streamdata index PATH.")
+    return found
+
+
+@contextmanager
+def _bar() -> Iterator[Report]:
+    """A bar on a terminal, else a line every ten seconds."""
+    console = Console(stderr=True)
+    shards = TextColumn("indexing {task.fields[shards]} shards")
+    columns = (shards, BarColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", shards="")
+        last = time.monotonic()
+
+        def report(done: IndexProgress) -> None:
+            nonlocal last
+            text = f"{done.shards}/{done.total_shards}"
+            bar.update(task, completed=done.bytes, total=done.total_bytes, shards=text)
+            if not console.is_terminal and time.monotonic() > last + _PLAIN_INTERVAL_S:
+                last = time.monotonic()
+                typer.echo(f"indexing: {text} shards, {done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB", err=True)
+
+        yield report

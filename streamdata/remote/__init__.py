@@ -1,0 +1,50 @@
+"""Objects in stores elsewhere, read by ranges.
+
+1. `url, storage_options` → `stores` → how its store is spoken to
+2. `url, range, version` → `Network.submit` → `Future[Answer]`: one pool of connections per process, with retries
+3. `url` → `fetch_once`, `stat_once`, `list_once` → the same without threads and event loop: what is read before a fork
+"""
+
+from streamdata.remote.addresses import Address, bare_url, beside, options_of
+from streamdata.remote.answers import (
+    Answer,
+    DeadStoreError,
+    DeniedError,
+    GoneError,
+    Listed,
+    RangeClient,
+    RangesIgnoredError,
+    ReplacedError,
+    Stat,
+)
+from streamdata.remote.network import Network, network
+from streamdata.remote.once import fetch_once, list_once, stat_once
+from streamdata.remote.options import NO_OPTIONS, StorageOptions, checked_options, options_of_source
+from streamdata.remote.stores import canonical_url, kind_of
+
+__all__ = [
+    "NO_OPTIONS",
+    "Address",
+    "Answer",
+    "DeadStoreError",
+    "DeniedError",
+    "GoneError",
+    "Listed",
+    "Network",
+    "RangeClient",
+    "RangesIgnoredError",
+    "ReplacedError",
+    "Stat",
+    "StorageOptions",
+    "bare_url",
+    "beside",
+    "canonical_url",
+    "checked_options",
+    "fetch_once",
+    "kind_of",
+    "list_once",
+    "network",
+    "options_of",
+    "options_of_source",
+    "stat_once",
+]

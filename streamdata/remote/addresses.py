@@ -1,0 +1,62 @@
+"""Urls with what it takes to read them, kept apart from what identifies them.
+
+A url may carry secrets, in its query (a signed url) or before its host. `bare_url` is what identifies an object and
+what is shown of it: an `Address` is that text, and beside it knows how to reach the object.
+"""
+
+import re
+from typing import Self
+
+from streamdata.remote.options import NO_OPTIONS, StorageOptions
+
+_USERINFO = re.compile(r"(?<=://)[^/@?#]*@")
+_WEB = ("http://", "https://")  # where a question mark begins a query; elsewhere it may be part of a name
+_CONTAINER_IN_USERINFO = ("abfs://", "abfss://")
+
+
+def bare_url(url: str) -> str:
+    """The url without query, fragment and userinfo: what identifies it, and what may be shown."""
+    if url.startswith(_WEB):
+        url = url.partition("?")[0].partition("#")[0]
+    if "@" in url and not url.startswith(_CONTAINER_IN_USERINFO):
+        url = _USERINFO.sub("", url, count=1)
+    return url
+
+
+class Address(str):
+    """The bare url of an object, as which it compares, hashes and prints, and how to reach it. It pickles with both.
+
+    Attributes:
+        signed: The url as it is requested, which may hold secrets.
+        options: Of its store.
+    """
+
+    __slots__ = ("options", "signed")
+    signed: str
+    options: StorageOptions
+
+    def __new__(cls, url: str, options: StorageOptions = NO_OPTIONS) -> Self:
+        address = super().__new__(cls, bare_url(url))
+        address.signed, address.options = str(url), options
+        return address
+
+    def __getnewargs__(self) -> tuple[str, StorageOptions]:  # type: ignore[override]
+        return self.signed, self.options
+
+
+def beside(url: str, other: str) -> str:
+    """Another bare url, reached the same way: with the query, userinfo and options of the first."""
+    if not isinstance(url, Address):
+        return other
+    before, _, after = url.signed.partition(str(url).partition("://")[2])
+    return Address(before + other.partition("://")[2] + after, url.options)
+
+
+def signed_url(url: str) -> str:
+    """What is requested for a url."""
+    return url.signed if isinstance(url, Address) else url
+
+
+def options_of(url: str) -> StorageOptions:
+    """The options of the store of a url."""
+    return url.options if isinstance(url, Address) else NO_OPTIONS

@@ -1,0 +1,123 @@
+"""Ranges through fsspec: of whatever has no client here, such as hf:// and memory://.
+
+It has no preconditions, so each range is followed by a look at the file, past what listings said of it: what was read
+is of the version that is there afterwards.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import fsspec
+
+from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
+from streamdata.remote.options import NO_OPTIONS, StorageOptions
+from streamdata.remote.web import check_version, denied
+
+_MAX_THREADS = 16
+_FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueError)
+# Where the file systems of fsspec say which version of a file this is, the most exact first.
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastModified", "last_modified", "updated",
+             "created")  # fmt: skip
+
+
+class FileClient:
+    """A RangeClient over fsspec, in threads.
+
+    Args:
+        options: None of them applies.
+        threads: How many ranges are read at the same time at most.
+    """
+
+    def __init__(self, options: StorageOptions, threads: int) -> None:
+        check_no_options(options)
+        self._pool = ThreadPoolExecutor(min(threads, _MAX_THREADS), "streamdata fsspec")
+
+    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, file_range, Asked(url, begin, end, version))
+
+    async def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_no_options(options: StorageOptions) -> None:
+    """Raise ValueError if there are options: fsspec has settings of its own for each file system."""
+    if options != NO_OPTIONS:
+        raise ValueError(
+            "storage_options: expected them for s3, gs or az, got a url that is read through fsspec\n"
+            "  Leave them out, and set up its file system by fsspec's configuration files."
+        )
+
+
+def file_range(asked: Asked) -> Answer:
+    """One attempt at a range, or at a whole file.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        data = filesystem.cat_file(path, start=asked.begin, end=asked.end)
+        size, version = _stat(filesystem, path)
+    except Exception as error:
+        raise _translated(asked, error) from error
+    check_version(asked, version)
+    return Answer(bytes(data), version, size, 206, 0.0)
+
+
+def file_stat(asked: Asked) -> Stat:
+    """One attempt at its size and version.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        return _stat(*fsspec.core.url_to_fs(asked.url))
+    except Exception as error:
+        raise _translated(asked, error) from error
+
+
+def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
+    """One attempt at the files below a folder; without `deep` those in it, and its folders.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem.invalidate_cache()
+        found = filesystem.find(path, maxdepth=None if deep else 1, withdirs=not deep, detail=True)
+    except Exception as error:
+        raise _translated(asked, error) from error
+    above, root = path.rstrip("/"), asked.url.rstrip("/")
+    return [
+        Listed(root + name[len(above) :] + "/" * (details["type"] != "file"), details.get("size") or 0, "")
+        for name, details in found.items()
+        if name.rstrip("/") != above
+    ]
+
+
+def _stat(filesystem: Any, path: str) -> Stat:
+    # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
+    filesystem.invalidate_cache(path)
+    filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
+    details = filesystem.info(path)
+    size = details.get("size")
+    if not isinstance(size, int):
+        raise ValueError(f"its server tells no size, got {size!r}")
+    return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
+
+
+def _translated(asked: Asked, error: Exception) -> Exception:
+    if isinstance(error, FileNotFoundError):
+        return GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.")
+    if isinstance(error, PermissionError):
+        return denied(asked, DenialError("no permission", 403))
+    if isinstance(error, _FINAL):
+        return error
+    reason = getattr(error, "strerror", None)
+    return FailureError(f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}")

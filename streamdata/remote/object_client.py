@@ -1,0 +1,138 @@
+"""Ranges of Google Cloud Storage and Azure, through obstore: its `get` with options, so that each has its precondition.
+
+Its threads do not survive a fork, and a child that uses it then hangs: there it is an error.
+"""
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from streamdata.errors import needs
+from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
+from streamdata.remote.options import StorageOptions
+from streamdata.remote.retries import STALL_S
+from streamdata.remote.web import check_version, denied, replaced
+
+with needs("obstore", "gcs", "reading gs:// and az://"):
+    import obstore
+    import obstore.exceptions
+    import obstore.store
+
+
+class _Used:
+    """Whether obstore has started its threads, and in which process."""
+
+    process: int | None = None
+
+    @classmethod
+    def note(cls) -> None:
+        if cls.process not in (None, os.getpid()):
+            raise RuntimeError(
+                "reading gs:// and az://: this process was forked from one that read there, and obstore would hang\n"
+                "  Start workers by multiprocessing_context='forkserver' or 'spawn', or read in workers alone."
+            )
+        cls.process = os.getpid()
+
+
+class ObjectClient:
+    """A RangeClient over obstore.
+
+    Args:
+        options: Of the stores.
+    """
+
+    def __init__(self, options: StorageOptions) -> None:
+        _Used.note()
+        self._options = options
+        self._stores: dict[str, Any] = {}
+
+    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
+        asked = Asked(url, begin, end, version)
+        store, path = self._store(url)
+        options: Any = {"range": (begin, end)} | ({"if_match": version} if version else {})
+        try:
+            found = await obstore.get_async(store, path, options=options)
+            data = bytes(await found.bytes_async())
+        except Exception as error:
+            raise _translated(asked, error) from None  # its words may have the address, with its signature
+        got = _stat(found.meta)
+        check_version(asked, got.version)
+        if len(data) != min(end, got.size) - begin:
+            raise FailureError(f"a body of {len(data)} bytes, expected {min(end, got.size) - begin}")
+        return Answer(data, got.version, got.size, 206, 0.0)
+
+    def get_here(self, asked: Asked) -> Answer:
+        """One attempt at a range or a whole object, without an event loop."""
+        store, path = self._store(asked.url)
+        options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
+        try:
+            found = obstore.get(store, path, options=options)
+            data = bytes(found.bytes())
+        except Exception as error:
+            raise _translated(asked, error) from None
+        got = _stat(found.meta)
+        check_version(asked, got.version)
+        return Answer(data, got.version, got.size, 206, 0.0)
+
+    def stat(self, asked: Asked) -> Stat:
+        """One attempt at its size and version."""
+        store, path = self._store(asked.url)
+        try:
+            return _stat(obstore.head(store, path))
+        except Exception as error:
+            raise _translated(asked, error) from None
+
+    def list(self, asked: Asked, *, deep: bool) -> list[Listed]:
+        """One attempt at the objects below a folder; without `deep` those in it, and its folders."""
+        store, path = self._store(asked.url)
+        root = asked.url.removesuffix(path)
+        try:
+            if deep:
+                objects, folders = [meta for page in obstore.list(store, path) for meta in page], []
+            else:
+                found = obstore.list_with_delimiter(store, path)
+                objects, folders = list(found["objects"]), list(found["common_prefixes"])
+        except Exception as error:
+            raise _translated(asked, error) from None
+        listed = [Listed(f"{root}{meta['path']}", *_stat(meta)) for meta in objects]
+        return [*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)]
+
+    def _store(self, url: str) -> tuple[Any, str]:
+        """The store of a url, and the path in it."""
+        parts = urlsplit(url)
+        root = f"{parts.scheme}://{parts.netloc}"
+        if root not in self._stores:
+            self._stores[root] = self._new_store(root.replace("gcs://", "gs://", 1))
+        return self._stores[root], url.partition("://")[2].partition("/")[2]
+
+    def _new_store(self, root: str) -> Any:
+        options = self._options
+        config: Any = {"skip_signature": True} if options.anonymous else {}
+        if options.endpoint:
+            config["endpoint" if not root.startswith("gs://") else "base_url"] = options.endpoint
+        client: Any = {"timeout": f"{STALL_S:.0f}s", "connect_timeout": f"{STALL_S:.0f}s", "allow_http": True}
+        retries: Any = {"max_retries": 0}
+        return obstore.store.from_url(root, config=config, client_options=client, retry_config=retries)
+
+    async def close(self) -> None:
+        self._stores = {}
+
+
+def _stat(meta: Any) -> Stat:
+    return Stat(int(meta["size"]), meta["e_tag"] or str(meta["last_modified"] or ""))
+
+
+def _translated(asked: Asked, error: Exception) -> Exception:
+    """What an error of obstore is here."""
+    kinds = obstore.exceptions
+    if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
+        return GoneError(f"{asked.describe()}: expected a file, got status 404\n  Check the address.")
+    if isinstance(error, kinds.PreconditionError):
+        return replaced(asked, "another one (status 412)")
+    if isinstance(error, kinds.UnauthenticatedError):
+        return denied(asked, DenialError("status 401", 401))
+    if isinstance(error, kinds.PermissionDeniedError):
+        return denied(asked, DenialError("status 403", 403))
+    if isinstance(error, (kinds.GenericError, OSError)):
+        return FailureError(type(error).__name__)
+    return error

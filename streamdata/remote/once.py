@@ -1,0 +1,359 @@
+"""What is read before a process forks: the requests of `network`, one at a time, without threads and event loop.
+
+Each thread that calls keeps one connection to each host; a forked process begins without.
+"""
+
+import http.client
+import os
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from html import unescape
+from typing import Any, TypeVar, cast
+from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+from xml.etree import ElementTree as ET
+
+from streamdata.errors import ShardError
+from streamdata.remote import file_client, retries
+from streamdata.remote.addresses import bare_url, options_of, signed_url
+from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, Listed, Stat
+from streamdata.remote.options import StorageOptions
+from streamdata.remote.stores import Door, door_of, health_of, kind_of
+from streamdata.remote.web import (
+    MAX_WORD,
+    answer,
+    denied,
+    is_empty,
+    promise,
+    range_headers,
+    refuse,
+    version_of,
+    with_attempts,
+)
+from streamdata.run.processes import processes
+
+T = TypeVar("T")
+_GOOD = (200, 206)
+_REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 10
+_HREF = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
+_SPACE = "{*}"  # of names in answers: any
+_READ_STEP = 1 << 20
+_MAX_PAGE = 1 << 26
+
+
+def fetch_once(url: str, begin: int | None = None, end: int | None = None, version: str = "") -> Answer:
+    """The bytes [begin, end) of an object, or all of it.
+
+    Raises:
+        ShardError: As `Network.submit` has it.
+    """
+    asked = Asked(signed_url(url), begin, end, version)
+    kind, options = kind_of(asked.url), options_of(url)
+    if kind == "objects":
+        return cast(Answer, _apart("fetch", asked, options))
+    if kind == "files":
+        return _with_patience(asked, options, lambda: file_client.file_range(asked))
+    return _with_patience(asked, options, lambda: _Exchange(asked, options).fetch())
+
+
+def stat_once(url: str) -> Stat:
+    """The size and the version of an object; of a file of a web server by its first byte, so that ranges are tried.
+
+    Raises:
+        ShardError: As `Network.submit` has it.
+    """
+    kind, options = kind_of(signed_url(url)), options_of(url)
+    asked = Asked(signed_url(url), *((0, 1) if kind == "web" else ()))
+    if kind == "objects":
+        return cast(Stat, _apart("stat", asked, options))
+    if kind == "files":
+        return _with_patience(asked, options, lambda: file_client.file_stat(asked))
+    return _with_patience(asked, options, lambda: _Exchange(asked, options).stat())
+
+
+def list_once(url: str, *, deep: bool = True) -> list[Listed]:
+    """What is below a folder; of a web server what its page of the folder links to.
+
+    Args:
+        url: The folder.
+        deep: Look into its folders, too; otherwise these are listed by urls that end in a slash.
+
+    Raises:
+        ShardError: As `Network.submit` has it.
+    """
+    asked, options = Asked(signed_url(url)), options_of(url)
+    kind = kind_of(asked.url)
+    if kind == "objects":
+        return cast(list[Listed], _apart("list", asked, options, deep=deep))
+    if kind == "files":
+        return _with_patience(asked, options, lambda: file_client.file_list(asked, deep=deep))
+    if kind == "s3":
+        return _list_s3(asked, options, deep=deep)
+    return _list_web(asked, options, deep=deep)
+
+
+def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], T]) -> T:
+    patience = retries.Patience(asked, health_of(asked.url, options))
+    start = time.monotonic()
+    while True:
+        while (wait := patience.begin()) is not None:
+            time.sleep(wait)
+        try:
+            found = attempt()
+        except FailureError as failure:
+            patience.failed(failure)
+            continue
+        except ShardError as error:
+            patience.succeeded()
+            raise with_attempts(error, patience.attempts) from error.__cause__
+        patience.succeeded()
+        if isinstance(found, Answer):
+            return found._replace(waited=time.monotonic() - start)
+        return found
+
+
+class _Exchange:
+    """One attempt at a request over HTTP."""
+
+    def __init__(self, asked: Asked, options: StorageOptions, query: str = "") -> None:
+        self._asked, self._query = asked, query
+        self._door: Door = door_of(asked.url, options)
+        self._until = time.monotonic() + retries.DEADLINE_S
+
+    def fetch(self) -> Answer:
+        return self._told("GET", self._whole)
+
+    def stat(self) -> Stat:
+        if self._asked.is_range:
+            found = self._told("GET", self._whole)
+            return Stat(found.size, found.version)
+        return self._told("HEAD", self._head)
+
+    def _whole(self, response: http.client.HTTPResponse) -> Answer:
+        if is_empty(self._asked, response.status, response.headers):
+            return Answer(b"", version_of(response.headers), 0, response.status, 0.0)
+        promised = promise(self._asked, response.status, response.headers)
+        return answer(response.status, promised, self._body(response, promised.length), 0.0)
+
+    def page(self) -> str:
+        """The text of a page, in place of bytes."""
+        return self._told("GET", lambda response: response.read(_MAX_PAGE).decode("utf-8", "replace"))
+
+    def _head(self, response: http.client.HTTPResponse) -> Stat:
+        found = promise(self._asked, response.status, response.headers)
+        if found.size is None:
+            raise ShardError(f"{self._asked.describe()}: its server tells no size\n  Copy it to a disk.")
+        return Stat(found.size, found.version)
+
+    def _body(self, response: http.client.HTTPResponse, length: int | None) -> bytes:
+        pieces, left = [], length
+        while (left is None or left > 0) and (piece := response.read(min(_READ_STEP, left or _READ_STEP))):
+            pieces.append(piece)
+            left = None if left is None else left - len(piece)
+            if time.monotonic() > self._until:
+                raise FailureError(f"no end of it after {retries.DEADLINE_S:.0f} s")
+        if left == 0:
+            response.read()  # of chunks, what says that there are no more
+        return b"".join(pieces)
+
+    def _told(self, method: str, take: Callable[[http.client.HTTPResponse], T]) -> T:
+        """What `take` makes of a good answer."""
+        for _ in range(3):  # other credentials and another region may each be tried once
+            prepared = self._door.prepare(method, self._asked.url, range_headers(self._asked), self._query)
+            try:
+                with _Sent(method, prepared.url, prepared.headers, follows=self._door.follows) as response:
+                    if response.status in _GOOD or is_empty(self._asked, response.status, response.headers):
+                        return take(response)
+                    body = response.read(MAX_WORD)
+                if not self._door.learned(self._asked.url, response.headers):
+                    refuse(self._asked, response.status, response.headers, body)
+            except DenialError as error:
+                if not self._door.renewed(prepared.credentials):
+                    raise denied(self._asked, error) from None
+            except (http.client.HTTPException, OSError) as error:
+                if isinstance(error, ShardError):
+                    raise
+                raise FailureError(_described(error)) from error
+        raise denied(self._asked, DenialError("one refusal after the other", 403))
+
+
+def _described(error: Exception) -> str:
+    """What happened, without the address."""
+    if isinstance(error, TimeoutError):
+        return f"no byte for {retries.STALL_S:.0f} s"
+    if isinstance(error, http.client.IncompleteRead):
+        return "a body that was cut"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "a connection that was closed"
+    reason = getattr(error, "strerror", None)
+    return f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
+
+
+class _Connections:
+    """The open connections of one thread, by host; they are closed with it."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.by_host: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def __del__(self) -> None:
+        for connection in self.by_host.values():
+            connection.close()
+
+
+_here = threading.local()
+
+
+def _connections() -> _Connections:
+    if getattr(_here, "connections", None) is None or _here.connections.process != os.getpid():
+        _here.connections = _Connections()
+    found: _Connections = _here.connections
+    return found
+
+
+class _Sent:
+    """A request that was sent, and its answer; redirects are followed where that is asked for."""
+
+    def __init__(self, method: str, url: str, headers: dict[str, str], *, follows: bool) -> None:
+        self._method, self._url, self._headers, self._follows = method, url, headers, follows
+        self._key: tuple[str, str] = ("", "")
+        self._response: http.client.HTTPResponse | None = None
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> http.client.HTTPResponse:
+        for _ in range(_MAX_REDIRECTS):
+            response = self._send()
+            target = response.headers.get("Location")
+            if not self._follows or response.status not in _REDIRECTS or target is None:
+                return response
+            response.read(MAX_WORD)
+            self._finish()
+            before, self._url = self._url, urljoin(self._url, target)
+            if urlsplit(before).netloc != urlsplit(self._url).netloc:
+                self._headers = {name: text for name, text in self._headers.items() if name != "Authorization"}
+        raise FailureError("a circle of redirects")
+
+    def _send(self) -> http.client.HTTPResponse:
+        parts = urlsplit(self._url)
+        self._key = parts.scheme, parts.netloc
+        kept = _connections().by_host.pop(self._key, None)
+        for connection in filter(None, (kept, _connect(*self._key))):
+            self._connection = connection
+            try:
+                target = parts.path + (f"?{parts.query}" if parts.query else "")
+                connection.request(self._method, _target(self._url, target), headers=self._headers)
+                self._response = connection.getresponse()
+                return self._response
+            except (http.client.RemoteDisconnected, ConnectionError):
+                connection.close()
+                if connection is not kept:  # a kept one may have been closed by the server while it was idle
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+        raise AssertionError("a new connection either answers or raises")
+
+    def _finish(self) -> None:
+        """Keep the connection where all of the answer was read."""
+        response, connection = self._response, self._connection
+        if response is None or connection is None:
+            return
+        if response.isclosed() and not response.will_close:
+            _connections().by_host[self._key] = connection
+        else:
+            connection.close()
+        response.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+
+
+def _proxy(scheme: str, host: str) -> str | None:
+    proxy = getproxies().get(scheme)
+    return None if proxy is None or proxy_bypass(host) else proxy
+
+
+def _target(url: str, path: str) -> str:
+    parts = urlsplit(url)
+    return url if parts.scheme == "http" and _proxy("http", parts.netloc) else path
+
+
+def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:
+    """A connection, which opens with its first request."""
+    proxy = _proxy(scheme, netloc)
+    through = urlsplit(proxy).netloc.rpartition("@")[2] if proxy else netloc
+    if scheme == "http":
+        connection = http.client.HTTPConnection(through, timeout=retries.STALL_S)
+    else:
+        connection = http.client.HTTPSConnection(through, timeout=retries.STALL_S, context=ssl.create_default_context())
+        if proxy:
+            connection.set_tunnel(netloc)
+    connection.blocksize = 1 << 16
+    return connection
+
+
+def _list_s3(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Listed]:
+    """By ListObjectsV2: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>."""
+    scheme, _, rest = asked.url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    prefix += "/" if prefix and not prefix.endswith("/") else ""
+    root, found, token = f"{scheme}://{bucket}/", [], ""
+    while True:
+        asks = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
+        asks |= ({} if deep else {"delimiter": "/"}) | ({"continuation-token": token} if token else {})
+        query = urlencode(sorted(asks.items()), quote_via=quote)
+        got = _with_patience(asked, options, partial(_listed_page, options, root, query))
+        tree = ET.fromstring(got.data)  # noqa: S314  # expat bounds what entities expand to; a store is trusted so far
+        for entry in tree.iterfind(f"{_SPACE}Contents"):
+            texts = {child.tag.rpartition("}")[2]: child.text or "" for child in entry}
+            listed = Listed(root + unquote(texts["Key"]), int(texts.get("Size") or 0), texts.get("ETag", ""))
+            if not listed.url.endswith("/"):  # which stands for a folder
+                found.append(listed)
+        folders = tree.iterfind(f"{_SPACE}CommonPrefixes/{_SPACE}Prefix")
+        found += [Listed(root + unquote(folder.text or ""), 0, "") for folder in folders]
+        token = tree.findtext(f"{_SPACE}NextContinuationToken") or ""
+        if not token:
+            return found
+
+
+def _listed_page(options: StorageOptions, root: str, query: str) -> Answer:
+    return _Exchange(Asked(root), options, query).fetch()
+
+
+def _list_web(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Listed]:
+    """By the links of pages, as web servers make them for folders."""
+    folder = asked.url if asked.url.endswith("/") else f"{asked.url}/"
+    page = _with_patience(asked, options, lambda: _Exchange(Asked(folder), options).page())
+    links = {urljoin(bare_url(folder), unescape(link)) for link in _HREF.findall(page)}
+    below = sorted(bare_url(link) for link in links if bare_url(link).startswith(bare_url(folder)))
+    found = [Listed(link, 0, "") for link in dict.fromkeys(below) if link != bare_url(folder)]
+    if not deep:
+        return found
+    return [
+        one
+        for entry in found
+        for one in (
+            _list_web(asked._replace(url=entry.url), options, deep=True) if entry.url.endswith("/") else [entry]
+        )
+    ]
+
+
+def _apart(what: str, asked: Asked, options: StorageOptions, **settings: bool) -> Any:
+    """Ask in another process, which ends with it: obstore has threads, after which a fork would hang."""
+    with processes(_ask_objects, 1) as team:
+        for _, found in team.run([(what, asked, options, settings)]):
+            return found
+    raise AssertionError("one task has one result")
+
+
+def _ask_objects(task: tuple[str, Asked, StorageOptions, Mapping[str, bool]], _: object) -> Any:
+    from streamdata.remote.object_client import ObjectClient
+
+    what, asked, options, settings = task
+    client = ObjectClient(options)
+    ask: Any = {"fetch": client.get_here, "stat": client.stat, "list": client.list}[what]
+    return _with_patience(asked, options, lambda: ask(asked, **settings))

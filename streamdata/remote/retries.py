@@ -1,0 +1,126 @@
+"""When a request is made again: `what failed, when → how long to wait, or an error`.
+
+The clients' own retries are switched off, so that all are counted here. A store that answers nothing but failures ends
+the run within the deadline, counted from its first failure, and after a bounded number of requests of this process,
+however many wait for it: beyond the first ones they are spaced out, as probes.
+"""
+
+import random
+import time
+from threading import Lock
+
+from streamdata.remote.answers import Asked, DeadStoreError, FailureError
+
+DEADLINE_S = 120.0
+STALL_S = 15.0  # without a byte
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
+_FREE_ATTEMPTS = 128  # since the last success, before they are spaced out
+_MAX_ATTEMPTS = 288  # since the last success
+_LOOK_S = 0.1  # how often those who wait look whether the store has recovered
+
+
+class StoreHealth:
+    """What this process has seen of one store since it last answered."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.failing_since: float | None = None
+        self.is_dead = False
+        self._attempts = 0  # begun since the last success
+        self._next_probe = 0.0
+
+    def attempt(self) -> float:
+        """An attempt will be made; when, by the monotonic clock."""
+        with self._lock:
+            self._attempts += 1
+            now = time.monotonic()
+            if self.failing_since is None or self._attempts <= _FREE_ATTEMPTS:
+                return now
+            space = DEADLINE_S / (_MAX_ATTEMPTS - _FREE_ATTEMPTS)
+            self._next_probe = max(now, self._next_probe + space)
+            return self._next_probe
+
+    def succeeded(self) -> None:
+        """It has answered."""
+        with self._lock:
+            self._attempts, self.failing_since = 0, None
+
+    def failed(self) -> float:
+        """It has failed; since when it does nothing else."""
+        with self._lock:
+            if self.failing_since is None:
+                self.failing_since = time.monotonic()
+            return self.failing_since
+
+    def is_hopeless(self) -> bool:
+        """Whether there were as many requests as one that is dead may get."""
+        return self.failing_since is not None and self._attempts > _MAX_ATTEMPTS
+
+
+class Patience:
+    """Attempts at one request.
+
+    Call `begin` before each, and wait as it says until it is None; then `failed` or `succeeded`.
+    """
+
+    def __init__(self, asked: Asked, health: StoreHealth) -> None:
+        self._asked, self._health = asked, health
+        self.attempts = 0
+        self._first_failure: float | None = None
+        self._last: FailureError | None = None
+        self._due: float | None = None
+        self._ready = 0.0  # when the wait after the last failure is over
+
+    @property
+    def limit_s(self) -> float:
+        """How long the next attempt may take, in seconds."""
+        return DEADLINE_S if self._first_failure is None else max(0.1, self._deadline() - time.monotonic())
+
+    def begin(self) -> float | None:
+        """Seconds to wait before asking again; None when the attempt may be made.
+
+        Raises:
+            DeadStoreError: There is no use in another one.
+        """
+        health = self._health
+        now = time.monotonic()
+        if self._last is not None and (health.is_dead or health.is_hopeless() or now > self._deadline()):
+            health.is_dead = health.is_dead or health.failing_since is not None
+            raise self.error()
+        if self._ready > now:
+            return min(_LOOK_S, self._ready - now)
+        if self._due is None:
+            self._due = health.attempt()
+        if health.failing_since is not None and self._due > now:
+            return min(_LOOK_S, self._due - now)
+        self._due = None
+        self.attempts += 1
+        return None
+
+    def failed(self, failure: FailureError) -> None:
+        """The attempt failed."""
+        since = self._health.failed()
+        self._first_failure = min(since, self._first_failure or since)
+        self._last = failure
+        longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self.attempts, 10))
+        self._ready = time.monotonic() + max(random.uniform(longest / 2, longest), min(failure.wait, _LONGEST_WAIT_S))
+
+    def succeeded(self) -> None:
+        """The store has answered, whatever it was."""
+        self._health.succeeded()
+
+    def error(self) -> DeadStoreError:
+        """The error of a request that is given up."""
+        assert self._last is not None, "nothing failed"
+        assert self._first_failure is not None, "nothing failed"
+        seconds = time.monotonic() - self._first_failure
+        status = f"status {self._last.status}, " if self._last.status else ""
+        return DeadStoreError(
+            f"{self._asked.describe()}: expected an answer, got {status}{self._last.word} "
+            f"(attempts {self.attempts}, during {seconds:.0f} s)\n"
+            "  Look whether the store is up and can be reached from here, then resume."
+        )
+
+    def _deadline(self) -> float:
+        assert self._first_failure is not None, "nothing failed"
+        return self._first_failure + DEADLINE_S

@@ -1,0 +1,394 @@
+"""Making manifests: `patterns → shards → their indexes, many at a time → one manifest beside them, or where told`.
+
+What an earlier manifest says of shards that are the same is taken from it; indexes that are built are kept in the cache
+until the manifest is there, so that a run that was killed goes on where it was.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.remote import bare_url, beside, list_once
+from streamdata.run.publish import publish_made
+from streamdata.shards.build import build_missing
+from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
+from streamdata.shards.indexing import JOIN, KINDS, IndexJob, build, find, forget_cached, sidecar_kind
+from streamdata.shards.listing import is_folder
+from streamdata.shards.manifest import (
+    ENTRY,
+    NAME,
+    NO_FILE,
+    Directory,
+    Manifest,
+    encode_directory,
+    encode_rows,
+    folder_of,
+    place_of,
+    rows_bytes,
+)
+from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, RowRun, open_manifest
+from streamdata.shards.publish import locked
+from streamdata.shards.readers import Int64s
+from streamdata.shards.sidecar import SIDECAR_KEYS
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of
+from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential, sidecars_of
+from streamdata.shards.urls import as_listed, expand, expand_home
+
+logger = logging.getLogger(__name__)
+_JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
+
+
+class IndexProgress(NamedTuple):
+    """How far the indexing is."""
+
+    shards: int
+    total_shards: int
+    bytes: int
+    total_bytes: int
+
+
+Report = Callable[[IndexProgress], object]
+
+
+class Inventory(NamedTuple):
+    """What is there: the files of a manifest, before any of them is read."""
+
+    target: str  # the manifest
+    root: str  # what the names are below, with its slash
+    suffixes: tuple[str, ...]  # of which these are all below the root
+    stamps: dict[str, FileStamp]  # by url, of shards and sidecars
+    sidecars: dict[str, str]  # by tar
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the manifest lies in the folder of the shards."""
+        return folder_of(self.target) == self.root
+
+
+class _Index(NamedTuple):
+    """An index on its way into a manifest."""
+
+    header: IndexHeader
+    content: Hashable  # the same where the rows are
+    rows: Callable[[], bytes]  # in chunks with their CRCs
+    file: str
+    sidecar: str
+
+
+def take_stock(paths: Sequence[str], target: str | None = None) -> Inventory:
+    """What patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
+
+    Args:
+        paths: What a recipe's `path` may be.
+        target: The manifest; by default in the folder that all shards have in common.
+
+    Raises:
+        FileNotFoundError: There is no shard.
+        ShardError: Shards lie in no folder, or are the output of a command.
+    """
+    urls, suffixes = _shards_of(paths)
+    folder = expand_home(paths[0]) if len(paths) == 1 and is_folder(expand_home(paths[0])) else None
+    root = as_listed(folder if folder.endswith("/") else f"{folder}/") if folder else _common_folder(urls)
+    candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
+    there = _those_there([other for others in candidates.values() for other in others])
+    sidecars = {url: found for url, others in candidates.items() if (found := next((o for o in others if o in there), ""))}
+    files = sorted({*urls, *sidecars.values()})
+    stamps = dict(zip(files, stamps_of(files), strict=True))
+    return Inventory(target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if folder else (), stamps, sidecars)
+
+
+def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The shards of both kinds, and the suffixes of the kinds that there are or might be."""
+    urls: set[str] = set()
+    suffixes: tuple[str, ...] = ()
+    problems: list[Exception] = []
+    for kind in (TAR_SUFFIXES, JSONL_SUFFIXES):
+        try:
+            urls.update(url for url in expand(paths, kind) if url.endswith(kind))
+            suffixes += kind
+        except FileNotFoundError as error:
+            suffixes += kind
+            problems.append(error)
+        except ValueError as error:  # of this kind there are files by other names: the folder is listed for it
+            logger.warning("%s", error)
+            problems.append(error)
+    if not urls:
+        raise problems[0] if problems else FileNotFoundError(f"index: expected shards, got none by {list(paths)}")
+    return sorted(urls), suffixes
+
+
+def _common_folder(urls: Sequence[str]) -> str:
+    pipes = [url for url in urls if is_pipe(url)]
+    folders = sorted({folder_of(url) for url in urls})
+    # The first and the last differ soonest; what they have in common ends with the name of a folder.
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(folders[0], folders[-1], strict=False))))
+    root = folder_of(folders[0][:same])
+    if pipes or (not root and any(map(is_remote, urls))):
+        raise ShardError(
+            f"index: expected shards in one folder, got {pipes[0] if pipes else urls[0]!r} among {len(urls)}\n"
+            "  Name one folder or pattern; what a command gives has no manifest."
+        )
+    return root
+
+
+def _those_there(urls: Sequence[str]) -> set[str]:
+    """Which of the files there are; remote folders are listed."""
+    if not any(map(is_remote, urls)):
+        return {url for url in urls if os.path.isfile(local_path(url))}
+    found: set[str] = set()
+    for folder in sorted({folder_of(url) for url in urls}):
+        found |= {bare_url(file.url) for file in list_once(beside(urls[0], folder), deep=False)}
+    return {url for url in urls if url in found}
+
+
+def make_manifest(stock: Inventory, report: Report = lambda _: None, num_processes: int | None = None) -> str:
+    """Index what has to be, and publish the manifest.
+
+    Args:
+        stock: The files.
+        report: Called after each shard.
+        num_processes: How many index local shards at the same time; by default one for each core.
+
+    Returns:
+        The manifest's url.
+
+    Raises:
+        ShardError: A shard is damaged.
+    """
+    with locked("manifest", stock.target):
+        old = _earlier(stock.target)
+        kept = _kept_from(old, stock) if old else {}
+        wanted = _jobs(stock)
+        jobs = [job for job in wanted if (job.url, job.kind) not in kept]
+        if old is not None and not jobs and _is_same(old[0], stock):
+            report(IndexProgress(0, 0, 0, 0))
+            return stock.target
+        _build(jobs, report, num_processes)
+        indexes = [*kept.values(), *_built(jobs)]
+        if old is not None:
+            stock, indexes = _with_others(stock, old, indexes)
+        _publish(stock, indexes)
+        for job in jobs:
+            forget_cached(job)
+    return stock.target
+
+
+def _is_same(manifest: Manifest, stock: Inventory) -> bool:
+    is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(manifest.directory.suffixes)
+    return is_whole and manifest.urls == sorted(stock.stamps) and not differences(stock, manifest)
+
+
+def _jobs(stock: Inventory) -> list[IndexJob]:
+    """The indexes of all shards that have one; those of a tar's sidecar for all that its keys may be."""
+    jobs = []
+    for url, stamp in stock.stamps.items():
+        if is_sequential(url):
+            continue
+        if url.endswith(".tar"):
+            jobs.append(IndexJob("tar", url, stamp))
+            if sidecar := stock.sidecars.get(url):
+                jobs += [IndexJob(kind, url, stamp, sidecar, stock.stamps[sidecar]) for kind in _JOINS]
+        elif not url.endswith(".meta.jsonl"):
+            jobs.append(IndexJob("jsonl", url, stamp))
+    return jobs
+
+
+def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) -> None:
+    missing = [job for job in jobs if find(job) is None]
+    sizes = {job.url: job.stamp.size for job in missing}
+    done = IndexProgress(0, len(sizes), 0, sum(sizes.values()))
+    report(done)
+
+    def note(task: tuple[IndexJob, ...]) -> None:
+        nonlocal done
+        done = done._replace(shards=done.shards + 1, bytes=done.bytes + task[0].stamp.size)
+        report(done)
+
+    build_missing(missing, num_processes=num_processes, is_kept_beside=False, report=note)
+
+
+def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
+    """The indexes of the jobs. Those of sidecars that join by no such key are left out; who asks for one is told why."""
+    unjoined = []
+    for job in jobs:
+        found = find(job)
+        if found is None and job.kind in _JOINS:
+            unjoined += [job.sidecar] if job.kind == JOIN else []
+            continue
+        found = found or build(job, is_kept_beside=False)  # where this failed it raises here what is wrong
+        rows = _Rows(found.path, job)
+        yield _Index(found.header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
+    if unjoined:
+        logger.warning("manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest "
+                       "does not say it either, and a source that asks for them says why", len(unjoined), unjoined[0])  # fmt: skip
+
+
+class _Rows:
+    """The rows of an index file, read when they are written into a manifest."""
+
+    def __init__(self, path: Path, job: IndexJob) -> None:
+        self._path, self._job = path, job
+
+    def digest(self) -> bytes:
+        """By which equal rows are known: what the keys of a sidecar are makes no difference mostly."""
+        return hashlib.blake2b(self(), digest_size=16).digest()
+
+    def __call__(self) -> bytes:
+        dtype = KINDS[self._job.kind].dtype
+        try:
+            index = IndexFile(self._path, dtype)
+            (rows,) = index.runs([(0, index.header.num_records)])
+        except (IndexDamageError, FileNotFoundError) as damage:
+            raise ShardError(
+                f"index of '{self._job.url}': {damage}\n  Delete '{self._path}', and run streamdata index again."
+            ) from damage
+        return encode_rows(rows, dtype.itemsize)
+
+
+def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
+    """The manifest that is there; one that is damaged is made anew."""
+    try:
+        found = open_manifest(target)
+    except ShardError as damage:
+        logger.warning("%s\n  It is made anew.", damage)
+        return None
+    # What was made for another place says of no file here which version it was.
+    return None if found is None or found[0].is_copy else found
+
+
+def _kept_from(old: tuple[Manifest, ManifestRows], stock: Inventory) -> dict[tuple[str, str], _Index]:
+    """What the earlier manifest says of files that are the same, by url and kind."""
+    wanted = {(job.url, job.kind, job.sidecar) for job in _jobs(stock)}
+    kept = {}
+    for index in _indexes_in(*old):
+        named = (index.file, index.header.kind, index.sidecar)
+        stamps = (stock.stamps.get(index.file), stock.stamps.get(index.sidecar, index.header.stamps[1]))
+        if named in wanted and stamps == index.header.stamps:
+            kept[index.file, index.header.kind] = index
+    return kept
+
+
+def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
+    directory, urls = manifest.directory, manifest.urls
+    stamps = list(map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()))
+    for kind, entries in directory.indexes.items():
+        row_bytes = ROW_SIZES[kind]
+        for file, sidecar, num_records, skipped, first_skipped, noted, offset in entries.tolist():
+            pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
+            header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
+            read = _OldRows(rows, RowRun(offset, num_records, 0, num_records), row_bytes)
+            yield _Index(header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else "")
+
+
+class _OldRows:
+    """The rows of an index in an earlier manifest."""
+
+    def __init__(self, rows: ManifestRows, run: RowRun, row_bytes: int) -> None:
+        self._rows, self._run, self._row_bytes = rows, run, row_bytes
+
+    def __call__(self) -> bytes:
+        (rows,) = self._rows.read([self._run], self._row_bytes)
+        return encode_rows(rows, self._row_bytes)
+
+
+def _with_others(
+    stock: Inventory, old: tuple[Manifest, ManifestRows], indexes: list[_Index]
+) -> tuple[Inventory, list[_Index]]:
+    """What the manifest is to say where only some of its files were looked at: the others stay as they were."""
+    manifest = old[0]
+    if stock.suffixes or manifest.root != stock.root:
+        return stock, indexes
+    directory = manifest.directory
+    before = zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True)
+    others = {url: stamp for url, stamp in before if url not in stock.stamps}
+    known = {(index.file, index.header.kind) for index in indexes}
+    indexes = indexes + [
+        index for index in _indexes_in(*old) if index.file in others and (index.file, index.header.kind) not in known
+    ]
+    stamps = dict(sorted({**others, **stock.stamps}.items()))
+    return stock._replace(stamps=stamps, suffixes=directory.suffixes), indexes
+
+
+def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
+    urls = sorted(stock.stamps)
+    numbers = {url: number for number, url in enumerate(urls)}
+    kinds: dict[str, list[_Index]] = {}
+    for index in indexes:
+        kinds.setdefault(index.header.kind, []).append(index)
+    at, tables, in_order = 0, {}, []
+    offsets: dict[Hashable, int] = {}
+    for kind, members in sorted(kinds.items()):
+        members.sort(key=lambda index: numbers[index.file])
+        table = np.zeros(len(members), ENTRY)
+        for row, index in enumerate(members):
+            header = index.header
+            if index.content not in offsets:
+                offsets[index.content] = at
+                at += rows_bytes(header.num_records, header.row_bytes)
+                in_order.append(index)
+            sidecar = numbers[index.sidecar] if index.sidecar else NO_FILE
+            table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
+        tables[kind] = table
+    directory = Directory(
+        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls], [],
+        *_columns([stock.stamps[url] for url in urls]), tables,
+    )  # fmt: skip
+    _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
+
+
+def _columns(stamps: Sequence[FileStamp]) -> tuple[Int64s, Int64s]:
+    sizes, versions = np.array(stamps, np.int64).reshape(-1, 2).T
+    return sizes, versions
+
+
+def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
+    """Publish a manifest in one step."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("xb") as file:
+            file.write(head)
+            file.writelines(rows)
+
+    if not is_remote(target):
+        path = Path(local_path(target))
+        publish_made(path, write)
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        temporary = Path(folder, NAME)
+        write(temporary)
+        filesystem, path = fsspec.core.url_to_fs(target)
+        filesystem.put_file(str(temporary), path)
+        filesystem.invalidate_cache()
+
+
+def differences(stock: Inventory, manifest: Manifest) -> list[str]:
+    """What is not as the manifest says, a line for each file.
+
+    Args:
+        stock: What is there.
+        manifest: What should be.
+    """
+    directory = manifest.directory
+    said = dict(zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True))
+    lines = []
+    for url in sorted({*said, *stock.stamps}):
+        expected, got = said.get(url), stock.stamps.get(url)
+        if got is None and stock.suffixes:
+            lines.append(f"{url}: it is gone, or no shard any more")
+        elif got is None or expected is None:
+            lines += [] if got is None else [f"{url}: the manifest does not name it"]
+        elif expected.size != got.size:
+            lines.append(f"{url}: expected {expected.size} bytes, got {got.size}")
+        elif expected.version != got.version and not manifest.is_copy:
+            lines.append(f"{url}: it was modified, expected version {expected.version}, got {got.version}")
+    return lines

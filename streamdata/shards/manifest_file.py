@@ -1,0 +1,295 @@
+"""Reading manifests: `folder → Manifest`, and `runs of records → chunks of the file → rows of their indexes`.
+
+A local manifest is read in place. Of a remote one, pages that were read stay in a file of holes in the cache, which all
+processes of a node share: each chunk has its CRC32, so that what is there is known by looking at it, and nothing has to
+be locked or repaired.
+"""
+
+import hashlib
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from streamdata.remote import beside
+from streamdata.shards.index_file import CHUNK_ROWS
+from streamdata.shards.indexing import KINDS
+from streamdata.shards.manifest import (
+    HEADER_BYTES,
+    NAME,
+    Manifest,
+    ManifestError,
+    decode_directory,
+    decode_header,
+    rows_bytes,
+)
+from streamdata.shards.publish import cache_directory
+from streamdata.shards.remote_bytes import fetch, fetch_many
+from streamdata.shards.storage import FileStamp, forget_open, is_remote, opened
+
+logger = logging.getLogger(__name__)
+_HEAD_BYTES = 1 << 20
+_PAGE_BYTES = 1 << 16
+_WHOLE_BYTES = 4 << 20
+"""Rows of a remote manifest that has no more are fetched at once."""
+_CRC_BYTES = 4
+ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
+
+
+class RowRun(NamedTuple):
+    """Consecutive records of an index in a manifest: where its rows begin, how many records it has, and which."""
+
+    offset: int
+    num_records: int
+    first: int
+    num_read: int
+
+
+class ManifestRows:
+    """The rows of a manifest, read when they are asked for.
+
+    Args:
+        url: The manifest.
+        stamp: Its version.
+        rows_at: Where its rows begin.
+        tag: What its server calls its version.
+    """
+
+    def __init__(self, url: str, stamp: FileStamp, rows_at: int, tag: str = "") -> None:
+        self.url, self.stamp, self.rows_at, self._tag = url, stamp, rows_at, tag
+
+    def read(self, runs: Sequence[RowRun], row_bytes: int) -> list[bytes]:
+        """The rows of each run, and the row after it.
+
+        Raises:
+            ManifestError: They are damaged, or the manifest is another.
+        """
+        chunk_bytes = CHUNK_ROWS * row_bytes + _CRC_BYTES
+        spans, skips = [], []
+        for offset, num_records, first, num_read in runs:
+            chunk, last = first // CHUNK_ROWS, (first + num_read) // CHUNK_ROWS + 1
+            begin = self.rows_at + offset
+            spans.append((
+                begin + chunk * chunk_bytes,
+                begin + min(last * chunk_bytes, rows_bytes(num_records, row_bytes)),
+            ))  # fmt: skip
+            skips.append(first - chunk * CHUNK_ROWS)
+        pieces = self._remote(spans, chunk_bytes) if is_remote(self.url) else self._local(spans)
+        return [
+            _rows_in(piece, chunk_bytes, skip * row_bytes, (run.num_read + 1) * row_bytes)
+            or self._damaged(span, piece, chunk_bytes)
+            for piece, skip, run, span in zip(pieces, skips, runs, spans, strict=True)
+        ]
+
+    def damages(self, manifest: Manifest) -> Iterator[str]:
+        """What of the rows is damaged, a line for each shard."""
+        for kind, entries in manifest.directory.indexes.items():
+            for file, offset, num_records in entries[["file", "offset", "num_records"]].tolist():
+                try:
+                    self.read([RowRun(offset, num_records, 0, num_records)], ROW_SIZES[kind])
+                except ManifestError:
+                    yield f"{manifest.urls[file]}: its index '{kind}' in the manifest is damaged"
+
+    def _damaged(self, span: tuple[int, int], piece: bytes, chunk_bytes: int) -> bytes:
+        raise ManifestError(
+            f"manifest '{self.url}': offset {span[0]}: expected {span[1] - span[0]} bytes in chunks of {chunk_bytes} that "
+            f"fit their CRC32, got {len(piece)} that do not\n  Copy it again, or make it again: streamdata index FOLDER."
+        )
+
+    def _local(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        try:
+            file = opened(self.url)
+        except FileNotFoundError as error:
+            raise _replaced(self.url) from error
+        if file.stamp() != self.stamp:
+            forget_open(self.url)
+            raise _replaced(self.url)
+        # What lies under the descriptor stays what was opened, though another is renamed over it meanwhile.
+        return [file.read(end - begin, begin) for begin, end in spans]
+
+    def _remote(self, spans: Sequence[tuple[int, int]], chunk_bytes: int) -> list[bytes]:
+        pages = _Pages(self.url, self._tag, self.stamp)
+        pieces = [pages.read(begin, end) for begin, end in spans]
+        missing = {index for index, piece in enumerate(pieces) if not _is_sound(piece, chunk_bytes)}
+        if missing:
+            pages.fetch([spans[index] for index in missing], self.rows_at)
+            for index in missing:
+                pieces[index] = pages.read(*spans[index])
+        return pieces
+
+
+def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
+    """The rows of some chunks from `begin` on, without the CRCs; None where one of these does not fit, or ends early."""
+    if not _is_sound(piece, chunk_bytes):
+        return None
+    if len(piece) <= chunk_bytes:
+        rows = piece[begin : min(begin + size, len(piece) - _CRC_BYTES)]
+    else:
+        chunks = (piece[at : min(at + chunk_bytes, len(piece)) - _CRC_BYTES] for at in range(0, len(piece), chunk_bytes))
+        rows = b"".join(chunks)[begin : begin + size]
+    return rows if len(rows) == size else None
+
+
+def _is_sound(piece: bytes, chunk_bytes: int) -> bool:
+    for at in range(0, len(piece), chunk_bytes):
+        end = min(at + chunk_bytes, len(piece)) - _CRC_BYTES
+        if end < at or zlib.crc32(piece[at:end]) != int.from_bytes(piece[end : end + _CRC_BYTES], "little"):
+            return False
+    return True
+
+
+def _replaced(url: str) -> ManifestError:
+    return ManifestError(
+        f"manifest '{url}': it was replaced or modified after the run began\n"
+        "  Start the run again to use the new one; shards that it names as before are read as before."
+    )
+
+
+class _Pages:
+    """What was fetched of a remote file, in a file of holes: other processes write into it too."""
+
+    def __init__(self, url: str, tag: str, stamp: FileStamp) -> None:
+        self._url, self._tag, self._size = url, tag, stamp.size
+        name = hashlib.blake2b(repr((url, tag, stamp)).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        folder = cache_directory() / "manifests" / name[:2]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """What is there of these bytes, with zeros in the holes."""
+        return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Keep some bytes."""
+        os.pwrite(self._fd, data, offset)
+
+    def fetch(self, spans: Sequence[tuple[int, int]], rows_at: int) -> None:
+        """Fetch the pages that hold these spans, or all rows where they are few."""
+        if self._size - rows_at <= _WHOLE_BYTES:
+            wanted = [(rows_at, self._size)]
+        else:
+            numbers = {page for begin, end in spans for page in range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))}
+            wanted = [(page * _PAGE_BYTES, min((page + 1) * _PAGE_BYTES, self._size)) for page in sorted(numbers)]
+        for (begin, end), data in zip(wanted, fetch_many(self._url, wanted, self._tag), strict=True):
+            if len(data) != end - begin:
+                raise _replaced(self._url)
+            self.write(data, begin)
+
+
+ListedShards = Sequence[tuple[Manifest, ManifestRows]]
+"""Manifests that know some shards, each with its rows."""
+
+
+class Known(NamedTuple):
+    """What is known of files before one of them is asked: by manifests, and by the list of a store."""
+
+    manifests: ListedShards = ()
+    stamps: Mapping[str, FileStamp] = MappingProxyType({})
+
+
+NOTHING_KNOWN = Known()
+
+
+def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:
+    """The manifest at a url; None where there is none.
+
+    Raises:
+        ManifestError: It is damaged.
+    """
+    return _open_remote(url) if is_remote(url) else _open_local(url)
+
+
+def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
+    forget_open(url)  # another may lie there now than when an earlier reader opened it
+    try:
+        file = opened(url)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    frame = decode_header(url, file.read(HEADER_BYTES, 0))
+    if frame.size != file.size:
+        raise _cut(url, frame.size, file.size)
+    directory = decode_directory(url, frame, file.read(frame.directory, HEADER_BYTES), ROW_SIZES)
+    return Manifest(url, directory), ManifestRows(url, file.stamp(), frame.rows_at)
+
+
+def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
+    head = fetch(url, 0, _HEAD_BYTES)
+    if head is None:
+        return None
+    frame = decode_header(url, head.data)
+    if frame.size != head.stamp.size:
+        raise _cut(url, frame.size, head.stamp.size)
+    pages = _Pages(url, head.tag, head.stamp)
+    pages.write(head.data, 0)
+    if frame.rows_at > len(head.data):
+        body = pages.read(HEADER_BYTES, frame.rows_at)
+        if zlib.crc32(body) != frame.crc:
+            (rest,) = fetch_many(url, [(len(head.data), frame.rows_at)], head.tag)
+            pages.write(rest, len(head.data))
+    directory = decode_directory(url, frame, pages.read(HEADER_BYTES, frame.rows_at), ROW_SIZES)
+    return Manifest(url, directory), ManifestRows(url, head.stamp, frame.rows_at, head.tag)
+
+
+def _cut(url: str, expected: int, got: int) -> ManifestError:
+    return ManifestError(
+        f"manifest '{url}': expected {expected} bytes, got {got}\n"
+        "  It was cut short: copy it again, or make it again: streamdata index FOLDER."
+    )
+
+
+class Manifests:
+    """The manifests of some folders, each opened once.
+
+    Args:
+        is_used: Whether they are; else there are none.
+    """
+
+    def __init__(self, *, is_used: bool = True) -> None:
+        self._is_used = is_used
+        self._found: dict[str, tuple[Manifest, ManifestRows] | None] = {}
+        self.used: dict[str, tuple[Manifest, ManifestRows]] = {}
+        """By url, those whose shards are among what was found."""
+
+    def at(self, url: str) -> Manifest | None:
+        """The manifest at a url."""
+        if not self._is_used:
+            return None
+        if url not in self._found:
+            self._found[url] = open_manifest(url)
+        found = self._found[url]
+        return found[0] if found else None
+
+    def use(self, manifest: Manifest) -> None:
+        """Note that shards of this one are read."""
+        found = self._found[manifest.url]
+        if manifest.url in self.used or found is None:
+            return
+        self.used[manifest.url] = found
+        if manifest.is_copy:
+            logger.warning(
+                "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions of "
+                "shards are those that are met first; `streamdata index %s` notes them",
+                manifest.url, manifest.directory.place, manifest.root,
+            )  # fmt: skip
+
+    def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:
+        """The manifest that lists all shards below a folder (with its slash) that end in these suffixes."""
+        manifest = self.at(beside(folder, folder + NAME))
+        return manifest if manifest and set(suffixes) <= set(manifest.directory.suffixes) else None
+
+    def naming(self, url: str, top: str) -> Manifest | None:
+        """The manifest that names a file: in the folder `top`, in its own, or in one between the two."""
+        folder = own = url[: url.rfind("/") + 1]
+        folders = [top] if own.startswith(top) and top else []
+        while len(folder) > len(top):
+            folders.append(folder)
+            folder = folder[: folder.rfind("/", 0, -1) + 1]
+        for folder in folders or [own]:
+            if (manifest := self.at(beside(url, folder + NAME))) and url in manifest.numbers:
+                return manifest
+        return None

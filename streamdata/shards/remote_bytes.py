@@ -1,0 +1,35 @@
+"""Ranges of remote files, for what is read before a process forks: no thread and no event loop of ours stays behind."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from streamdata.remote import DeniedError, fetch_once
+from streamdata.shards.storage import FileStamp, stamp_of_answer
+
+_MAX_REQUESTS = 16
+
+
+class Piece(NamedTuple):
+    """Some bytes of a remote file, and which version of it they are of."""
+
+    data: bytes
+    stamp: FileStamp
+    tag: str
+
+
+def fetch(url: str, begin: int, end: int) -> Piece | None:
+    """The bytes [begin, end) of a file, fewer at its end; None where there is no such file."""
+    try:
+        answer = fetch_once(url, begin, end)
+    except (FileNotFoundError, DeniedError):  # some stores say the latter of what is not there
+        return None
+    return Piece(answer.data, stamp_of_answer(answer), answer.version)
+
+
+def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
+    """Several ranges of one file of a known version."""
+    if len(spans) == 1:
+        return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
+    with ThreadPoolExecutor(min(_MAX_REQUESTS, len(spans))) as threads:
+        return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]

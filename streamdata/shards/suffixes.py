@@ -1,0 +1,21 @@
+"""How the names of shards end, and what that says of them."""
+
+from streamdata.remote import beside
+from streamdata.shards.storage import is_pipe
+
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
+META_SUFFIX = SIDECAR_SUFFIXES[0]
+_COMPRESSED = (".gz", ".tgz", ".zst")
+
+
+def is_sequential(url: str) -> bool:
+    """Whether the shard can only be read from its start: it is compressed or piped."""
+    return url.endswith(_COMPRESSED) or is_pipe(url)
+
+
+def sidecars_of(url: str) -> list[str]:
+    """What the sidecar of a tar shard may be called, the first first; a pipe has none."""
+    stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
+    return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]

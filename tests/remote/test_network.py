@@ -1,0 +1,165 @@
+"""Ranges over one pool of connections: what is good, what is tried again, what is an error, and what it says."""
+
+import time
+
+import pytest
+
+from streamdata.remote import (
+    Address,
+    DeadStoreError,
+    DeniedError,
+    GoneError,
+    Network,
+    RangesIgnoredError,
+    ReplacedError,
+    StorageOptions,
+    retries,
+    web_client,
+)
+from tests.remote.servers import http_server, s3_server
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Waits of some hundredths of a second instead of minutes."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(retries, "_LOOK_S", 0.005)
+    monkeypatch.setattr(web_client, "STALL_S", 0.1)
+
+
+@pytest.fixture
+def sender():
+    """A network of its own."""
+    network = Network(16)
+    yield network
+    network.close()
+
+
+def first(kind, times):
+    """A fault of the first requests for each path."""
+    return lambda request: kind if request.number < times else None
+
+
+def ask(sender, url, version="", options=StorageOptions()):  # noqa: B008  (frozen)
+    """Some bytes of the object."""
+    return sender.submit(Address(url, options), 10, 5000, version).result(5)
+
+
+def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
+    """One request."""
+    with http_server({"a b.tar": DATA}) as server:
+        answer = ask(sender, f"{server.url}/a%20b.tar")
+        assert answer[:4] == (DATA[10:5000], server.tag_of(DATA), len(DATA), 206)
+        assert 0 < answer.waited < 5
+        assert ask(sender, f"{server.url}/a%20b.tar", answer.version).data == answer.data
+        assert server.log[1].headers["if-match"] == answer.version
+        assert len(server.log) == sender.counts.requests == 2
+
+
+@pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "cut", "cut_chunked", "cut_unsized", "stall", "half"])
+def test_what_may_pass_is_tried_again(sender, kind):
+    """And no byte of a bad answer is used."""
+    with http_server({"a": DATA}, first(kind, 2)) as server:
+        assert ask(sender, f"{server.url}/a").data == DATA[10:5000]
+        assert (sender.counts.requests, sender.counts.retries, len(server.log)) == (3, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("404", GoneError, "404"),
+        ("401", DeniedError, "credentials expired or no permission"),
+        ("403", DeniedError, "credentials expired or no permission"),
+        ("ignore_range", RangesIgnoredError, "ignores ranges"),
+        ("html", RangesIgnoredError, "web page"),
+        ("418", ValueError, "418"),
+    ],
+)
+def test_what_will_not_pass_is_an_error_at_once(sender, kind, error, words):
+    """One request; the message has shard, range and status, and no secret."""
+    with http_server({"a.tar": DATA}, lambda _: kind) as server:
+        url = server.url.replace("//", "//user:SECRET@") + "/a.tar?X-Amz-Signature=SECRET"
+        with pytest.raises(error, match=words) as caught:
+            ask(sender, url)
+        assert len(server.log) == 1
+        message = str(caught.value)
+        assert f"shard '{server.url}/a.tar': bytes 10 to 5000" in message
+        assert "(attempts 1)" in message
+        assert "SECRET" not in message
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_another_version_is_an_error_before_a_byte_is_used(sender, obeys):
+    """Whether the server knows If-Match or not; and where it has weak tags, which match nothing."""
+    with http_server({"a": DATA}) as server:
+        server.obeys_if_match = obeys
+        version = ask(sender, f"{server.url}/a").version
+        server.objects["a"] = DATA[::-1]
+        with pytest.raises(ReplacedError, match="replaced or modified"):
+            ask(sender, f"{server.url}/a", version)
+        server.tag_of = lambda data: f'W/"{len(data)}"'
+        version = ask(sender, f"{server.url}/a").version
+        assert ask(sender, f"{server.url}/a", version).data == DATA[::-1][10:5000]
+        server.objects["a"] = DATA + b"x"
+        with pytest.raises(ReplacedError, match="replaced or modified"):
+            ask(sender, f"{server.url}/a", version)
+
+
+def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_requests(sender, monkeypatch):
+    """However many wait for it; the error has the server's word."""
+    monkeypatch.setattr(retries, "_FREE_ATTEMPTS", 20)
+    monkeypatch.setattr(retries, "_MAX_ATTEMPTS", 40)
+    with http_server({"a": DATA}, lambda _: "503 SlowDown") as server:
+        begin = time.monotonic()
+        futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(50)]
+        with pytest.raises(DeadStoreError, match=r"(?s)status 503.*SlowDown.*attempts"):
+            futures[0].result(5)
+        assert time.monotonic() - begin < 1.5
+        assert 20 < len(server.log) <= 45
+        server.fault = lambda _: None
+        for future in futures[:16]:
+            assert future.exception(5) is not None
+        assert ask(sender, f"{server.url}/a").data  # who asks later asks anew
+
+
+def test_an_s3_api_is_asked_with_a_signature(sender, monkeypatch):
+    """Keys come from the environment; a name may have spaces; without them nothing is signed."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    with s3_server({"bucket/a b+c.tar": DATA}) as server:
+        for options in (StorageOptions(endpoint=server.url), StorageOptions(endpoint=server.url, anonymous=True)):
+            assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
+        assert "Credential=one/" in server.log[0].headers["authorization"]
+        assert "authorization" not in server.log[1].headers
+
+
+def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
+    """Once in a minute; then the error names both possibilities."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+
+    def fault(request):
+        if "old" in request.headers["authorization"]:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new")
+            return "400 ExpiredToken"
+        return "403 AccessDenied" if "locked" in request.path else None
+
+    with s3_server({"bucket/a": DATA, "bucket/locked": DATA}, fault) as server:
+        options = StorageOptions(endpoint=server.url)
+        assert ask(sender, "s3://bucket/a", "", options).data == DATA[10:5000]
+        assert len(server.log) == 2
+        with pytest.raises(DeniedError, match=r"AccessDenied.*: credentials expired or no permission"):
+            ask(sender, "s3://bucket/locked", "", options)
+        assert len(server.log) == 3
+
+
+def test_no_more_requests_are_in_flight_than_connections(sender):
+    """The others wait."""
+    with http_server({"a": DATA}) as server:
+        futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(100)]
+        assert {future.result(5).data for future in futures} == {DATA[:10]}
+        assert 1 < server.most_at_once <= 16
