@@ -19,6 +19,7 @@ from tests.benchmarks import (
     plan,
     prepare,
     prompts,
+    remote,
     resume,
     state,
     stores,
@@ -26,7 +27,23 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.measure import Row, Scale
 
-_MODULES = (tar, jsonl, images, collate, mixing, resume, memory, state, stores, blend, plan, packing, prepare, prompts)
+_MODULES = (
+    tar,
+    jsonl,
+    images,
+    collate,
+    mixing,
+    resume,
+    memory,
+    state,
+    stores,
+    blend,
+    plan,
+    packing,
+    prepare,
+    prompts,
+    remote,
+)
 GROUPS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 DIRECTORY = Path(__file__).parents[2] / "build" / "bench"
 _PACKAGES = ("torch-streamdata", "torch", "webdataset", "orjson", "numpy")

@@ -245,9 +245,11 @@ def slow_proxy(url: str, delay: float, rate: float) -> Iterator[str]:
         above = None
         try:
             above_reader, above = await asyncio.open_connection(parts.hostname, parts.port, limit=_STEP)
-            asked = asyncio.ensure_future(_forward(reader, above, delay, None))
-            await _forward(above_reader, writer, 0, rate)
-            asked.cancel()
+            ways = _forward(reader, above, delay, None), _forward(above_reader, writer, 0, rate)
+            tasks = [asyncio.ensure_future(way) for way in ways]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)  # either end has gone
+            for task in tasks:
+                task.cancel()
         except (asyncio.CancelledError, ConnectionError):
             pass
         finally:

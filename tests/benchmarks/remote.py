@@ -1,0 +1,291 @@
+"""Tars in a store: an S3 API behind a proxy with a delay per request and a rate per connection, in another process.
+
+Both are Python on the machine that reads from them, so that rates say little; shares within one run and counts do.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import webdataset
+
+from streamdata import MergedDataset, MetaDistributedWebDataset
+from streamdata.remote import Address, StorageOptions, network
+from streamdata.shards.make_manifest import make_manifest, take_stock
+from tests.benchmarks.data import cached
+from tests.benchmarks.measure import Row, Scale, apart, by_turns, drain, identity, loading_time, per_second
+from tests.remote.servers import s3_server, slow_proxy
+
+DELAY, RATE = 0.03, 40e6
+"""Seconds for each request, bytes/s of each connection."""
+_SHARDS = 16
+_PIECE = 8 << 20  # bytes of a shard that the bare client asks for at once
+
+
+class Store:
+    """A store in another process.
+
+    Args:
+        pipe: To that process.
+        url: Its endpoint.
+    """
+
+    def __init__(self, pipe: Any, url: str) -> None:
+        self._pipe, self.url = pipe, url
+        self.options = {"endpoint": url, "anonymous": True}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (None, self.url)  # whoever reads from it does not ask for its log
+
+    def log(self) -> list[tuple[str, str, str]]:
+        """What it was asked since it was asked this: method, path, range."""
+        self._pipe.send("log")
+        found: list[tuple[str, str, str]] = self._pipe.recv()
+        return found
+
+
+@contextmanager
+def store(place: Path, delay: float = DELAY, rate: float = RATE) -> Iterator[Store]:
+    """The files of a folder in the bucket "data", and without the manifest in "plain"."""
+    context = multiprocessing.get_context("spawn")
+    ours, others = context.Pipe()
+    process = context.Process(target=_serve, args=(others, str(place), delay, rate), daemon=True)
+    process.start()
+    try:
+        yield Store(ours, ours.recv())
+    finally:
+        ours.send("end")
+        process.join()
+
+
+def _serve(pipe: Any, place: str, delay: float, rate: float) -> None:
+    objects = {f"data/{path.name}": path.read_bytes() for path in Path(place).iterdir() if path.is_file()}
+    objects |= {path.replace("data/", "plain/"): data for path, data in objects.items() if path.endswith(".tar")}
+    with s3_server(objects) as server, slow_proxy(server.url, delay, rate) as url:
+        pipe.send(url)
+        while pipe.recv() == "log":
+            log, server.log[:] = list(server.log), []
+            pipe.send([(one.method, one.path, one.headers.get("range", "")) for one in log])
+
+
+def shards(directory: Path, records: int, record_bytes: int) -> Path:
+    """Sixteen tars of records of one member, and their manifest."""
+    return cached(directory, f"remote-{records}-{record_bytes}", partial(_write, records=records, size=record_bytes))
+
+
+def _write(place: Path, records: int, size: int) -> None:
+    for shard in range(_SHARDS):
+        with webdataset.TarWriter(str(place / f"{shard:05d}.tar"), encoder=False, mtime=0) as writer:
+            for number in range(records // _SHARDS):
+                key = shard * (records // _SHARDS) + number
+                writer.write({"__key__": f"{key:08d}", "bin": key.to_bytes(8, "little") * (size // 8)})
+    make_manifest(take_stock([str(place)]), num_processes=1)
+
+
+def rows(directory: Path, scale: Scale) -> Iterator[Row]:
+    """Rates beside the bare client's and the peer's, requests, waiting, starts, and a second pass from a cache."""
+    place = shards(directory, scale.remote_records, 30_000)
+    with store(place) as far:
+        yield from _shuffled(far, scale)
+        yield _in_order(far, scale)
+        yield from _starts(far, place, scale)
+        yield _cached(far, place, scale)
+    with store(shards(directory, scale.small_remote_records, 1000)) as far:
+        yield _requests(far, scale.small_remote_records)
+
+
+def _merged(far: Store, paths: Any = "s3://data/", **options: Any) -> MergedDataset:
+    shuffle, cyclic = options.pop("shuffle", True), options.pop("cyclic", False)
+    source: Any = MetaDistributedWebDataset(paths, storage_options=far.options, **options)
+    source.name, source.percent = "tar", 1.0
+    return MergedDataset([source], cyclic=cyclic, shuffle_streaming_subsets=shuffle)
+
+
+def _our_time(far: Store, count: int, need: float) -> float:
+    """For so many records, of which the consumer needs each for so many seconds; indexes are built before."""
+    stream = _merged(far)
+    begin = time.perf_counter()
+    for number, _ in enumerate(islice(stream, count), 1):
+        rest = begin + number * need - time.perf_counter()
+        if need and rest > 0:
+            time.sleep(rest)
+    return time.perf_counter() - begin
+
+
+def _bare_time(far: Store, ranges: list[tuple[str, int, int]]) -> float:
+    options = StorageOptions(**far.options)
+    begin = time.perf_counter()
+    for answer in [network().submit(Address(f"s3://{path}", options), first, end) for path, first, end in ranges]:
+        answer.result()
+    return time.perf_counter() - begin
+
+
+def _ranges(log: list[tuple[str, str, str]]) -> list[tuple[str, int, int]]:
+    found = []
+    for method, path, asked in log:
+        if method == "GET" and path.endswith(".tar") and asked:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            found.append((path, int(first), int(last) + 1))
+    return found
+
+
+def _shuffled(far: Store, scale: Scale) -> Iterator[Row]:
+    count = scale.remote_records
+    apart(_our_time, far, 1, 0.0)  # the indexes are built
+    far.log()
+    apart(_our_time, far, count, 0.0)
+    ranges = _ranges(far.log())
+    best = by_turns(
+        min(3, scale.repetitions),
+        ours=lambda: apart(_our_time, far, count, 0.0),
+        bare=lambda: apart(_bare_time, far, ranges),
+    )
+    share = best["bare"] / best["ours"]
+    yield Row(
+        work=f"{count:,} records of 30 KB in {_SHARDS} tars in a store (30 ms, 40 MB/s per connection), shuffled",
+        reach="≥ 0.7 of the same client fetching the same ranges bare",
+        got=f"{share:.2f}",
+        ok=share >= 0.7,
+        from_=f"{per_second(count, best['ours'])}; bare {per_second(count, best['bare'])}, {len(ranges)} requests",
+    )
+    need = 2 * best["bare"] / count
+    took = min(apart(_our_time, far, count, need) for _ in range(min(3, scale.repetitions)))
+    waiting = 1 - count * need / took
+    yield Row(
+        work="the same, to a consumer that takes half of the link",
+        reach="≤ 20 % of its time waiting",
+        got=f"{waiting:.0%}",
+        ok=waiting <= 0.2,
+        from_=f"{took:.2f} s; its own {count * need:.2f} s",
+    )
+
+
+def _our_workers(far: Store, batches: int) -> float:
+    return loading_time(_merged(far, shuffle=False, cyclic=True), identity, batches)
+
+
+def _peer_workers(far: Store, place: list[str], batches: int) -> float:
+    dataset = webdataset.WebDataset(
+        [f"pipe:curl -s {far.url}/{path}" for path in place], shardshuffle=False, empty_check=False
+    ).repeat()
+    return loading_time(dataset, identity, batches)
+
+
+def _in_order(far: Store, scale: Scale) -> Row:
+    batches = max(2, scale.remote_records // 64 - 8)
+    place = [f"data/{shard:05d}.tar" for shard in range(_SHARDS)]
+    best = by_turns(
+        min(3, scale.repetitions),
+        ours=lambda: apart(_our_workers, far, batches),
+        peer=lambda: apart(_peer_workers, far, place, batches),
+    )
+    share = best["peer"] / best["ours"]
+    return Row(
+        work="the same, in order, two workers",
+        reach="≥ 0.8 of webdataset with curl",
+        got=f"{share:.2f}",
+        ok=share >= 0.8,
+        from_=f"{per_second(64 * batches, best['ours'])}; webdataset {per_second(64 * batches, best['peer'])}",
+    )
+
+
+def _start_time(far: Store, indexes: str, paths: Any) -> float:
+    """Until the first record is there; indexes are kept in that directory."""
+    os.environ["STREAMDATA_CACHE"] = indexes
+    begin = time.perf_counter()
+    next(iter(_merged(far, paths)))
+    return time.perf_counter() - begin
+
+
+def _starts(far: Store, place: Path, scale: Scale) -> Iterator[Row]:
+    paths = "s3://plain/"
+    sizes = {f"plain/{path.name}": path.stat().st_size for path in place.glob("*.tar")}
+    whole = [
+        (path, first, min(size, first + _PIECE)) for path, size in sizes.items() for first in range(0, size, _PIECE)
+    ]
+    times: dict[str, list[float]] = {"ours": [], "bare": []}
+    for _ in range(min(3, scale.repetitions)):
+        with TemporaryDirectory() as indexes:
+            far.log()
+            times["ours"].append(apart(_start_time, far, indexes, paths))
+            log = far.log()
+            times["bare"].append(apart(_bare_time, far, whole))
+            far.log()
+            apart(_start_time, far, indexes, paths)
+            again = far.log()
+    asked = sum(last - first for _, first, last in _ranges(log))
+    share = min(times["bare"]) / min(times["ours"])
+    yield Row(
+        work=f"cold start over {_SHARDS} tars in a store, without a manifest, until the first record",
+        reach="≥ 0.7 of the same client fetching all bytes bare; each byte at most once for the indexes",
+        got=f"{share:.2f}",
+        ok=share >= 0.7 and asked <= 1.2 * sum(sizes.values()),
+        from_=f"{min(times['ours']):.2f} s; bare {min(times['bare']):.2f} s; {len(log)} requests, {asked / 1e6:.0f} MB of "
+        f"{sum(sizes.values()) / 1e6:.0f}; the next start {len(again)} requests",
+    )
+    with TemporaryDirectory() as indexes:
+        far.log()
+        apart(_start_time, far, indexes, "s3://data/")
+        log = far.log()
+    others = [one for one in log if not one[1].endswith(".tar")]
+    yield Row(
+        work="start by a manifest, on a node that knows nothing",
+        reach="≤ 3 requests for the manifest, and nothing else but records",
+        got=f"{len(others)} requests",
+        ok=len(others) <= 3,
+        from_=f"{len(log)} in all: " + ", ".join(sorted({f"{method} {path}" for method, path, _ in others})),
+    )
+
+
+def _second_pass(options: dict[str, Any], paths: str, cache: dict[str, Any] | None) -> float:
+    source: Any = MetaDistributedWebDataset(paths, storage_options=options, cache=cache)
+    source.name, source.percent = "tar", 1.0
+    dataset = MergedDataset([source], cyclic=False)
+    drain(dataset)
+    begin = time.perf_counter()
+    drain(dataset)
+    return time.perf_counter() - begin
+
+
+def _cached(far: Store, place: Path, scale: Scale) -> Row:
+    times: dict[str, list[float]] = {"ours": [], "local": []}
+    for _ in range(min(3, scale.repetitions)):
+        with TemporaryDirectory() as pages:
+            far.log()
+            cache = {"path": pages, "max_bytes": 10**9}
+            times["ours"].append(apart(_second_pass, far.options, "s3://data/", cache))
+            asked = sum(last - first for _, first, last in _ranges(far.log()))
+            times["local"].append(apart(_second_pass, None, str(place), None))
+    share = min(times["local"]) / min(times["ours"])
+    count = scale.remote_records
+    size = sum(path.stat().st_size for path in place.glob("*.tar"))
+    return Row(
+        work="a second pass, from the cache",
+        reach="≥ 0.8 of the same from local files",
+        got=f"{share:.2f}",
+        ok=share >= 0.8,
+        from_=f"{per_second(count, min(times['ours']))}; local {per_second(count, min(times['local']))}; "
+        f"{asked / size:.2f} of the bytes asked for in both passes",
+    )
+
+
+def _requests(far: Store, records: int) -> Row:
+    apart(_our_time, far, 1, 0.0)
+    far.log()
+    count = records // 8
+    apart(_our_time, far, count, 0.0)
+    asked = len(far.log())
+    return Row(
+        work=f"requests per sample, shuffled, {records:,} records of 1 KB in {_SHARDS} tars",
+        reach="≤ 0.05",
+        got=f"{asked / count:.3f}",
+        ok=asked / count <= 0.05,
+        from_=f"{asked} requests, with those of the start, for {count:,} samples",
+    )
