@@ -91,7 +91,10 @@ class DeviceLoader:
         self.loader.load_state_dict(states)
 
     def set_epoch(self, epoch: int) -> None:
-        """As the loader's; but what is left of an iteration that was left by `break` comes before."""
+        """As the loader's. What is on its way is given back, since it may be of a pass that is left."""
+        if self._ahead:
+            self.loader.go_back(self.num_batches)
+            self._begin()
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:

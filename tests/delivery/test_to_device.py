@@ -67,6 +67,17 @@ def test_a_loop_that_knows_the_length_has_ended_the_stretch(ahead):
         assert values(islice(moved, 7)) == values(plain)
 
 
+def test_a_pass_that_is_named_begins_at_once():
+    """What is on its way of the one before does not come."""
+    moved, plain = (StreamLoader(MergedDataset([Numbers("a", 40)], cyclic=False), 4, collate=tensors) for _ in range(2))
+    moved = to_device(moved, "cpu")
+    for each in (moved, plain):
+        list(islice(each, 2))
+        each.set_epoch(2)
+    assert values(moved) == values(plain)
+    assert moved.num_batches == plain.num_batches == 12
+
+
 def test_a_batch_on_its_way_has_no_state_yet():
     """It was not received, though the loader has given it; a checkpoint has the state of what was."""
     moved = to_device(loader(), "cpu")
