@@ -99,7 +99,10 @@ class StreamLoader:
         """What this rank had delivered before the resume; found when it is needed, since ranks may not be known yet."""
         self._pass: int | None = None
         """Of a finite stream, the pass that is read, or is to be read next; None until it is looked up."""
+        self._first_of_pass = 0
+        """How many batches were received before those of this pass."""
         self._even.rest = None
+        self._is_resumed = bool(self._progress)
         self._first_epoch: int | None = None
         self._epoch: int | None = None
         """What `set_epoch` was given first since the resume, and last since an iteration began."""
@@ -151,6 +154,26 @@ class StreamLoader:
         self.dataset.set_dataloader_states(states)
         self.dataset.set_epoch(None)
         self._take_states()
+
+    def go_back(self, n: int) -> None:
+        """Let the batches after the n-th since the resume come again, which were pulled ahead and not trained on.
+
+        Raises:
+            StateError: As `state_after`.
+        """
+        self._states.after(n)
+        count = self.num_batches - n
+        if not count:
+            return
+        self._close()
+        self._states.forget_last(count)
+        self._reader, self._must_go_back = None, True
+        if n < self._first_of_pass:
+            self._even.rest = self._pass = None
+            self._set_present_states()
+            self.dataset.set_epoch(None)
+        elif self._even.rest is not None:
+            self._even.rest.go_back(count)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the pass of the next iteration.
@@ -223,12 +246,12 @@ class StreamLoader:
         wanted = self.dataset.next_pass(self.num_workers)  # another one if it was named on the dataset itself
         if self._epoch is not None and self._first_epoch is not None:
             if self._first_pass is None:
-                self._first_pass = present if self._progress else self._first_epoch
+                self._first_pass = present if self._is_resumed else self._first_epoch
             wanted, self._epoch = max(0, self._first_pass + self._epoch - self._first_epoch), None
         if wanted == present:
             return
         self._close()
-        self._even.rest, self._pass = None, wanted
+        self._even.rest, self._pass, self._first_of_pass = None, wanted, self.num_batches
         if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
             self.dataset.set_dataloader_states({})
             self._progress, self._must_go_back = self.dataset.progress, False
@@ -276,14 +299,14 @@ class StreamLoader:
         assert self._pass is not None, "an endless stream does not end"
         self._stream = self._even.rest = None
         self._pass += 1
+        self._first_of_pass = self.num_batches
         self.dataset.set_epoch(self._pass)
         return None
 
     def _open(self) -> Iterator[Received]:
         """Begin to read a pass, or the endless stream."""
         if self._must_go_back:
-            self.dataset.set_dataloader_states(self._states.after(self.num_batches))
-            self._progress, self._must_go_back = self.dataset.progress, False
+            self._set_present_states()
         self._even.begin(None if self._is_endless else self._find_pass(), self._progress)
         rest = self._even.rest
         if self._dataloader is None:
@@ -297,12 +320,17 @@ class StreamLoader:
         self._stream = stream
         return stream
 
+    def _set_present_states(self) -> None:
+        """Let the dataset go on after the last batch that was received."""
+        self.dataset.set_dataloader_states(self._states.after(self.num_batches))
+        self._progress, self._must_go_back = self.dataset.progress, False
+
     def _any_batch(self) -> Any:
         """A batch of this rank's, to be repeated where it resumes after its last one and others have more."""
         self.dataset.set_dataloader_states({})
         batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
-        self.dataset.set_dataloader_states(self._states.after(self.num_batches))
-        self._progress, self._dataloader = self.dataset.progress, None
+        self._set_present_states()
+        self._dataloader = None
         if batch is None:
             raise ValueError(
                 "StreamLoader: uneven='pad' has nothing to repeat: this rank has no share of the pass\n"

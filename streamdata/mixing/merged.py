@@ -155,7 +155,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             mesh: Instead of both, torch's DeviceMesh. Ranks that differ in tensor, pipeline or context parallelism
                 alone are one replica, and read the same samples.
             dims: The names of its data-parallel dimensions; to be left out where they have usual names, such as `dp`,
-                `dp_replicate`, `dp_shard` or `fsdp` beside `tp`, `pp`, `cp`, or where it has one dimension.
+                `dp_replicate`, `dp_shard` or `fsdp` beside `tp`, `pp`, `cp`, or where it has one dimension, unless that
+                is one of the latter.
 
         Raises:
             ValueError: Not 0 <= dp_rank < dp_size; neither both nor a mesh; or the mesh does not say it.

@@ -137,6 +137,42 @@ def test_an_iteration_that_is_left_goes_on(num_workers: int) -> None:
     assert values(loader) == third
 
 
+def test_what_was_pulled_ahead_may_come_again() -> None:
+    """The count goes back with it, also over the end of a pass, and an iteration under way ends."""
+    whole = make_loader(dataset=make_dataset(cyclic=False))
+    first, second = values(whole), values(whole)
+    loader = make_loader(dataset=make_dataset(cyclic=False))
+    iteration = iter(loader)
+    values(islice(iteration, 4))
+    loader.go_back(2)
+    assert (loader.num_batches, loader.state_dict()) == (2, loader.state_after(2))
+    with pytest.raises(RuntimeError, match="another iteration began"):
+        next(iteration)
+    assert values(loader) == first[2:]
+    next(iter(loader))
+    loader.go_back(len(first) - 1)
+    assert values(loader) + values(loader) == first[-1:] + second
+    with pytest.raises(StateError, match="expected a number of batches"):
+        loader.go_back(loader.num_batches + 1)
+
+
+def test_going_back_stays_in_the_pass_that_was_named() -> None:
+    """Also where nothing of it is left as delivered; a number is still the pass, since nothing was loaded."""
+    named_pass, loader = (make_loader(dataset=make_dataset(cyclic=False)) for _ in range(2))
+    for each in (named_pass, loader):
+        each.set_epoch(3)
+    third = values(named_pass)
+    next(iter(loader))
+    loader.go_back(0)
+    assert values(loader) == third
+    fresh = make_loader(dataset=make_dataset(cyclic=False))
+    list(islice(fresh, 2))
+    fresh.go_back(1)
+    next(iter(fresh))
+    fresh.set_epoch(3)
+    assert values(fresh) == third
+
+
 def test_a_trainer_may_have_pulled_ahead() -> None:
     """Its own count says what it trained on."""
     loader = make_loader(2)
