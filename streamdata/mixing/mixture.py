@@ -285,7 +285,7 @@ class Mixture:
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
             feed.start = {}
-            yield sample, (round_, 0, 0, 0, feed.given, feed.state, *counts_of(tally), None, (), skips)
+            yield sample, (round_, 0, 0, 0, feed.given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
         feed.forget()
