@@ -233,9 +233,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         Of states that hold only their own rank, the headers are compared.
 
         Raises:
-            StateError: Some rank has other states, another recipe, seed or number of ranks than most; on every rank.
+            StateError: Some rank has other states, another recipe, `skip`, seed or number of ranks than most; on every
+                rank.
         """
-        verify_mixture_agrees(self, self._data_parallel or find_data_parallel(), self._progress.entries.columns)
+        group = self._data_parallel or find_data_parallel()
+        verify_mixture_agrees(self, group, self._progress.entries.columns, self._skips)
 
     def samples_left(self, num_workers: int) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.

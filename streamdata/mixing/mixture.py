@@ -294,7 +294,7 @@ class Mixture:
             feed.start = {}
             self._num_outputs += 1
             segment, moments = (told.segment, told.recorded) if told is not None else (0, ())
-            after = (round_, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, (), skips, moments)
+            after = (round_, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
             yield sample, after
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
