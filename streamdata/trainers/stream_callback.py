@@ -8,6 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError
+from streamdata.progress.columns import Columns
 from streamdata.progress.loading import load_states
 from streamdata.progress.saving import save_states
 
@@ -47,7 +48,7 @@ class StreamCallback(TrainerCallback):
                 "  Otherwise the Trainer would read again and drop what was trained, after our seek."
             )
         if state.global_step:
-            loader.load_state_dict(load_states(_checkpoint(args, state) / FOLDER, step=state.global_step))
+            loader.load_state_dict(_states(_checkpoint(args, state), state))
             _check_accumulation(loader, args, state)
         self._num_trained = loader.num_batches
 
@@ -93,6 +94,17 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
         "got a Trainer that was resumed from another one\n"
         "  Name it in TrainingArguments(resume_from_checkpoint=…) too."
     )
+
+
+def _states(checkpoint: Path, state: TrainerState) -> Columns:
+    try:
+        return load_states(checkpoint / FOLDER, step=state.global_step)
+    except StateError as error:
+        error.add_note(
+            "StreamCallback: a job that was killed may have begun this checkpoint\n"
+            "  Resume from one before it: train(resume_from_checkpoint=…)."
+        )
+        raise
 
 
 def _holds(folder: Path, state: TrainerState) -> bool:

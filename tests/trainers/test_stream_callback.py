@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,6 +62,15 @@ def test_a_checkpoint_elsewhere_must_be_named(tmp_path: Path) -> None:
         resume(other, make(steps_per_epoch=20))
     other.resume_from_checkpoint = str(tmp_path / "old" / "checkpoint-3")
     assert len(resume(other, make(steps_per_epoch=20))) == 28
+
+
+def test_a_checkpoint_that_a_killed_job_had_begun_is_refused(tmp_path: Path) -> None:
+    """The Trainer has written its own part by then; the error says what to do."""
+    saved(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint-3" / "stream")
+    with pytest.raises(StateError, match="no states are saved there") as caught:
+        resume(args(tmp_path), make(steps_per_epoch=20))
+    assert "Resume from one before it" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
