@@ -127,6 +127,18 @@ class StreamLoader:
         """How many batches were received since the resume."""
         return self._states.num_batches
 
+    @property
+    def batches_left(self) -> int:
+        """How many batches are left of the present stretch: all of the next one where nothing is.
+
+        Raises:
+            TypeError: There are no stretches.
+        """
+        length = len(self)
+        if self._batches_before is None:
+            self._batches_before = self._progress.batches_of_rank(self.dataset.lane(self.num_workers))
+        return length - (self._batches_before + self.num_batches) % length
+
     def state_after(self, n: int) -> States:
         """The states after the n-th batch since the resume, for `load_state_dict` and `set_dataloader_states`.
 
@@ -232,13 +244,11 @@ class StreamLoader:
             reader = self._reader
             self._take_states()
             self._reader = reader
-        if self.steps_per_epoch is None:
-            if not self._is_endless:
-                self._go_to_named_pass()
-            return math.inf
-        if self._batches_before is None:
-            self._batches_before = self._progress.batches_of_rank(self.dataset.lane(self.num_workers))
-        return self.steps_per_epoch - (self._batches_before + self.num_batches) % self.steps_per_epoch
+        if self.steps_per_epoch is not None:
+            return self.batches_left
+        if not self._is_endless:
+            self._go_to_named_pass()
+        return math.inf
 
     def _go_to_named_pass(self) -> None:
         """Let the next batches be those of the pass that was named, if one was."""

@@ -98,6 +98,7 @@ def test_a_stream_is_cut_into_stretches(num_workers: int) -> None:
     assert loader._stream is stream
     for n in range(12) if not num_workers else (0, 3, 4, 9):
         again = resumed(loader.state_after(n), num_workers, steps_per_epoch=4)
+        assert again.batches_left == 4 - n % 4
         assert values(again) == whole[n : (n // 4 + 1) * 4], f"after {n}"
         assert len(values(again)) == len(again) == 4
 
