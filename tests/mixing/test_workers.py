@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from streamdata import MergedDataset, mixed_collate, to_state
 from streamdata.progress import Entry
 from tests.mixing.test_resume import Packer, irregular_stream
-from tests.streams import Numbers, NumbersAhead, loaded, plain, through_json
+from tests.streams import Numbers, NumbersAhead, loaded, plain, raises_in_worker, through_json
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -118,7 +118,7 @@ def test_a_persistent_worker_does_not_begin_again_with_old_states(method):
     batches = loader(dataset, method, 1, 2, persistent_workers=True)
     states = to_state([sample for batch in batches for sample in batch][:5])
     dataset.set_dataloader_states(states)
-    with pytest.raises(RuntimeError, match="states were set after this worker began"):
+    with raises_in_worker(RuntimeError, "states were set after this worker began"):
         next(iter(batches))
 
 
@@ -249,7 +249,7 @@ def test_errors_of_a_worker_arrive_with_their_place():
         def __getitem__(self, index):
             raise OSError(f"cannot read {index}")
 
-    with pytest.raises(OSError, match="source 'a': __getitem__ failed at index"):
+    with raises_in_worker(OSError, "source 'a': __getitem__ failed at index"):
         next(iter(loader(MergedDataset([Fails("a", 9)]), "fork")))
 
 
