@@ -443,8 +443,10 @@ def own_collate(samples: list[dict[str, Any]]) -> Any:
     return default_collate(samples)
 
 
-@pytest.mark.parametrize(("num_workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
-@pytest.mark.parametrize("make", [rows, two_kinds])
+@pytest.mark.parametrize(
+    ("make", "num_workers", "start"),
+    [(rows, 0, None), (rows, 2, "fork"), (rows, 1, "spawn"), (two_kinds, 0, None), (two_kinds, 2, "fork")],
+)
 def test_torchs_own_collate_is_refused(make: Any, num_workers: int, start: str | None) -> None:
     """Before it fails at a field, also where sources have different fields, with what to write."""
     loader = DataLoader(make(), batch_size=4, num_workers=num_workers, multiprocessing_context=start)

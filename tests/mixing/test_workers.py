@@ -162,7 +162,7 @@ class Dies(Numbers):
 
 if __name__ == "__main__":
     multiprocessing.set_forkserver_preload(["tests.streams"])
-    options = dict(num_workers=2, collate_fn=mixed_collate, multiprocessing_context={method!r})
+    options = dict(num_workers={num_workers}, collate_fn=mixed_collate, multiprocessing_context={method!r})
     iterator = iter(DataLoader(MergedDataset([Dies("a", 50)]), 4, **options))
     next(iterator)
     print(*(worker.pid for worker in iterator._workers), flush=True)
@@ -174,7 +174,9 @@ if __name__ == "__main__":
 def start_script(tmp_path, method, fatal):
     """Start a trainer of its own; return it with the process ids of its workers."""
     path = tmp_path / "trainer.py"
-    path.write_text(SCRIPT.format(root=str(Path(__file__).parents[2]), method=method, fatal=fatal))
+    num_workers = 1 if method == "spawn" else 2  # each that is spawned imports torch for itself
+    root = str(Path(__file__).parents[2])
+    path.write_text(SCRIPT.format(root=root, method=method, fatal=fatal, num_workers=num_workers))
     trainer = subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return trainer, [int(pid) for pid in trainer.stdout.readline().split()]
 
