@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from traceback import clear_frames
 from typing import Any, Final, NoReturn
 from weakref import WeakMethod
 
@@ -282,10 +283,14 @@ class StreamLoader:
             found = self._next()
             while found is None and more:
                 found, more = self._next(), more - 1
-        except BaseException:
+        except BaseException as error:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
             self._close()
             self._must_go_back = True
+            if self.num_workers:
+                # In torch's frames the error holds itself: until a collection, which waits 5 s for each, workers would
+                # live on.
+                clear_frames(error.__traceback__)
             raise
         finally:
             self.wait_s += time.perf_counter() - began

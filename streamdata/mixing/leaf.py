@@ -93,10 +93,14 @@ class Leaf:
         self._skipping = self._skip(at.left_out)
         records = self._records(lane.segments(task, at.position))
         outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records, at)
-        for output in outputs:
-            self._outputs += 1
-            yield output
-        self._check_epoch("the stream")
+        try:
+            for output in outputs:
+                self._outputs += 1
+                yield output
+            self._check_epoch("the stream")
+        finally:
+            # Both hold the leaf: in a cycle, what its source holds open would stay so until a collection.
+            self._feed, task.on_epoch_end = None, None
 
     def _skip(self, left_out: str) -> Skipping | None:
         """What leaves records out, if there are any: first those of the open burst, then those of the list."""

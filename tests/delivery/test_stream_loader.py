@@ -1,7 +1,9 @@
 """The loader that a trainer holds: what it gives after each state is what it would have given."""
 
 import copy
+import gc
 import json
+import multiprocessing
 import pickle
 import signal
 import subprocess
@@ -417,6 +419,20 @@ def test_nothing_is_lost_by_an_error(num_workers: int, tmp_path: Path) -> None:
     read += values(islice(loader, 12 - len(read)))
     assert read == whole
     assert values(islice(resumed(loader.state_after(6), num_workers), 6)) == whole[6:]
+
+
+def test_workers_end_at_once_where_one_failed(tmp_path: Path) -> None:
+    """In torch's frames the error holds itself, and with it the iterator, until a collection finds them."""
+    dataset = make_dataset()
+    dataset.datasets[1].single_process_fn = FailsOnce(tmp_path / "failed")
+    loader, others = make_loader(2, dataset=dataset), multiprocessing.active_children()
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="the disk was away"):
+            list(loader)
+        assert multiprocessing.active_children() == others
+    finally:
+        gc.enable()
 
 
 def test_options_of_the_stock_loader_are_passed_on() -> None:
