@@ -2,9 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
+from traceback import clear_frames
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -41,6 +44,21 @@ class NumbersAhead(Numbers):
 def through_json(states: dict) -> dict:
     """A checkpoint written and read."""
     return json.loads(json.dumps(states))
+
+
+@contextmanager
+def raises_in_worker(error: type[Exception], match: str) -> Iterator[Any]:
+    """As `pytest.raises`; the DataLoader's workers end at once.
+
+    The error holds itself in torch's frames, and the iterator with it. A collection, in a later test, would end the
+    iterator's queues before the iterator, whose workers then do not hear of it: it waits 5 s for each.
+    """
+    import pytest  # scripts that import this module do without
+
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    clear_frames(caught.tb)
+    del caught  # this frame is one of them, and runs
 
 
 def plain(value: object) -> object:

@@ -101,6 +101,14 @@ def test_importing_streamdata_imports_nothing_heavy():
     assert output.strip() == "[]"
 
 
+def test_what_lanes_need_of_recipes_imports_no_omegaconf():
+    """Whoever builds one does; a worker that is spawned need not wait for it."""
+    modules = ", ".join(f"streamdata.recipe.{name}" for name in ("named_source", "percent", "holdout", "permission"))
+    code = f"import sys, {modules}; print('omegaconf' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "False"
+
+
 @pytest.mark.parametrize("name", streamdata.__all__)
 def test_every_public_name_is_there(name):
     """Lazily, and documented."""

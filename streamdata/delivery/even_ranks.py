@@ -7,6 +7,7 @@
 
 import copy
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakMethod
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from streamdata.delivery.recent_states import NUM_KEPT
 from streamdata.errors import StateError
 from streamdata.fields import PADDING
 from streamdata.mixing import MergedDataset
@@ -45,6 +47,8 @@ class RestOfPass:
     def __init__(self, own: npt.NDArray[np.int64], num_batches: int, batch_size: int) -> None:
         self.num_batches, self.batch_size = num_batches, batch_size
         self._left: list[int] = own.tolist()
+        self._counted: deque[dict[int, int]] = deque(maxlen=NUM_KEPT)
+        """Of each of the last batches, how many samples it had of which worker."""
 
     @property
     def samples(self) -> int:
@@ -58,13 +62,24 @@ class RestOfPass:
 
     def samples_of(self, states: Mapping[str, Any]) -> int:
         """How many of them the next batch has, by its states."""
-        return sum(min(self.batch_size, self._left[worker]) for worker in _workers(states))
+        return sum(self._samples_of(states).values())
+
+    def _samples_of(self, states: Mapping[str, Any]) -> dict[int, int]:
+        return {worker: min(self.batch_size, self._left[worker]) for worker in _workers(states)}
 
     def count(self, states: Mapping[str, Any]) -> None:
         """Note that a batch was delivered."""
         self.num_batches -= 1
-        for worker in _workers(states):
-            self._left[worker] -= min(self.batch_size, self._left[worker])
+        self._counted.append(self._samples_of(states))
+        for worker, samples in self._counted[-1].items():
+            self._left[worker] -= samples
+
+    def go_back(self, count: int) -> None:
+        """Note that the last batches were not delivered."""
+        for _ in range(count):
+            self.num_batches += 1
+            for worker, samples in self._counted.pop().items():
+                self._left[worker] += samples
 
 
 def _workers(states: Mapping[str, Any]) -> list[int]:

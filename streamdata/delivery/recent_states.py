@@ -35,6 +35,12 @@ class RecentStates:
         if len(self._kept) > NUM_KEPT:
             self._forgotten.update(self._kept.popleft())
 
+    def forget_last(self, count: int) -> None:
+        """Let the last batches not have been received."""
+        for _ in range(count):
+            self._kept.pop()
+        self.num_batches -= count
+
     def amend(self, states: Mapping[str, Any]) -> None:
         """Note what `to_state` gave of what came after the last batch, and is none."""
         if self._kept:

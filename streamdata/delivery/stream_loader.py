@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from traceback import clear_frames
 from typing import Any, Final, NoReturn
 from weakref import WeakMethod
 
@@ -99,7 +100,10 @@ class StreamLoader:
         """What this rank had delivered before the resume; found when it is needed, since ranks may not be known yet."""
         self._pass: int | None = None
         """Of a finite stream, the pass that is read, or is to be read next; None until it is looked up."""
+        self._first_of_pass = 0
+        """How many batches were received before those of this pass."""
         self._even.rest = None
+        self._is_resumed = bool(self._progress)
         self._first_epoch: int | None = None
         self._epoch: int | None = None
         """What `set_epoch` was given first since the resume, and last since an iteration began."""
@@ -123,6 +127,18 @@ class StreamLoader:
     def num_batches(self) -> int:
         """How many batches were received since the resume."""
         return self._states.num_batches
+
+    @property
+    def batches_left(self) -> int:
+        """How many batches are left of the present stretch: all of the next one where nothing is.
+
+        Raises:
+            TypeError: There are no stretches.
+        """
+        length = len(self)
+        if self._batches_before is None:
+            self._batches_before = self._progress.batches_of_rank(self.dataset.lane(self.num_workers))
+        return length - (self._batches_before + self.num_batches) % length
 
     def state_after(self, n: int) -> States:
         """The states after the n-th batch since the resume, for `load_state_dict` and `set_dataloader_states`.
@@ -151,6 +167,26 @@ class StreamLoader:
         self.dataset.set_dataloader_states(states)
         self.dataset.set_epoch(None)
         self._take_states()
+
+    def go_back(self, n: int) -> None:
+        """Let the batches after the n-th since the resume come again, which were pulled ahead and not trained on.
+
+        Raises:
+            StateError: As `state_after`.
+        """
+        self._states.after(n)
+        count = self.num_batches - n
+        if not count:
+            return
+        self._close()
+        self._states.forget_last(count)
+        self._reader, self._must_go_back = None, True
+        if n < self._first_of_pass:
+            self._even.rest = self._pass = None
+            self._set_present_states()
+            self.dataset.set_epoch(None)
+        elif self._even.rest is not None:
+            self._even.rest.go_back(count)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the pass of the next iteration.
@@ -209,13 +245,11 @@ class StreamLoader:
             reader = self._reader
             self._take_states()
             self._reader = reader
-        if self.steps_per_epoch is None:
-            if not self._is_endless:
-                self._go_to_named_pass()
-            return math.inf
-        if self._batches_before is None:
-            self._batches_before = self._progress.batches_of_rank(self.dataset.lane(self.num_workers))
-        return self.steps_per_epoch - (self._batches_before + self.num_batches) % self.steps_per_epoch
+        if self.steps_per_epoch is not None:
+            return self.batches_left
+        if not self._is_endless:
+            self._go_to_named_pass()
+        return math.inf
 
     def _go_to_named_pass(self) -> None:
         """Let the next batches be those of the pass that was named, if one was."""
@@ -223,12 +257,12 @@ class StreamLoader:
         wanted = self.dataset.next_pass(self.num_workers)  # another one if it was named on the dataset itself
         if self._epoch is not None and self._first_epoch is not None:
             if self._first_pass is None:
-                self._first_pass = present if self._progress else self._first_epoch
+                self._first_pass = present if self._is_resumed else self._first_epoch
             wanted, self._epoch = max(0, self._first_pass + self._epoch - self._first_epoch), None
         if wanted == present:
             return
         self._close()
-        self._even.rest, self._pass = None, wanted
+        self._even.rest, self._pass, self._first_of_pass = None, wanted, self.num_batches
         if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
             self.dataset.set_dataloader_states({})
             self._progress, self._must_go_back = self.dataset.progress, False
@@ -249,10 +283,14 @@ class StreamLoader:
             found = self._next()
             while found is None and more:
                 found, more = self._next(), more - 1
-        except BaseException:
+        except BaseException as error:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
             self._close()
             self._must_go_back = True
+            if self.num_workers:
+                # In torch's frames the error holds itself: until a collection, which waits 5 s for each, workers would
+                # live on.
+                clear_frames(error.__traceback__)
             raise
         finally:
             self.wait_s += time.perf_counter() - began
@@ -276,14 +314,14 @@ class StreamLoader:
         assert self._pass is not None, "an endless stream does not end"
         self._stream = self._even.rest = None
         self._pass += 1
+        self._first_of_pass = self.num_batches
         self.dataset.set_epoch(self._pass)
         return None
 
     def _open(self) -> Iterator[Received]:
         """Begin to read a pass, or the endless stream."""
         if self._must_go_back:
-            self.dataset.set_dataloader_states(self._states.after(self.num_batches))
-            self._progress, self._must_go_back = self.dataset.progress, False
+            self._set_present_states()
         self._even.begin(None if self._is_endless else self._find_pass(), self._progress)
         rest = self._even.rest
         if self._dataloader is None:
@@ -297,12 +335,17 @@ class StreamLoader:
         self._stream = stream
         return stream
 
+    def _set_present_states(self) -> None:
+        """Let the dataset go on after the last batch that was received."""
+        self.dataset.set_dataloader_states(self._states.after(self.num_batches))
+        self._progress, self._must_go_back = self.dataset.progress, False
+
     def _any_batch(self) -> Any:
         """A batch of this rank's, to be repeated where it resumes after its last one and others have more."""
         self.dataset.set_dataloader_states({})
         batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
-        self.dataset.set_dataloader_states(self._states.after(self.num_batches))
-        self._progress, self._dataloader = self.dataset.progress, None
+        self._set_present_states()
+        self._dataloader = None
         if batch is None:
             raise ValueError(
                 "StreamLoader: uneven='pad' has nothing to repeat: this rank has no share of the pass\n"

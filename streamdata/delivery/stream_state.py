@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError
 from streamdata.progress.columns import Columns
 from streamdata.progress.descent import remember
@@ -24,10 +25,10 @@ class StreamState:
     are taken apart.
 
     Args:
-        loader: This rank's.
+        loader: This rank's; what `to_device` made of it, where that is what the loop reads.
     """
 
-    def __init__(self, loader: StreamLoader) -> None:
+    def __init__(self, loader: StreamLoader | DeviceLoader) -> None:
         self._loader = loader
 
     def state_dict(self) -> dict[str, str]:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.errors import StateError
+from streamdata.mixing import MergedDataset
 from streamdata.progress import States
 
 
@@ -29,7 +31,7 @@ def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int
 class DeviceLoader:
     """A `StreamLoader` whose batches come on a device; its states are those of what came, not of what is on its way.
 
-    An iteration that is left by `break` goes on with the next batch.
+    An iteration that is left by `break` goes on with the next batch; so does one that an error ended.
 
     Args:
         loader: Gives the batches.
@@ -44,10 +46,22 @@ class DeviceLoader:
 
     def _begin(self) -> None:
         self._source: Iterator[Any] | None = None
+        """Of the loader; None once it has come to its end, also while its last batches are on their way."""
         self._ahead: deque[Callable[[], Any]] = deque()
+        """Another one for each iteration: an older one must not take batches from it."""
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    @property
+    def dataset(self) -> MergedDataset:
+        """The loader's."""
+        return self.loader.dataset
+
+    @property
+    def num_workers(self) -> int:
+        """The loader's."""
+        return self.loader.num_workers
 
     @property
     def num_batches(self) -> int:
@@ -55,7 +69,16 @@ class DeviceLoader:
         return self.loader.num_batches - len(self._ahead)
 
     def state_after(self, n: int) -> States:
-        """As the loader's; of batches that the loop received."""
+        """As the loader's; of batches that the loop received.
+
+        Raises:
+            StateError: As the loader's, and where the n-th is still on its way.
+        """
+        if isinstance(n, int) and n > self.num_batches:
+            raise StateError(
+                f"state_after: expected a number of batches up to {self.num_batches}, got {n!r}\n"
+                "  Those after them are on their way to the device, and were not received."
+            )
         return self.loader.state_after(n)
 
     def state_dict(self) -> States:
@@ -68,25 +91,49 @@ class DeviceLoader:
         self.loader.load_state_dict(states)
 
     def set_epoch(self, epoch: int) -> None:
-        """As the loader's."""
+        """As the loader's. What is on its way is given back, since it may be of a pass that is left."""
+        if self._ahead:
+            self.loader.go_back(self.num_batches)
+            self._begin()
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate as the loader does, or over what is left of the iteration before."""
-        copy = _copier(self.device)
-        if self._source is None:
+        """Iterate as the loader does, or over what is left of the iteration before.
+
+        Raises:
+            RuntimeError: Another iteration began, or states were loaded, since this one began.
+        """
+        if self._source is None and not self._ahead:
             self._source = iter(self.loader)
-        source = self._source
+        self._ahead = ahead = deque(self._ahead)
+        return self._iterate(ahead)
+
+    def _iterate(self, ahead: deque[Callable[[], Any]]) -> Iterator[Any]:
+        copy = _copier(self.device)
         while True:
-            while len(self._ahead) <= self._num_ahead:
-                try:
-                    self._ahead.append(copy(next(source)))
-                except StopIteration:
-                    break
-            if not self._ahead:
-                self._source = None
+            if ahead is not self._ahead:
+                raise RuntimeError(
+                    "to_device: another iteration began, or states were loaded, since this one began\n"
+                    "  A stream has one reader: begin a new iteration, which goes on where it stands."
+                )
+            while self._source is not None and len(ahead) <= self._num_ahead:
+                batch = self._next(self._source)
+                if batch is not None:
+                    ahead.append(copy(batch))
+            if not ahead:
                 return
-            yield self._ahead.popleft()()
+            yield ahead.popleft()()
+
+    def _next(self, source: Iterator[Any]) -> Any:
+        """The loader's next batch; None at its end, so that a loop that stops after the last one has ended it, too."""
+        try:
+            return next(source)
+        except StopIteration:
+            self._source = None
+            return None
+        except BaseException:
+            self._source = iter(self.loader)  # a generator that raised is over, and the loader goes on
+            raise
 
 
 def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:

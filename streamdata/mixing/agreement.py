@@ -8,10 +8,13 @@ from typing import Any
 from streamdata.mixing.tree import MixtureSettings, tree_of
 from streamdata.progress.agreement import states_digests, verify_ranks_agree
 from streamdata.run import DataParallel
+from streamdata.sources.skip import Skips
 
 
-def verify_mixture_agrees(mixture: MixtureSettings, group: DataParallel, states: Mapping[str, Any]) -> None:
-    """Compare topology, seeds, recipe and states with those of the other ranks; to be called on every rank.
+def verify_mixture_agrees(
+    mixture: MixtureSettings, group: DataParallel, states: Mapping[str, Any], skips: Skips
+) -> None:
+    """Compare topology, seeds, recipe, what is skipped and states with those of the other ranks; call it on every rank.
 
     Raises:
         StateError: Some rank has others; on every rank.
@@ -28,6 +31,7 @@ def verify_mixture_agrees(mixture: MixtureSettings, group: DataParallel, states:
         "topology": f"{group.dp_size} ranks",
         "seed": ", ".join(f"{seed} of {path!r}" if path else str(seed) for path, seed in sorted(seeds.items())),
         "recipe": blake2b(recipe.encode(), digest_size=16).hexdigest(),
+        "skip": f"{skips.num_records} records, digest {skips.digest('')}",
         **states_digests(states, group.dp_rank),
     }
     verify_ranks_agree(facts, group)

@@ -6,7 +6,7 @@ from itertools import chain
 from streamdata.errors import StateError
 from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.tree import Node
-from streamdata.progress import Cursor, LeftOut, PlainCursor, Position
+from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.sources import Deal, DealtLane, DealtPiece
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
 from streamdata.sources.skip import Skipping
@@ -93,16 +93,21 @@ class Leaf:
         self._skipping = self._skip(at.left_out)
         records = self._records(lane.segments(task, at.position))
         outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records, at)
-        for output in outputs:
-            self._outputs += 1
-            yield output
-        self._check_epoch("the stream")
+        try:
+            for output in outputs:
+                self._outputs += 1
+                yield output
+            self._check_epoch("the stream")
+        finally:
+            # Both hold the leaf: in a cycle, what its source holds open would stay so until a collection.
+            self._feed, task.on_epoch_end = None, None
 
-    def _skip(self, left_out: LeftOut) -> Skipping | None:
+    def _skip(self, left_out: str) -> Skipping | None:
         """What leaves records out, if there are any: first those of the open burst, then those of the list."""
         if self._is_left_out is None and not left_out:
             return None
-        return Skipping(self._is_left_out, self._tally, None if self._stream is None else left_out)
+        digest = self._run.skips.digest(self.path)
+        return Skipping(self._is_left_out, digest, self._tally, None if self._stream is None else left_out)
 
     def _records(self, segments: Iterator[tuple[int, Records]]) -> Records:
         """What the stream function is given, or delivered where there is none."""
@@ -142,7 +147,7 @@ class Leaf:
 
     def _with_left_out(self, samples: Iterator[Sample], feed: Feed[Position], skipping: Skipping) -> Pairs:
         for sample in samples:
-            left_out = skipping.since(feed.start)
+            left_out = skipping.code_since(feed.start)
             yield sample, (*feed.start, feed.given, feed.state, *counts_of(self._tally), feed.pulled, left_out, 0)
 
     def _end_epoch(self, epoch: int) -> None:

@@ -168,7 +168,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             mesh: Instead of both, torch's DeviceMesh. Ranks that differ in tensor, pipeline or context parallelism
                 alone are one replica, and read the same samples.
             dims: The names of its data-parallel dimensions; to be left out where they have usual names, such as `dp`,
-                `dp_replicate`, `dp_shard` or `fsdp` beside `tp`, `pp`, `cp`, or where it has one dimension.
+                `dp_replicate`, `dp_shard` or `fsdp` beside `tp`, `pp`, `cp`, or where it has one dimension, unless that
+                is one of the latter.
 
         Raises:
             ValueError: Not 0 <= dp_rank < dp_size; neither both nor a mesh; or the mesh does not say it.
@@ -245,9 +246,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         Of states that hold only their own rank, the headers are compared.
 
         Raises:
-            StateError: Some rank has other states, another recipe, seed or number of ranks than most; on every rank.
+            StateError: Some rank has other states, another recipe, `skip`, seed or number of ranks than most; on every
+                rank.
         """
-        verify_mixture_agrees(self, self._data_parallel or find_data_parallel(), self._progress.entries.columns)
+        group = self._data_parallel or find_data_parallel()
+        verify_mixture_agrees(self, group, self._progress.entries.columns, self._skips)
 
     def samples_left(self, num_workers: int) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import NoReturn
+from weakref import proxy
 
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, STATES
@@ -284,9 +285,9 @@ class Mixture:
         told = self._told(cursor, is_replayed=given > 0)
         tally = self._tally
         # What the function of the round before pulled at its end, and gave nothing for, was drawn all the same.
-        feed: MergedFeed = Feed(
-            self._pulled(round_, lambda: feed, told), self._passed_over, _joined, given, tally, "customized_yield_fn"
-        )
+        pulled = self._pulled(round_, lambda: known, told)
+        feed: MergedFeed = Feed(pulled, self._passed_over, _joined, given, tally, "customized_yield_fn")
+        known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
         for sample in run_bursts(function, feed, state):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
@@ -294,7 +295,7 @@ class Mixture:
             feed.start = {}
             self._num_outputs += 1
             segment, moments = (told.segment, told.recorded) if told is not None else (0, ())
-            after = (round_, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, (), skips, moments)
+            after = (round_, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
             yield sample, after
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())

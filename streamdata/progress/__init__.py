@@ -15,7 +15,6 @@ from streamdata.progress.cursor import (
     Entry,
     FunctionState,
     LaneKey,
-    LeftOut,
     NodeKey,
     PlainCursor,
     PlainEntry,
@@ -31,6 +30,7 @@ from streamdata.progress.history import compact, history_of
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
 from streamdata.progress.lane_state import LaneState, from_stateful, lane_state_of
+from streamdata.progress.left_out import left_out_code, read_left_out
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
@@ -47,7 +47,6 @@ __all__ = [
     "LaneKey",
     "LaneLink",
     "LaneState",
-    "LeftOut",
     "NodeKey",
     "PlainCursor",
     "PlainEntry",
@@ -66,11 +65,13 @@ __all__ = [
     "header",
     "history_of",
     "lane_state_of",
+    "left_out_code",
     "links_of",
     "marked",
     "merge_states",
     "node_of",
     "number_batch",
+    "read_left_out",
     "share_out",
     "state_text",
     "sums",

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamdata.errors import StateError
 from streamdata.progress.base import Base
+from streamdata.progress.left_out import read_left_out
 from streamdata.recipe.percent import check_weight
 from streamdata.run import MAX_WORKERS
 
@@ -141,10 +142,7 @@ def checked_cursor(value: Any, *, follows: bool = False) -> Mapping[str, Any]:
     clock = value["clock"]
     if not _is_finite(clock) or not (-_MAX_CLOCK if follows else 0) <= clock < _MAX_CLOCK:
         raise ValueError(f"expected a clock, got {shown(clock)}")
-    for position in value.get("left_out", []):
-        epoch, window, taken, part = position
-        for number in (epoch, abs(window), taken, part):
-            count(number)
+    read_left_out(value.get("left_out", ""))
     if not all(_is_finite(number) and number >= 0 for number in value.get("told", [])):
         raise ValueError(f"expected times, got {shown(value['told'])}")
     check_levels(value.get("function", {}))

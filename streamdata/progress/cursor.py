@@ -23,12 +23,11 @@ FunctionState: TypeAlias = dict[str, object]
 PlainCursor: TypeAlias = (
     Position
     | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None]
-    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, "LeftOut", int]
-    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, "LeftOut", int, "Told"]
+    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, str, int]
+    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, str, int, "Told"]
 )
 """A `Cursor` as samples carry it: all its fields, or the first ones where the others say nothing."""
 
-LeftOut: TypeAlias = tuple[Position, ...]
 Told: TypeAlias = tuple[float, ...]
 
 
@@ -55,8 +54,8 @@ class Cursor(NamedTuple):
     """Records read, since the very start, where a function makes that another number than the draws."""
     pulled: Position | None = None
     """With a stream function, the position after the last record that the open burst has pulled."""
-    left_out: LeftOut = ()
-    """With a stream function, the positions after the records that were to be skipped since the burst began."""
+    left_out: str = ""
+    """With a stream function, which records were to be skipped since the burst began, as `left_out_code` says it."""
     skips: int = 0
     """Of a mixture with a yield function, what tells the records that were to be skipped below it from others."""
     told: Told = ()

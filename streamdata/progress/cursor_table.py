@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.progress.checked import check_levels, shown
+from streamdata.progress.left_out import read_left_out
 
 Column: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -39,7 +40,7 @@ OPTIONAL = (
 """Absent where they are zero or empty."""
 FLOATS = ("clock", "cost")
 RARE = ("function", "left_out", "told")
-"""Few cursors have one, and it can be any JSON."""
+"""Few cursors have one; `function` can be any JSON."""
 NO_POSITION = (-1, -1, -1, -1)
 """What stands for a position in rows that have none: no `part` is negative."""
 _POSITION = ("epoch", "window", "taken", "part")
@@ -177,7 +178,7 @@ def table_of(
     if pulled:
         columns["pulled"] = _positions(len(columns["rank"]), pulled)
     for row, fields in rare.items():
-        _check_left_out(row, fields.get("left_out", []))
+        _check_left_out(row, fields.get("left_out", ""))
         _check_told(row, fields.get("told", []))
         state = fields.get("function", {})
         # What most functions return is flat, and seen to be so in a fifth of the time.
@@ -294,13 +295,11 @@ def _positions(rows: int, pulled: Mapping[int, Any]) -> Column:
     return column
 
 
-def _check_left_out(row: int, positions: Any) -> None:
+def _check_left_out(row: int, code: Any) -> None:
     try:
-        for position in positions:
-            for name, number in zip(_POSITION, position, strict=True):
-                _integers(name, [number])
-    except (TypeError, ValueError) as error:
-        raise BadRowError(row, "left_out", positions) from error
+        read_left_out(code)
+    except ValueError as error:
+        raise BadRowError(row, "left_out", code) from error
 
 
 def _check_told(row: int, told: Any) -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.progress.columns import CursorColumns
-from streamdata.progress.cursor import FunctionState, LeftOut
+from streamdata.progress.cursor import FunctionState
 
 Column = npt.NDArray[np.int64]
 
@@ -34,9 +33,9 @@ class Finals:
     counts: Mapping[str, Column]
     """By the names of `COUNTS`."""
     cost: npt.NDArray[np.float64]
-    functions: Mapping[int, tuple[FunctionState | None, LeftOut]] = field(default_factory=dict)
-    """By lane, where there is one: the state of its stream function at the start of the open burst, and what was left
-    out of that."""
+    functions: Mapping[int, tuple[FunctionState | None, str]] = field(default_factory=dict)
+    """By lane, where there is one: the state of its stream function at the start of the open burst, and the code of
+    what was left out of that."""
 
 
 def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Finals:
@@ -50,7 +49,7 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
     columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "given", "round")}
     cost = np.zeros(lanes, np.float64)
     pulled = np.full((lanes, len(_POSITION)), -1, np.int64)
-    functions: dict[int, tuple[FunctionState | None, LeftOut]] = {}
+    functions: dict[int, tuple[FunctionState | None, str]] = {}
     for numbers, cursors in groups:
         is_held[numbers] = True
         for name, column in columns.items():
@@ -59,8 +58,7 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
         for lane in functions.keys() & set(numbers.tolist()):
             del functions[lane]
         for row, fields in cursors.rare().items():
-            left_out: Any = tuple(map(tuple, fields.get("left_out", ())))
-            functions[int(numbers[row])] = fields.get("function"), left_out
+            functions[int(numbers[row])] = fields.get("function"), fields.get("left_out", "")
     position = np.stack([columns[name] for name in _POSITION], axis=1)
     is_unsaid = (columns["given"] > 0) & (pulled[:, -1] < 0)
     return Finals(

@@ -152,7 +152,12 @@ def _parse(saved: Sequence[RankStates]) -> StatesTable:
             _extend(lists, table, numbers, rows)
         except _DAMAGE as error:
             raise _not_states(part, error) from error
-    return table_from_lists(list(index), lists, pulled, rare, others) if lists["path"] else table_from_dict(others)
+    try:
+        return table_from_lists(list(index), lists, pulled, rare, others) if lists["path"] else table_from_dict(others)
+    except StateError as error:
+        for part in saved if len(saved) > 1 else ():
+            _parse([part])  # alone, so that the error names the file
+        raise StateError(f"{saved[0].name}: {error}") from error
 
 
 def _extend(lists: Lists, table: Lists, numbers: list[int], rows: range) -> None:

@@ -8,8 +8,21 @@
 6. `build`: these → objects; or `check`: these → all their problems, without importing a target
 """
 
-from streamdata.recipe.build import instantiate_from_yaml
-from streamdata.recipe.check import check_recipe
-from streamdata.recipe.locations import Problem
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamdata.recipe.build import instantiate_from_yaml
+    from streamdata.recipe.check import check_recipe
+    from streamdata.recipe.locations import Problem
 
 __all__ = ["Problem", "check_recipe", "instantiate_from_yaml"]
+
+_MODULES = {"Problem": "locations", "check_recipe": "check", "instantiate_from_yaml": "build"}
+
+
+def __getattr__(name: str) -> object:
+    # Other rooms need percents and parameters of what a recipe names: a spawned worker imports no OmegaConf for these.
+    if name not in _MODULES:
+        raise AttributeError(f"module 'streamdata.recipe' has no attribute {name!r}")
+    return getattr(import_module(f"streamdata.recipe.{_MODULES[name]}"), name)

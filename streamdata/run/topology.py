@@ -83,8 +83,8 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
 
     Args:
         mesh: Has this process in it.
-        dims: The names of its data-parallel dimensions. None takes those of the usual names; or all of a mesh of one
-            dimension.
+        dims: The names of its data-parallel dimensions. None takes those of the usual names; or the one dimension of a
+            mesh, unless it has the name of one along which ranks read the same.
 
     Raises:
         ValueError: A dimension is not in the mesh, or it is not clear which are data-parallel.
@@ -94,7 +94,8 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
     if not wanted or not wanted <= {*names, None}:
         raise ValueError(
             f"data parallel: expected dims to be some of the mesh's dimensions {tuple(names)}, got {dims!r}\n"
-            "  Name those along which ranks read other samples, such as dims=('dp_replicate', 'dp_shard')."
+            "  Name those along which ranks read other samples, such as dims=('dp_replicate', 'dp_shard'); where all "
+            "read the same, call set_data_parallel(1, 0)."
         )
     coordinates = mesh.get_coordinate()
     if coordinates is None:
@@ -109,7 +110,7 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
 
 
 def _data_dims(names: Sequence[str], num_dims: int) -> set[str | None]:
-    if num_dims == 1:
+    if num_dims == 1 and not _MODEL.intersection(names):
         return {*names} or {None}
     if not names or {*names} - _DATA - _MODEL:
         raise ValueError(

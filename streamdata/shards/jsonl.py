@@ -40,6 +40,14 @@ class JsonlShards(IndexedFiles):
         """The window of the runs [first, first + count) of the shards."""
         return JsonlWindow(self, self.runs(shards, firsts, counts))
 
+    def last_line(self, shard: int) -> int:
+        """The number of the line of the last record, which is its key; -1 where there is none."""
+        last = int(self.num_records[shard]) - 1
+        if last < 0:
+            return last
+        rows, own = self.rows(self.runs(*(np.array([number], np.int64) for number in (shard, last, 1))))
+        return last + int(rows["blanks"][own][0])
+
     def anomalies(self) -> dict[str, int]:
         """How many lines are blank."""
         return {"blank lines": self.skipped}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.progress import Finals, FunctionState, LeftOut
+from streamdata.progress import Finals, FunctionState
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.sources.dealt_lane import DealtLane, DealtPiece, DealtSource
 from streamdata.sources.lane_ends import EPOCH, PIECE, WINDOW, LaneEnds
@@ -35,7 +35,7 @@ class Deal:
         rest: The blocks that nobody had begun.
         pieces: What had been begun, dealt out.
         earlier: The deals before it, by their numbers.
-        functions: Of open bursts, by deal and lane: the function's state, and what was left out.
+        functions: Of open bursts, by deal and lane: the function's state, and the code of what was left out.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Deal:
         rest: Rest | None = None,
         pieces: npt.NDArray[Any] | None = None,
         earlier: Mapping[int, "Deal"] | None = None,
-        functions: Mapping[tuple[int, int], tuple[FunctionState | None, LeftOut]] | None = None,
+        functions: Mapping[tuple[int, int], tuple[FunctionState | None, str]] | None = None,
     ) -> None:
         self.dealt, self.number, self.lanes = dealt, number, lanes
         self.rest: Rest = rest or AllBlocks()
@@ -80,7 +80,7 @@ class Deal:
     def _piece(self, row: np.void) -> DealtPiece:
         deal, lane = self.earlier[int(row["deal"])], int(row["lane"])
         start, end = (tuple(map(int, row[name])) for name in ("start", "end"))
-        function, left_out = self.functions.get((deal.number, lane), (None, ()))
+        function, left_out = self.functions.get((deal.number, lane), (None, ""))
         is_burst = bool(row["is_burst"])
         return DealtPiece(
             int(row["epoch"]),

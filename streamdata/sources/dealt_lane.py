@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import StateError
-from streamdata.progress import FunctionState, LeftOut, Position
+from streamdata.progress import FunctionState, Position
 from streamdata.sources.order import BlockOrder, Epochs
 from streamdata.sources.part import Part
 from streamdata.sources.source import ReadTask, Record, Source
@@ -53,7 +53,8 @@ class DealtPiece(NamedTuple):
     """Of a burst. A tail ends with its window."""
     given: int
     function: FunctionState | None
-    left_out: LeftOut
+    left_out: str
+    """Of a burst, the code of what was left out of it."""
 
 
 class DealtLane:

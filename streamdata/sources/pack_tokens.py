@@ -100,18 +100,30 @@ class PackTokens(Lookahead):
                     f"got none for {describe_record(piece.document.sample)}\n"
                     "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
                 )
-        parts: list[Any] = [piece.part(name) for piece in pieces]
-        if isinstance(parts[0], torch.Tensor) and all(isinstance(part, torch.Tensor) for part in parts):
-            return torch.cat(parts)
-        array = np.concatenate([_as_array(part) for part in parts])
-        if array.dtype.kind not in "biufc":
-            raise ValueError(
-                f"{self._who}: expected numbers in field {name!r}, which is as long as there are tokens, got "
-                f"{array.dtype} for {describe_record(pieces[0].document.sample)}\n  Give a tensor or an array."
-            )
-        return torch.from_numpy(array.astype(np.int64) if array.dtype.name in _HARD_FOR_TORCH else array)
+        parts = [_as_array(piece.part(name)) for piece in pieces]
+        for part, piece in zip(parts, pieces, strict=True):
+            if isinstance(part, np.ndarray) and part.dtype.kind not in "biufc":
+                raise ValueError(
+                    f"{self._who}: expected numbers in field {name!r}, which is as long as there are tokens, got "
+                    f"{part.dtype} for {describe_record(piece.document.sample)}\n  Give a tensor or an array."
+                )
+        return _concatenated(parts)
 
 
-def _as_array(values: Any) -> npt.NDArray[Any]:
+def _as_array(values: Any) -> Any:
+    """Values as an array; tensors as they are."""
+    if isinstance(values, torch.Tensor):
+        return values
     array = np.asarray(values)
     return array.astype(np.float32) if isinstance(values, list) and array.dtype.kind == "f" else array
+
+
+def _concatenated(parts: Sequence[Any]) -> torch.Tensor:
+    if isinstance(parts[0], np.ndarray) and all(part.dtype == parts[0].dtype for part in parts):
+        return _as_tensor(np.concatenate(parts))
+    # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of tokens in int64 and uint64.
+    return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
+
+
+def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int64) if array.dtype.name in _HARD_FOR_TORCH else array)

@@ -235,7 +235,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         opaque = image.convert("RGBA")
         white = Image.new("RGBA", opaque.size, "white")
         return Image.alpha_composite(white, opaque).convert("RGB")
-    return image.convert("RGB")
+    # Pillow's conversion would copy what is RGB already: a twentieth of the time that a photograph takes.
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> str:

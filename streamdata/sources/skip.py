@@ -5,12 +5,14 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import StateError, did_you_mean
 from streamdata.fields import INDEX, KEY, URL
-from streamdata.progress import Position
+from streamdata.progress import Position, left_out_code, read_left_out
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.storage import base_name
 from streamdata.shards.urls import expand_home
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Record
@@ -34,16 +36,20 @@ class Skips:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: An entry has other fields, names a source or a url that there is not, or an index that is out of
-            range, or a record of a packed store. A key that no record has is not noticed: which there are is known when
-            all have been read. What was left out is counted as `skipped` in the states.
+            range, a line beyond a JSONL shard's last record, or a record of a packed store. A key that no record of
+            another shard has is not noticed: no index has keys. The states count what was left out as `skipped`.
     """
 
     def __init__(self, skip: SkipList | None, sources: Mapping[str, Any]) -> None:
         self._records: dict[str, set[int | tuple[str, str]]] = {}
+        self._digests: dict[str, int] = {}
         shards = {path: data for path, data in sources.items() if skip and isinstance(data, ShardDataset)}
         urls = {path: Counter(data.source.shards.urls) for path, data in shards.items()}
+        last_lines: dict[tuple[ShardDataset, str], int] = {}
         for location, entry in _entries(skip):
             path, record = _checked(entry, f"MergedDataset, skip, {location}", sources, urls)
+            if isinstance(record, tuple):
+                _check_line(shards[path], *record, f"MergedDataset, skip, {location}: source {path!r}", last_lines)
             self._records.setdefault(path, set()).add(record)
         self.num_records = sum(
             urls[path][record[0]] if isinstance(record, tuple) else 1
@@ -60,11 +66,16 @@ class Skips:
         return lambda record: (record[INDEX] if INDEX in record else (record[URL], record[KEY])) in records
 
     def digest(self, path: str) -> int:
-        """What tells the records that are left out below a mixture from others; 0 where all are delivered."""
-        start = f"{path}." if path else ""
-        records = self._records.items()
-        below = sorted((name, sorted(map(repr, found))) for name, found in records if name.startswith(start))
-        return crc32(repr(below).encode()) if below else 0
+        """What tells the records that are left out of a source, or below a mixture, from others; 0 for none.
+
+        Shards may lie in another folder by now, and are told by their base names.
+        """
+        if path not in self._digests:  # there may be many records, and it is asked for in each epoch
+            start = f"{path}." if path else ""
+            names = [name for name in self._records if name == path or name.startswith(start)]
+            below = sorted((name, sorted(map(_identity, self._records[name]))) for name in names)
+            self._digests[path] = crc32(repr(below).encode()) if below else 0
+        return self._digests[path]
 
 
 class Skipping:
@@ -75,16 +86,31 @@ class Skipping:
 
     Args:
         is_left_out: Says which, from the next burst on; None: all are delivered.
+        digest: Of the list that this follows from.
         tally: Counts them; says whether a burst is fed again.
-        left_out: The positions after those that were left out of the open burst; None where there are no bursts.
+        left_out: The code of those that were left out of the open burst; None where there are no bursts.
+
+    Raises:
+        StateError: The code does not tell all of them, and the list is not the one that does.
     """
 
     def __init__(
-        self, is_left_out: Callable[[Record], bool] | None, tally: Tally, left_out: Iterable[Sequence[int]] | None
+        self, is_left_out: Callable[[Record], bool] | None, digest: int, tally: Tally, left_out: str | None
     ) -> None:
-        self._is_left_out, self._tally, self._has_bursts = is_left_out, tally, left_out is not None
-        self._replayed = {tuple(position) for position in left_out or ()}  # lists where they come from JSON
-        self._left_out: deque[Position] = deque()
+        self._is_left_out, self._digest, self._tally = is_left_out, digest, tally
+        self._has_bursts = left_out is not None
+        then = read_left_out(left_out or "")
+        if then.listed_from is not None and then.digest != digest:
+            raise StateError(
+                f"source {tally.name!r}: expected the `skip` with which the states were written, got another one; more "
+                "records were left out of what its process_fn has begun than the states can tell\n"
+                "  Resume with the former list, and change it when less is left out of a burst, or in the next pass."
+            )
+        self._numbers, self._listed_from = frozenset(then.numbers), then.listed_from
+        self._num_replayed = 0
+        self._read: deque[_Read] = deque()
+        self._codes: tuple[int, int, str] = (0, 0, "")
+        self._num_read = 0
         self.num_given = 0
         """Records that were not left out."""
 
@@ -98,25 +124,49 @@ class Skipping:
             is_begun: Whether samples of the first one were delivered: then the rest of them are delivered, too.
         """
         for record, after in records:
-            if not is_begun and self._is_out(record, after):
+            is_listed = self._is_left_out is not None and self._is_left_out(record)
+            is_out = self._was_out(is_listed=is_listed) and not is_begun
+            is_begun = False
+            if self._has_bursts:
+                self._num_read += 1
+                self._read.append(_Read(after, is_out, is_listed))
+            if is_out:
                 self._tally.skip()
-                if self._has_bursts:
-                    self._left_out.append(after)
             else:
-                is_begun = False
                 self.num_given += 1
                 yield record, after
 
-    def since(self, start: Position) -> tuple[Position, ...]:
-        """The positions after those that were left out beyond `start`, which never goes back."""
-        while self._left_out and self._left_out[0] <= start:
-            self._left_out.popleft()
-        return tuple(self._left_out)
+    def code_since(self, start: Position) -> str:
+        """The code of those that were left out beyond `start`, which never goes back."""
+        while self._read and self._read[0].after <= start:
+            self._read.popleft()
+        of = self._num_read, len(self._read)
+        if of != self._codes[:2]:  # all outputs of a burst have the same
+            self._codes = (*of, self._code())
+        return self._codes[2]
 
-    def _is_out(self, record: Record, after: Position) -> bool:
-        if self._tally.replaying:
-            return after in self._replayed
-        return self._is_left_out is not None and self._is_left_out(record)
+    def _code(self) -> str:
+        others = [number for number, read in enumerate(self._read) if read.is_out != read.is_listed]
+        left_out = [number for number, read in enumerate(self._read) if read.is_out]
+        return left_out_code(left_out, others[-1] + 1 if others else 0, self._digest)
+
+    def _was_out(self, *, is_listed: bool) -> bool:
+        if not self._tally.replaying:
+            return is_listed
+        number = self._num_replayed
+        self._num_replayed += 1
+        return is_listed if self._listed_from is not None and number >= self._listed_from else number in self._numbers
+
+
+class _Read(NamedTuple):
+    after: Position
+    is_out: bool
+    is_listed: bool
+    """Whether it is one of the list: then it is out, unless the burst began under another list."""
+
+
+def _identity(record: int | tuple[str, str]) -> str:
+    return repr(record if isinstance(record, int) else (base_name(record[0]), record[1]))
 
 
 def _entries(skip: SkipList | None) -> Iterator[tuple[str, object]]:
@@ -188,3 +238,17 @@ def _checked_key(entry: Mapping[str, Any], who: str, urls: Counter[str]) -> tupl
     if not isinstance(key, str):
         raise ValueError(f"{who}: expected a key as a sample's __key__, a str, got {key!r}")
     return url, key
+
+
+def _check_line(
+    dataset: ShardDataset, url: str, key: str, who: str, last_lines: dict[tuple[ShardDataset, str], int]
+) -> None:
+    """Refuse the key of a JSONL shard that is the number of none of its lines up to the last record."""
+    shards = dataset.source.shards
+    if not isinstance(shards, JsonlShards):
+        return
+    if (dataset, url) not in last_lines:  # looked up in the index once per shard
+        last_lines[dataset, url] = shards.last_line(shards.urls.index(url))
+    last = last_lines[dataset, url]
+    if not (key.isdecimal() and str(int(key)) == key and int(key) <= last):
+        raise ValueError(f"{who}: expected the number of one of the lines 0 to {last} of {url!r} as key, got {key!r}")

@@ -8,6 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError
+from streamdata.progress.columns import Columns
 from streamdata.progress.loading import load_states
 from streamdata.progress.saving import save_states
 
@@ -29,8 +30,8 @@ class StreamCallback(TrainerCallback):
 
     Raises:
         ValueError: The Trainer has another loader, or would skip batches itself.
-        StateError: The checkpoint that is resumed from has no states, or ends within an epoch whose last optimizer's
-            step has fewer batches than the others.
+        StateError: The checkpoint that is resumed from has no states, or lies within an epoch of which the batches that
+            are left do not make up whole steps of the optimizer.
     """
 
     def __init__(self) -> None:
@@ -47,8 +48,8 @@ class StreamCallback(TrainerCallback):
                 "  Otherwise the Trainer would read again and drop what was trained, after our seek."
             )
         if state.global_step:
+            loader.load_state_dict(_states(_checkpoint(args, state), state))
             _check_accumulation(loader, args, state)
-            loader.load_state_dict(load_states(_checkpoint(args, state) / FOLDER, step=state.global_step))
         self._num_trained = loader.num_batches
 
     def on_substep_end(
@@ -95,6 +96,17 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     )
 
 
+def _states(checkpoint: Path, state: TrainerState) -> Columns:
+    try:
+        return load_states(checkpoint / FOLDER, step=state.global_step)
+    except StateError as error:
+        error.add_note(
+            "StreamCallback: a job that was killed may have begun this checkpoint\n"
+            "  Resume from one before it: train(resume_from_checkpoint=…)."
+        )
+        raise
+
+
 def _holds(folder: Path, state: TrainerState) -> bool:
     path = folder / _STATE_FILE
     if not path.is_file():
@@ -111,14 +123,12 @@ def _check_accumulation(loader: StreamLoader, args: TrainingArguments, state: Tr
     Raises:
         StateError: This resume begins within an epoch that ends with a shorter step.
     """
-    try:
-        length = len(loader)
-    except TypeError:
+    if loader.steps_per_epoch is None:
         return
-    size = args.gradient_accumulation_steps
-    if length % size and state.global_step % -(-length // size):
+    size, left = args.gradient_accumulation_steps, loader.batches_left
+    if left < loader.steps_per_epoch and left % size:
         raise StateError(
-            f"StreamCallback: step {state.global_step} is within an epoch of {length} batches, of which the last "
-            f"{length % size} would accumulate gradients without a step\n"
-            f"  Resume at an epoch's end, or give the StreamLoader a multiple of {size} as steps_per_epoch."
+            f"StreamCallback: step {state.global_step} is within an epoch of {loader.steps_per_epoch} batches, and of "
+            f"the {left} that are left the last {left % size} would accumulate gradients without a step\n"
+            f"  Resume at an epoch's end, or give the StreamLoader steps_per_epoch of which whole steps are left."
         )

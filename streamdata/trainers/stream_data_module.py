@@ -96,8 +96,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
         """Let the loader stand after what was trained: a batch that was pulled ahead comes again, as the next one."""
         trained = self._num_trained()
         if trained < self.train_loader.num_batches:
-            self.train_loader.load_state_dict(self.train_loader.state_after(trained))
-            self._num_before = self._num_processed()
+            self.train_loader.go_back(trained)
 
     def _num_trained(self) -> int:
         """Of the loader's batches, how many were trained on."""

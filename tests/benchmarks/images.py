@@ -1,4 +1,8 @@
-"""Image-text pairs: the builder's stream beside the bare loop that decodes, resizes and tokenizes the same records."""
+"""Image-text pairs: the builder's stream beside the bare loop that decodes, resizes and tokenizes the same records.
+
+Like with like: both make equal tensors, and with workers both join them to one dict of tensors per batch. The bare loop
+has its files in memory; the stream reads them, shuffled, from the page cache.
+"""
 
 import io
 from collections.abc import Callable, Iterator
@@ -13,7 +17,7 @@ from PIL import Image
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset, default_collate
 
-from streamdata import ImageTextPairProcessFnBuilder, MergedDataset, MetaDistributedWebDataset, mixed_collate
+from streamdata import ImageTextPairProcessFnBuilder, MergedDataset, MetaDistributedWebDataset, TensorCollate
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import (
     BATCH_SIZE,
@@ -143,7 +147,7 @@ def _workers(place: Path, tokenizer: str, backend: str, scale: Scale) -> Row:
 
 
 def _our_loading_time(place: Path, tokenizer: str, backend: str, batches: int) -> float:
-    return loading_time(_merged(place, tokenizer, backend, cyclic=True), mixed_collate, batches)
+    return loading_time(_merged(place, tokenizer, backend, cyclic=True), TensorCollate(), batches)
 
 
 def _bare_loading_time(place: Path, tokenizer: str, backend: str, batches: int) -> float:

@@ -114,9 +114,11 @@ def drain(samples: Iterable[object]) -> None:
 
 def loading_time(dataset: Dataset[Any], collate: Callable[[list[Any]], object], batches: int) -> float:
     """How long a DataLoader takes for so many batches, in s, once its workers are under way."""
-    loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=NUM_WORKERS, collate_fn=collate)
+    # Else each process that `apart` forks from a server would start a server of its own, which imports torch anew.
+    options: Any = {"num_workers": NUM_WORKERS, "multiprocessing_context": "fork"}
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH_SIZE, collate_fn=collate, **options)
     with closing(_batches(loader)) as stream:
-        drain(islice(stream, FIRST_BATCHES))
+        drain(islice(stream, min(FIRST_BATCHES, batches)))
         begin = perf_counter()
         drain(islice(stream, batches))
         return perf_counter() - begin

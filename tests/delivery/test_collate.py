@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from streamdata.delivery import collate, mixed_collate, segments
+from tests.streams import raises_in_worker
 
 DTYPES = [
     torch.bool,
@@ -169,7 +170,7 @@ def test_batches_that_are_kept_cost_no_file_descriptor() -> None:
 def test_unpicklable_value_is_an_error_that_names_sample_and_key() -> None:
     """It is raised in the main thread of the worker and reaches the trainer, which does not wait forever."""
     loader = DataLoader(Samples(unpicklable_sample, 4), 4, num_workers=1, collate_fn=mixed_collate, timeout=60)
-    with pytest.raises(Exception, match=r"sample 2, key 'callback': a function that cannot be pickled") as caught:
+    with raises_in_worker(Exception, r"sample 2, key 'callback': a function that cannot be pickled") as caught:
         list(loader)
     assert isinstance(caught.value, pickle.PicklingError | AttributeError)  # the pickler's own kind, by Python version
 

@@ -237,6 +237,19 @@ def test_even_after_an_error(tmp_path: Path) -> None:
     assert (tmp_path / "failed").exists()
 
 
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
+@pytest.mark.parametrize("pulled", [2, 3, 4])
+def test_even_after_going_back(uneven: str, pulled: int) -> None:
+    """A rank knows what the others have without their states, as after an error."""
+    for rank in range(3):
+        whole = values(make_loader(rank, 3, uneven))
+        loader = make_loader(rank, 3, uneven)
+        list(islice(loader, min(pulled, len(whole))))
+        loader.go_back(1)
+        assert values(loader) == whole[1:]
+        assert loader.num_batches == len(whole)
+
+
 @pytest.mark.parametrize("uneven", ["error", "drop", "pad"])
 def test_sources_of_unknown_numbers_are_refused(uneven: str) -> None:
     """Where a record may give no sample; the source is named, and what helps."""

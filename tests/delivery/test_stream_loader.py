@@ -1,7 +1,9 @@
 """The loader that a trainer holds: what it gives after each state is what it would have given."""
 
 import copy
+import gc
 import json
+import multiprocessing
 import pickle
 import signal
 import subprocess
@@ -98,6 +100,7 @@ def test_a_stream_is_cut_into_stretches(num_workers: int) -> None:
     assert loader._stream is stream
     for n in range(12) if not num_workers else (0, 3, 4, 9):
         again = resumed(loader.state_after(n), num_workers, steps_per_epoch=4)
+        assert again.batches_left == 4 - n % 4
         assert values(again) == whole[n : (n // 4 + 1) * 4], f"after {n}"
         assert len(values(again)) == len(again) == 4
 
@@ -135,6 +138,42 @@ def test_an_iteration_that_is_left_goes_on(num_workers: int) -> None:
     assert values(islice(loader, 2)) + values(islice(loader, 3)) + values(loader) == first
     assert values(islice(loader, len(second))) == second
     assert values(loader) == third
+
+
+def test_what_was_pulled_ahead_may_come_again() -> None:
+    """The count goes back with it, also over the end of a pass, and an iteration under way ends."""
+    whole = make_loader(dataset=make_dataset(cyclic=False))
+    first, second = values(whole), values(whole)
+    loader = make_loader(dataset=make_dataset(cyclic=False))
+    iteration = iter(loader)
+    values(islice(iteration, 4))
+    loader.go_back(2)
+    assert (loader.num_batches, loader.state_dict()) == (2, loader.state_after(2))
+    with pytest.raises(RuntimeError, match="another iteration began"):
+        next(iteration)
+    assert values(loader) == first[2:]
+    next(iter(loader))
+    loader.go_back(len(first) - 1)
+    assert values(loader) + values(loader) == first[-1:] + second
+    with pytest.raises(StateError, match="expected a number of batches"):
+        loader.go_back(loader.num_batches + 1)
+
+
+def test_going_back_stays_in_the_pass_that_was_named() -> None:
+    """Also where nothing of it is left as delivered; a number is still the pass, since nothing was loaded."""
+    named_pass, loader = (make_loader(dataset=make_dataset(cyclic=False)) for _ in range(2))
+    for each in (named_pass, loader):
+        each.set_epoch(3)
+    third = values(named_pass)
+    next(iter(loader))
+    loader.go_back(0)
+    assert values(loader) == third
+    fresh = make_loader(dataset=make_dataset(cyclic=False))
+    list(islice(fresh, 2))
+    fresh.go_back(1)
+    next(iter(fresh))
+    fresh.set_epoch(3)
+    assert values(fresh) == third
 
 
 def test_a_trainer_may_have_pulled_ahead() -> None:
@@ -380,6 +419,20 @@ def test_nothing_is_lost_by_an_error(num_workers: int, tmp_path: Path) -> None:
     read += values(islice(loader, 12 - len(read)))
     assert read == whole
     assert values(islice(resumed(loader.state_after(6), num_workers), 6)) == whole[6:]
+
+
+def test_workers_end_at_once_where_one_failed(tmp_path: Path) -> None:
+    """In torch's frames the error holds itself, and with it the iterator, until a collection finds them."""
+    dataset = make_dataset()
+    dataset.datasets[1].single_process_fn = FailsOnce(tmp_path / "failed")
+    loader, others = make_loader(2, dataset=dataset), multiprocessing.active_children()
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="the disk was away"):
+            list(loader)
+        assert multiprocessing.active_children() == others
+    finally:
+        gc.enable()
 
 
 def test_options_of_the_stock_loader_are_passed_on() -> None:

@@ -18,7 +18,7 @@ from streamdata import MergedDataset, Pad, StateError, TensorCollate, mixed_coll
 from streamdata.delivery import collate, tensor_collate
 from streamdata.recipe import check_recipe, instantiate_from_yaml
 from tests.delivery.test_collate import Samples, through_pinning_loop
-from tests.streams import Numbers, through_json
+from tests.streams import Numbers, raises_in_worker, through_json
 
 NAMED = SimpleNamespace(a="one source", b="another")
 
@@ -402,7 +402,7 @@ def test_a_batch_is_one_buffer_also_where_it_is_pinned(monkeypatch: pytest.Monke
 def test_a_value_that_cannot_be_pickled_names_sample_and_field() -> None:
     """In the worker's main thread, so that the trainer hears of it."""
     loader = batches(Samples(lambda index: {"x": 1, "fn": (lambda: 1) if index == 2 else None}, 4), 1, TensorCollate())
-    with pytest.raises(Exception, match=r"TensorCollate: sample 2, field 'fn': a function that cannot be pickled"):
+    with raises_in_worker(Exception, r"TensorCollate: sample 2, field 'fn': a function that cannot be pickled"):
         next(loader)
 
 
@@ -443,13 +443,15 @@ def own_collate(samples: list[dict[str, Any]]) -> Any:
     return default_collate(samples)
 
 
-@pytest.mark.parametrize(("num_workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
-@pytest.mark.parametrize("make", [rows, two_kinds])
+@pytest.mark.parametrize(
+    ("make", "num_workers", "start"),
+    [(rows, 0, None), (rows, 2, "fork"), (rows, 1, "spawn"), (two_kinds, 0, None), (two_kinds, 2, "fork")],
+)
 def test_torchs_own_collate_is_refused(make: Any, num_workers: int, start: str | None) -> None:
     """Before it fails at a field, also where sources have different fields, with what to write."""
     loader = DataLoader(make(), batch_size=4, num_workers=num_workers, multiprocessing_context=start)
-    with pytest.raises(
-        StateError, match=r"default_collate cannot .*\n  Write StreamLoader(.|\n)*TensorCollate(.|\n)*mixed"
+    with raises_in_worker(
+        StateError, r"default_collate cannot .*\n  Write StreamLoader(.|\n)*TensorCollate(.|\n)*mixed"
     ):
         next(iter(loader))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamdata import MergedDataset, StreamLoader, to_device
+from streamdata import MergedDataset, StateError, StreamLoader, StreamState, to_device
 from streamdata.delivery.to_device import _mapped
 from tests.streams import Numbers
 
@@ -57,6 +57,68 @@ def test_states_are_of_what_came(ahead):
         assert values(islice(again, 6)) == want[count : count + 6]
     moved.load_state_dict(moved.state_after(2))
     assert values(islice(moved, 3)) == want[2:5]
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_loop_that_knows_the_length_has_ended_the_stretch(ahead):
+    """It asks for no more than the last batch, and the next stretch is whole."""
+    moved, plain = to_device(loader(steps_per_epoch=7), "cpu", ahead), loader(steps_per_epoch=7)
+    for _ in range(3):
+        assert values(islice(moved, 7)) == values(plain)
+
+
+def test_a_pass_that_is_named_begins_at_once():
+    """What is on its way of the one before does not come."""
+    moved, plain = (StreamLoader(MergedDataset([Numbers("a", 40)], cyclic=False), 4, collate=tensors) for _ in range(2))
+    moved = to_device(moved, "cpu")
+    for each in (moved, plain):
+        list(islice(each, 2))
+        each.set_epoch(2)
+    assert values(moved) == values(plain)
+    assert moved.num_batches == plain.num_batches == 12
+
+
+def test_a_batch_on_its_way_has_no_state_yet():
+    """It was not received, though the loader has given it; a checkpoint has the state of what was."""
+    moved = to_device(loader(), "cpu")
+    list(islice(moved, 2))
+    with pytest.raises(StateError, match="up to 2, got 3"):
+        moved.state_after(3)
+    again = loader()
+    StreamState(again).load_state_dict(StreamState(moved).state_dict())
+    assert values(islice(again, 3)) == values(islice(moved, 3))
+
+
+def test_an_older_iteration_of_a_device_loader_is_refused():
+    """It would take batches from the one that is read."""
+    moved = to_device(loader(), "cpu")
+    older = iter(moved)
+    next(older)
+    next(iter(moved))
+    with pytest.raises(RuntimeError, match="another iteration began"):
+        next(older)
+
+
+class BrokenOnce(Numbers):
+    """Fails once."""
+
+    is_broken = True
+
+    def __getitem__(self, index):
+        if index == 20 and self.is_broken:
+            self.is_broken = False
+            raise OSError("a read failed")
+        return super().__getitem__(index)
+
+
+def test_after_an_error_the_iteration_goes_on():
+    """With what was on its way, and then with what the loader gives again."""
+    whole = values(StreamLoader(MergedDataset([Numbers("a", 40)], cyclic=False), 4, collate=tensors))
+    moved = to_device(StreamLoader(MergedDataset([BrokenOnce("a", 40)], cyclic=False), 4, collate=tensors), "cpu")
+    found = []
+    with pytest.raises(OSError, match="a read failed"):
+        found += (values([batch])[0] for batch in moved)
+    assert found + values(moved) == whole
 
 
 def test_only_tensors_move_at_any_depth():

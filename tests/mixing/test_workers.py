@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from streamdata import MergedDataset, mixed_collate, to_state
 from streamdata.progress import Entry
 from tests.mixing.test_resume import Packer, irregular_stream
-from tests.streams import Numbers, NumbersAhead, loaded, plain, through_json
+from tests.streams import Numbers, NumbersAhead, loaded, plain, raises_in_worker, through_json
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -118,7 +118,7 @@ def test_a_persistent_worker_does_not_begin_again_with_old_states(method):
     batches = loader(dataset, method, 1, 2, persistent_workers=True)
     states = to_state([sample for batch in batches for sample in batch][:5])
     dataset.set_dataloader_states(states)
-    with pytest.raises(RuntimeError, match="states were set after this worker began"):
+    with raises_in_worker(RuntimeError, "states were set after this worker began"):
         next(iter(batches))
 
 
@@ -162,7 +162,7 @@ class Dies(Numbers):
 
 if __name__ == "__main__":
     multiprocessing.set_forkserver_preload(["tests.streams"])
-    options = dict(num_workers=2, collate_fn=mixed_collate, multiprocessing_context={method!r})
+    options = dict(num_workers={num_workers}, collate_fn=mixed_collate, multiprocessing_context={method!r})
     iterator = iter(DataLoader(MergedDataset([Dies("a", 50)]), 4, **options))
     next(iterator)
     print(*(worker.pid for worker in iterator._workers), flush=True)
@@ -174,7 +174,9 @@ if __name__ == "__main__":
 def start_script(tmp_path, method, fatal):
     """Start a trainer of its own; return it with the process ids of its workers."""
     path = tmp_path / "trainer.py"
-    path.write_text(SCRIPT.format(root=str(Path(__file__).parents[2]), method=method, fatal=fatal))
+    num_workers = 1 if method == "spawn" else 2  # each that is spawned imports torch for itself
+    root = str(Path(__file__).parents[2])
+    path.write_text(SCRIPT.format(root=root, method=method, fatal=fatal, num_workers=num_workers))
     trainer = subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return trainer, [int(pid) for pid in trainer.stdout.readline().split()]
 
@@ -249,7 +251,7 @@ def test_errors_of_a_worker_arrive_with_their_place():
         def __getitem__(self, index):
             raise OSError(f"cannot read {index}")
 
-    with pytest.raises(OSError, match="source 'a': __getitem__ failed at index"):
+    with raises_in_worker(OSError, "source 'a': __getitem__ failed at index"):
         next(iter(loader(MergedDataset([Fails("a", 9)]), "fork")))
 
 

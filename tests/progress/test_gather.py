@@ -77,6 +77,7 @@ def agreements(rank):
         "joined states": verified(rank, joined),
         "seed": verified(rank, seed=4 + rank),
         "recipe": verified(rank, weight=2 + rank),
+        "skip": verified(rank, skip=[{"source": "mix.b", "index": rank}]),
         "topology": verified(rank, dp_size=2 + rank),
         "the same replica": verified(rank, replica=0),
         "replicas of two processes": verified(rank, dp_size=1, replica=0),

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from transformers import AutoProcessor  # noqa: F401  # with it comes code that torch makes up, before the hook is there
 
 import streamdata
@@ -72,8 +71,8 @@ class Watch:
 
 def _imports() -> bool:
     """Whether a module of a trusted package is being imported: what it then does is its own."""
-    frames = [frame.filename for frame in traceback.extract_stack(limit=60)]
-    return any(name.startswith("<frozen importlib") for name in frames)
+    frames = islice(traceback.walk_stack(None), 60)
+    return any(frame.f_code.co_filename.startswith("<frozen importlib") for frame, _ in frames)
 
 
 def write_data(folder: Path) -> None:
@@ -213,7 +212,8 @@ def attacks(folder: Path) -> dict[str, Any]:
 def build(recipe: Any, folder: Path) -> str:
     """Build it and draw two samples; return how that ended."""
     file = folder / "cache" / "recipe.yaml"
-    file.write_text(yaml.safe_dump(recipe))
+    file.unlink(missing_ok=True)  # a file system may flush one that is overwritten
+    file.write_text(json.dumps(recipe))  # which is YAML, and written faster
     try:
         built = instantiate_from_yaml(file, allow=[])
         list(islice(built, 2)) if hasattr(built, "__iter__") else None

@@ -109,6 +109,7 @@ def test_a_submesh_is_taken_whole(mesh_of):
     [
         (("dp", "ep"), None, "not clear which of the mesh's dimensions"),
         (("tp", "pp"), None, "expected dims to be some of the mesh's dimensions"),
+        (("tp",), None, r"call set_data_parallel\(1, 0\)"),
         (None, None, "not clear which"),
         (("dp", "tp"), "dq", r"expected dims to be some of the mesh's dimensions \('dp', 'tp'\), got 'dq'"),
         (("dp", "tp"), (), "expected dims to be some"),
@@ -117,7 +118,7 @@ def test_a_submesh_is_taken_whole(mesh_of):
 def test_a_mesh_must_say_which_dimensions_are_data_parallel(mesh_of, names, dims, message):
     """Ranks of an expert dimension, say, may read the same samples or not."""
     with pytest.raises(ValueError, match=message):
-        data_parallel_of(mesh_of(0, (2, 2), names), dims)
+        data_parallel_of(mesh_of(0, (2,) * len(names or "ab"), names), dims)
 
 
 def test_a_mesh_comes_before_the_process_group_and_arguments_before_it(mesh_of):

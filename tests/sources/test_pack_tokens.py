@@ -220,6 +220,23 @@ def test_fields_that_have_a_value_for_each_token_are_joined() -> None:
     assert [image.tolist() for image in row["image"]] == [[[0.0] * 2] * 3, [[1.0] * 2] * 3]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        ([1, 0], [0.5], torch.float32),
+        (np.array([1, 2], np.uint64), [3], torch.int64),
+        (np.array([1, 2], np.uint16), np.array([3], np.uint8), torch.int64),
+        (torch.tensor([1, 2], dtype=torch.bfloat16), [0.5], torch.float32),
+        ([True, False], [1], torch.int64),
+    ],
+)
+def test_values_of_several_types_have_one_that_holds_them(first: Any, second: Any, dtype: torch.dtype) -> None:
+    """Not float64, which nobody asked for, and which holds no token ids."""
+    (row,) = PackTokens(8)(iter([{"input_ids": [1, 2], "w": first}, {"input_ids": [3], "w": second}]))
+    assert row["w"].dtype == dtype
+    assert row["w"].tolist() == [*map(float, first), *map(float, second)]
+
+
 def test_what_a_document_lacks_is_none_in_the_list() -> None:
     """One entry for each document, so that a list can be read beside `cu_seqlens`."""
     (row,) = PackTokens(9)(iter([{"input_ids": [1, 2], "text": "a"}, {"input_ids": [3], "image": "i"}]))

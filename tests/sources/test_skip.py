@@ -13,6 +13,7 @@ from streamdata import (
     MetaDistributedWebDataset,
     SeqDataset,
     SourceError,
+    StateError,
     instantiate_from_yaml,
     merge_states,
     to_state,
@@ -155,6 +156,71 @@ def test_another_list_and_another_topology_at_once(after, cuts):
     assert not set(counts) & set.intersection(*out)
 
 
+def rows_of_forty(records):
+    """As many outputs as records: nothing before there are 40 of them."""
+    held = []
+    for record in records:
+        held.append(record["value"])
+        if len(held) == 40:
+            yield from ({"row": [value]} for value in held)
+            held = []
+    yield from ({"row": [value]} for value in held)
+
+
+def many_left_out(skip, dp_size=1, dp_rank=0):
+    dataset = MergedDataset([Numbers("a", 3000, process_fn=rows_of_forty)], skip=skip, cyclic=False)
+    dataset.set_data_parallel(dp_size, dp_rank)
+    return dataset
+
+
+MOST = by_index("a", *(n for n in range(3000) if n % 10))
+
+
+def test_an_entry_stays_small_however_many_are_left_out():
+    """Some 360 records lie between those of a burst; a resume with the same list is exact all the same."""
+    samples = list(islice(many_left_out(MOST), 100))
+    for step in (1, 39, 41, 99):
+        states = through_json(to_state(samples[:step]))
+        assert len(json.dumps({"cursor/0/0/0/0/": states["cursor/0/0/0/0/a"]})) <= 300
+        rest = list(islice(resumed(lambda: many_left_out(MOST), states), 100 - step))
+        assert rows_of(rest) == rows_of(samples[step:])
+        assert to_state(rest) == {key: value for key, value in to_state(samples).items() if key in to_state(rest)}
+
+
+def test_what_the_states_cannot_tell_of_another_list_is_an_error():
+    """Not a burst of other records; nor one that another topology takes over."""
+    states = through_json(to_state(list(islice(many_left_out(MOST), 3))))
+    for skip, dp_size in ((MOST[1:], 1), (None, 1), (MOST[1:], 2)):
+        message = r"source 'a': expected the `skip` with which the states were written(.|\n)*Resume with the former"
+        datasets = [many_left_out(skip, dp_size, dp_rank) for dp_rank in range(dp_size)]
+        for dataset in datasets:
+            dataset.set_dataloader_states(states)
+        with pytest.raises(StateError, match=message):
+            list(map(list, datasets))
+
+
+def test_a_burst_of_which_much_was_left_out_is_dealt_to_another_topology():
+    """With the same list nothing is lost, and nothing comes twice."""
+    states = to_state(got := list(islice(many_left_out(MOST), 50)))
+    for dp_rank in range(3):
+        dataset = many_left_out(MOST, 3, dp_rank)
+        dataset.set_dataloader_states(through_json(states))
+        got += list(dataset)
+    assert sorted(rows_of(got)) == list(range(0, 3000, 10))
+
+
+def test_a_second_list_may_leave_out_more_than_the_states_tell():
+    """What was left out under the first one is told, the rest follows from the second one."""
+    few = by_index("a", *range(0, 3000, 70))
+    make = lambda skip: MergedDataset([Numbers("a", 3000, process_fn=Packer())], skip=skip, cyclic=False)  # noqa: E731
+    for begun in (1, 2, 3, 8):
+        samples = list(islice(make(few), begun))
+        rest = list(islice(resumed(lambda: make(MOST), to_state(samples)), 20))
+        for step in (1, 2, 5, 9):
+            states = to_state(samples) | to_state(rest[:step])
+            assert rows_of(islice(resumed(lambda: make(MOST), states), 20 - step)) == rows_of(rest[step:])
+
+
 def test_a_record_that_was_begun_is_finished():
     """The rest of its samples is delivered, though it is to be left out by now; the next time it is."""
 
@@ -220,6 +286,9 @@ def test_a_source_of_which_nothing_is_left_is_an_error():
         ({"source": "s", "index": 0}, "source 's': expected url and key, got an index"),
         ({"source": "s", "url": "x", "key": "0"}, "expected the url of one of its 1 shards, got 'x'"),
         ({"source": "s", "url": "URL", "key": 0}, "expected a key as a sample's __key__, a str, got 0"),
+        ({"source": "s", "url": "URL", "key": "3"}, r"'s': expected the number of .* lines 0 to 2 of .* got '3'"),
+        ({"source": "s", "url": "URL", "key": "01"}, "got '01'"),
+        ({"source": "s", "url": "URL", "key": "x"}, "got 'x'"),
     ],
 )
 def test_an_entry_that_names_no_record_is_refused(tmp_path, entry, message):
@@ -229,6 +298,19 @@ def test_an_entry_that_names_no_record_is_refused(tmp_path, entry, message):
         entry["url"] = shards.source.shards.urls[0]
     with pytest.raises(ValueError, match=message):
         MergedDataset([Numbers("a", 30), shards], skip=[{"source": "a", "index": 1}, entry])
+
+
+def test_lines_are_counted_with_blank_ones(tmp_path):
+    """As keys are; an empty shard has none."""
+    (tmp_path / "a.jsonl").write_text('\n{"n": 1}\n\n\n{"n": 2}\n\n')
+    (tmp_path / "b.jsonl").write_text("\n")
+    source = JsonlIterableDataset(str(tmp_path), name="s", percent=1)
+    first, second = source.source.shards.urls
+    skipping = MergedDataset([source], skip=[{"source": "s", "url": first, "key": "4"}], cyclic=False)
+    assert [sample["__key__"] for sample in skipping] == ["1"]
+    for url, key, last in ((first, "5", 4), (second, "0", -1)):
+        with pytest.raises(ValueError, match=f"lines 0 to {last} of"):
+            MergedDataset([source], skip=[{"source": "s", "url": url, "key": key}])
 
 
 @pytest.mark.parametrize("skip", [5, {"source": "a", "index": 1}])

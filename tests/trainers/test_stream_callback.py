@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,11 +64,33 @@ def test_a_checkpoint_elsewhere_must_be_named(tmp_path: Path) -> None:
     assert len(resume(other, make(steps_per_epoch=20))) == 28
 
 
-def test_a_resume_within_an_epoch_with_a_shorter_last_step_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_that_a_killed_job_had_begun_is_refused(tmp_path: Path) -> None:
+    """The Trainer has written its own part by then; the error says what to do."""
+    saved(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint-3" / "stream")
+    with pytest.raises(StateError, match="no states are saved there") as caught:
+        resume(args(tmp_path), make(steps_per_epoch=20))
+    assert "Resume from one before it" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("length", "accumulation", "left", "last"), [(19, 2, 13, 1), (20, 4, 14, 2), (20, 3, 14, 2), (7, 2, 1, 1)]
+)
+def test_a_resume_whose_last_step_would_be_shorter_is_refused(
+    tmp_path: Path, length: int, accumulation: int, left: int, last: int
+) -> None:
     """The Trainer would accumulate its gradients, and make no step of them."""
     saved(tmp_path)
-    with pytest.raises(StateError, match="step 3 is within an epoch of 19 batches, of which the last 1 would"):
-        resume(args(tmp_path), make(steps_per_epoch=19))
+    with pytest.raises(StateError, match=f"of {length} batches, and of the {left} that are left the last {last} would"):
+        resume(args(tmp_path, gradient_accumulation_steps=accumulation), make(steps_per_epoch=length))
+
+
+@pytest.mark.parametrize(("length", "accumulation"), [(20, 2), (20, 7), (6, 4), (9, 3)])
+def test_a_resume_of_which_whole_steps_are_left_goes_on(tmp_path: Path, length: int, accumulation: int) -> None:
+    """Also with other steps; and at an epoch's end, since the Trainer makes the last step of a whole epoch."""
+    saved(tmp_path)
+    options = args(tmp_path, gradient_accumulation_steps=accumulation)
+    assert len(resume(options, make(steps_per_epoch=length))) == 2 * (length - 6 % length)
 
 
 def test_a_trainer_that_skips_by_itself_is_refused(tmp_path: Path) -> None:
