@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from email.utils import formatdate
 from functools import cache
 from typing import NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 _STEP = 1 << 16
@@ -53,6 +53,7 @@ class ObjectServer:
         self.fault: Callable[[Request], Fault] = lambda request: None
         self.tag_of = tag_of
         self.obeys_if_match = True
+        self.page_size = 1000  # of lists
         self.log: list[Request] = []
         self.url = ""
         self.most_at_once = 0  # connections
@@ -134,19 +135,23 @@ class ObjectServer:
 
     def _listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
         """A page of ListObjectsV2: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>."""
-        prefix, most = query.get("prefix", [""])[0], int(query.get("max-keys", ["1000"])[0])
-        after = query.get("continuation-token", [""])[0]
+        prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]
         paths = sorted(path for path in self.objects if path.startswith(f"{bucket}/{prefix}"))
         keys = [path.partition("/")[2] for path in paths]
-        page = [key for key in keys if key > after][:most]
+        folders = {prefix + key[len(prefix) :].partition("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
+        if "delimiter" not in query:
+            folders = set()
+        keys = [key for key in keys if not key.startswith(tuple(folders))]
+        page = [key for key in keys if key > after][: self.page_size]
         more = bool(page) and page[-1] != keys[-1]
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         contents = "".join(
-            f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{escape(self.tag_of(data))}</ETag>"
+            f"<Contents><Key>{quote(key)}</Key><Size>{len(data)}</Size><ETag>{escape(self.tag_of(data))}</ETag>"
             f"<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
             for key in page
             for data in [self.objects[f"{bucket}/{key}"]]
         )
+        contents += "".join(f"<CommonPrefixes><Prefix>{quote(folder)}</Prefix></CommonPrefixes>" for folder in folders)
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
         truncated = str(more).lower()
         return (
