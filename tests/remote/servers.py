@@ -7,6 +7,7 @@ MB/s.
 
 import asyncio
 import hashlib
+import hmac
 import re
 import sys
 import threading
@@ -32,6 +33,7 @@ class Request(NamedTuple):
     query: str
     headers: dict[str, str]
     number: int
+    target: str  # path and query as they were sent
 
 
 Fault = str | None
@@ -54,6 +56,8 @@ class ObjectServer:
         self.tag_of = tag_of
         self.obeys_if_match = True
         self.page_size = 1000  # of lists
+        self.more_headers: dict[str, str] = {}  # of objects
+        self.secret = ""  # with which requests have to be signed
         self.log: list[Request] = []
         self.url = ""
         self.most_at_once = 0  # connections
@@ -87,7 +91,7 @@ class ObjectServer:
         parts = urlsplit(target)
         path = unquote(parts.path).removeprefix("/")
         number = sum(request.path == path for request in self.log)
-        return Request(method, path, parts.query, headers, number)
+        return Request(method, path, parts.query, headers, number, target)
 
     async def _answer(self, request: Request, body: bytes, writer: asyncio.StreamWriter) -> bool:
         """Send one answer; whether the connection goes on."""
@@ -103,6 +107,8 @@ class ObjectServer:
             status, _, code = fault.partition(" ")
             text = f"<Error><Code>{code}</Code><Message>the server's word</Message></Error>" if code else ""
             return await _send(writer, int(status), {"Content-Type": "application/xml"}, text.encode())
+        if self.secret and not _is_signed(request, self.secret):
+            return await _send(writer, 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         if request.method == "PUT":
             self.objects[request.path] = body
             return await _send(writer, 200, {}, b"")
@@ -122,7 +128,7 @@ class ObjectServer:
             return 404, {"Content-Type": "application/xml"}, text.encode()
         tag = self.tag_of(data)
         headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
-        headers |= {"ETag": tag} if tag else {}
+        headers |= self.more_headers | ({"ETag": tag} if tag else {})
         if self.obeys_if_match and request.headers.get("if-match") not in (None, "*", tag):
             return 412, {"Content-Type": "application/xml"}, b"<Error><Code>PreconditionFailed</Code></Error>"
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
@@ -158,6 +164,22 @@ class ObjectServer:
             f'<?xml version="1.0"?><ListBucketResult {space}><Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount>'
             f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}</ListBucketResult>"
         ).encode()
+
+
+def _is_signed(request: Request, secret: str) -> bool:
+    """By https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html, without a body."""
+    fields = dict(re.findall(r"(\w+)=([^,\s]+)", request.headers.get("authorization", "")))
+    path, _, query = request.target.partition("?")
+    names = fields.get("SignedHeaders", "").split(";")
+    headers = "".join(f"{name}:{request.headers.get(name)}\n" for name in names)
+    canonical = (request.method, path, "&".join(sorted(query.split("&"))), headers, ";".join(names))
+    digest = hashlib.sha256("\n".join([*canonical, hashlib.sha256().hexdigest()]).encode()).hexdigest()
+    scope = fields.get("Credential", "").partition("/")[2]
+    text = f"AWS4-HMAC-SHA256\n{request.headers.get('x-amz-date')}\n{scope}\n{digest}"
+    key = f"AWS4{secret}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key.hex() == fields.get("Signature")
 
 
 async def _send(

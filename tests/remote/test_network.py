@@ -13,6 +13,7 @@ from streamdata.remote import (
     RangesIgnoredError,
     ReplacedError,
     StorageOptions,
+    list_once,
     retries,
     web_client,
 )
@@ -131,10 +132,49 @@ def test_an_s3_api_is_asked_with_a_signature(sender, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
     with s3_server({"bucket/a b+c.tar": DATA}) as server:
-        for options in (StorageOptions(endpoint=server.url), StorageOptions(endpoint=server.url, anonymous=True)):
-            assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
+        server.secret = "SECRET"
+        options = StorageOptions(endpoint=server.url)
+        assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
+        assert list_once(Address("s3://bucket/a b", options)) == []
+        server.secret = ""
+        options = StorageOptions(endpoint=server.url, anonymous=True)
+        assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
         assert "Credential=one/" in server.log[0].headers["authorization"]
-        assert "authorization" not in server.log[1].headers
+        assert "authorization" not in server.log[-1].headers
+
+
+def test_a_profile_gives_keys_region_and_endpoint(sender, monkeypatch, tmp_path):
+    """One that is not there is an error that names it."""
+    with s3_server({"bucket/a": DATA}) as server:
+        (tmp_path / "config").write_text(
+            f"[profile own]\nregion=eu-here-1\nendpoint_url={server.url}\n"
+            "aws_access_key_id=mine\naws_secret_access_key=SECRET\n"
+        )
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        server.secret = "SECRET"
+        assert ask(sender, "s3://bucket/a", "", StorageOptions(profile="own")).data == DATA[10:5000]
+        assert "Credential=mine/" in server.log[0].headers["authorization"]
+        assert "/eu-here-1/s3/" in server.log[0].headers["authorization"]
+        with pytest.raises(ValueError, match=r"profile.*other"):
+            ask(sender, "s3://bucket/a", "", StorageOptions(profile="other"))
+
+
+def test_a_bucket_of_another_region_says_so(sender, monkeypatch):
+    """It is asked there, and from then on at once."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    with s3_server({"bucket/a": DATA}) as server:
+        original = server._found
+
+        def found(request, *, ignore_range):
+            if "/eu-there-1/" not in request.headers["authorization"]:
+                return 400, {"x-amz-bucket-region": "eu-there-1"}, b""
+            return original(request, ignore_range=ignore_range)
+
+        server._found = found
+        for count in (2, 3):
+            assert ask(sender, "s3://bucket/a", "", StorageOptions(endpoint=server.url)).data == DATA[10:5000]
+            assert len(server.log) == count
 
 
 def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
