@@ -208,13 +208,21 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[object] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def listen(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> int:
         """The port on which connections are served."""
+
+        async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            self._tasks.add(task)  # the loop alone does not keep one that waits for a connection at rest
+            await serve(reader, writer)
+            self._tasks.discard(task)
+
         starting = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(serve, "127.0.0.1", 0, limit=_STEP, backlog=1024), self._loop
+            asyncio.start_server(kept, "127.0.0.1", 0, limit=_STEP, backlog=1024), self._loop
         )
         self._server = starting.result()
         return int(self._server.sockets[0].getsockname()[1])
@@ -227,11 +235,11 @@ class _Loop:
 
     async def _end(self) -> None:
         self._server.close()
-        own = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # Again: one that was about to go on takes the first for the end of what it waited for.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.1)
 
 
 @contextmanager
