@@ -16,6 +16,7 @@ from streamdata.remote import (
     beside,
     fetch_once,
     list_once,
+    once,
     retries,
     stat_once,
 )
@@ -31,7 +32,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setattr(retries, "_LOOK_S", 0.005)
-    monkeypatch.setattr(retries, "STALL_S", 0.1)
+    monkeypatch.setattr(once, "STALL_S", 0.1)
 
 
 def test_ranges_wholes_and_stats_come_over_one_connection():
