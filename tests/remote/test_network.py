@@ -1,8 +1,10 @@
 """Ranges over one pool of connections: what is good, what is tried again, what is an error, and what it says."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.remote import (
     Address,
@@ -17,6 +19,8 @@ from streamdata.remote import (
     retries,
     web_client,
 )
+from streamdata.remote.answers import Asked, FailureError
+from streamdata.remote.file_client import file_range
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -203,3 +207,21 @@ def test_no_more_requests_are_in_flight_than_connections(sender):
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(100)]
         assert {future.result(5).data for future in futures} == {DATA[:10]}
         assert 1 < server.most_at_once <= 16
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(404, GoneError), (401, DeniedError), (400, ValueError), (503, FailureError)]
+)
+def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error):
+    """As those of Hugging Face have it; others may pass."""
+
+    def read(*_, **__):
+        failure = OSError("https://host/?SECRET")
+        failure.response = SimpleNamespace(status_code=status)
+        raise failure
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", read)
+    with pytest.raises(error) as caught:
+        file_range(Asked("memory://x/0.tar", 0, 9))
+    assert "SECRET" not in str(caught.value)
+    assert str(status) in str(caught.value) or caught.value.status == status
