@@ -14,6 +14,7 @@ from streamdata.remote import DeniedError, GoneError, StorageOptions, retries
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.urls import JSONL_SUFFIXES, TAR_SUFFIXES, expand
+from tests.remote.child import numbers
 from tests.remote.servers import http_server, s3_server
 
 LINES = b"".join(b'{"n": %d}\n' % number for number in range(100))
@@ -33,12 +34,6 @@ def bucket():
     """A server that has the objects, and the options that lead to it."""
     with s3_server(OBJECTS) as server:
         yield server, StorageOptions(endpoint=server.url, anonymous=True)
-
-
-def numbers(shards):
-    """The numbers of all records of all shards."""
-    runs = shards.window(np.arange(len(shards.urls)), np.zeros(len(shards.urls), np.int64), shards.num_records)
-    return [record["n"] for record in runs.take(range(len(runs)))]
 
 
 @pytest.mark.parametrize(
