@@ -7,7 +7,7 @@ until the manifest is there, so that a run that was killed goes on where it was.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +38,7 @@ from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, RowRun, ope
 from streamdata.shards.publish import locked
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar import SIDECAR_KEYS
-from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of, version_of_stamp
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential, sidecars_of
 from streamdata.shards.urls import as_listed, expand, expand_home
 
@@ -338,10 +338,17 @@ def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
             table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
         tables[kind] = table
     directory = Directory(
-        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls], [],
+        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
+        _tags(stock.stamps),
         *_columns([stock.stamps[url] for url in urls]), tables,
     )  # fmt: skip
     _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
+
+
+def _tags(stamps: Mapping[str, FileStamp]) -> list[str]:
+    """What the store calls the version of each file, where it calls them anything."""
+    tags = [version_of_stamp(url, stamp) for url, stamp in sorted(stamps.items())]
+    return tags if any(tags) else []
 
 
 def _columns(stamps: Sequence[FileStamp]) -> tuple[Int64s, Int64s]:
@@ -366,9 +373,14 @@ def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
     with TemporaryDirectory() as folder:
         temporary = Path(folder, NAME)
         write(temporary)
-        filesystem, path = fsspec.core.url_to_fs(target)
-        filesystem.put_file(str(temporary), path)
-        filesystem.invalidate_cache()
+        try:
+            filesystem, path = fsspec.core.url_to_fs(target)
+            filesystem.put_file(str(temporary), path)
+        except Exception as error:  # whatever its file system raises, or that there is none
+            raise ShardError(
+                f"manifest '{target}': expected a place that can be written, got {type(error).__name__}: {error}\n"
+                "  Write it to a disk, and copy it there: streamdata index PATH --output streamdata.manifest."
+            ) from error
 
 
 def differences(stock: Inventory, manifest: Manifest) -> list[str]:

@@ -28,7 +28,7 @@ from streamdata.errors import ShardError
 from streamdata.remote import Address, beside, canonical_url
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import ANY_VERSION, is_pipe, is_remote, local_path
+from streamdata.shards.storage import ANY_VERSION, FileStamp, is_pipe, is_remote, local_path, note_version
 
 NAME = "streamdata.manifest"
 SUFFIX = ".manifest"
@@ -300,6 +300,14 @@ class Manifest:
     def numbers(self) -> dict[str, int]:
         """By url, which file it is."""
         return dict(zip(self.urls, range(len(self.urls)), strict=True))
+
+    def note_tags(self) -> None:
+        """Let requests for the files say which version is meant."""
+        directory = self.directory
+        if not self.is_copy and directory.tags:
+            stamps = map(FileStamp, directory.sizes.tolist(), directory.versions.tolist())
+            for url, stamp, tag in zip(self.urls, stamps, directory.tags, strict=True):
+                note_version(url, stamp, tag)
 
     @cached_property
     def versions(self) -> Int64s:

@@ -270,6 +270,7 @@ class Manifests:
         if manifest.url in self.used or found is None:
             return
         self.used[manifest.url] = found
+        manifest.note_tags()
         if manifest.is_copy:
             logger.warning(
                 "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions of "
