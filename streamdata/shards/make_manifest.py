@@ -34,13 +34,13 @@ from streamdata.shards.manifest import (
     place_of,
     rows_bytes,
 )
-from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, RowRun, open_manifest
+from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, Manifests, RowRun, open_manifest
 from streamdata.shards.publish import locked
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar import SIDECAR_KEYS
 from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of, version_of_stamp
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential, sidecars_of
-from streamdata.shards.urls import as_listed, expand, expand_home
+from streamdata.shards.urls import as_listed, expand_home, find_shards
 
 logger = logging.getLogger(__name__)
 _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
@@ -94,25 +94,39 @@ def take_stock(paths: Sequence[str], target: str | None = None) -> Inventory:
         FileNotFoundError: There is no shard.
         ShardError: Shards lie in no folder, or are the output of a command.
     """
-    urls, suffixes = _shards_of(paths)
+    urls, suffixes, known = _shards_of(paths)
     folder = expand_home(paths[0]) if len(paths) == 1 and is_folder(expand_home(paths[0])) else None
     root = as_listed(folder if folder.endswith("/") else f"{folder}/") if folder else _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
-    there = _those_there([other for others in candidates.values() for other in others])
-    sidecars = {url: found for url, others in candidates.items() if (found := next((o for o in others if o in there), ""))}
-    files = sorted({*urls, *sidecars.values()})
-    stamps = dict(zip(files, stamps_of(files), strict=True))
-    return Inventory(target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if folder else (), stamps, sidecars)
+    there = known.keys() | _those_there([o for url, others in candidates.items() if url not in known for o in others])
+    sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
+    sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
+    files = {*urls, *sidecars.values()}
+    unknown = sorted(files - known.keys())
+    stamps = dict(
+        sorted(
+            {
+                **{url: known[url] for url in files & known.keys()},
+                **dict(zip(unknown, stamps_of(unknown), strict=True)),
+            }.items()
+        )
+    )
+    return Inventory(
+        target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if folder else (), stamps, sidecars
+    )
 
 
-def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The shards of both kinds, and the suffixes of the kinds that there are or might be."""
+def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...], dict[str, FileStamp]]:
+    """The shards of both kinds, the suffixes of the kinds that there are or might be, and what lists say of files."""
     urls: set[str] = set()
     suffixes: tuple[str, ...] = ()
+    known: dict[str, FileStamp] = {}
     problems: list[Exception] = []
     for kind in (TAR_SUFFIXES, JSONL_SUFFIXES):
         try:
-            urls.update(url for url in expand(paths, kind) if url.endswith(kind))
+            found = find_shards(paths, kind, manifests=Manifests(is_used=False))
+            urls.update(url for url in found.urls if url.endswith(kind))
+            known.update(found.known.stamps)
             suffixes += kind
         except FileNotFoundError as error:
             suffixes += kind
@@ -122,7 +136,7 @@ def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
             problems.append(error)
     if not urls:
         raise problems[0] if problems else FileNotFoundError(f"index: expected shards, got none by {list(paths)}")
-    return sorted(urls), suffixes
+    return sorted(urls), suffixes, known
 
 
 def _common_folder(urls: Sequence[str]) -> str:
@@ -216,7 +230,7 @@ def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) 
 
 
 def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
-    """The indexes of the jobs. Those of sidecars that join by no such key are left out; who asks for one is told why."""
+    """The indexes of the jobs. Those of sidecars that join by no such key are left out; a source says why."""
     unjoined = []
     for job in jobs:
         found = find(job)
@@ -227,8 +241,11 @@ def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
         rows = _Rows(found.path, job)
         yield _Index(found.header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
     if unjoined:
-        logger.warning("manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest "
-                       "does not say it either, and a source that asks for them says why", len(unjoined), unjoined[0])  # fmt: skip
+        logger.warning(
+            "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
+            "say it either, and a source that asks for them says why",
+            len(unjoined), unjoined[0],
+        )  # fmt: skip
 
 
 class _Rows:
@@ -285,7 +302,9 @@ def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
             pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
             header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
             read = _OldRows(rows, RowRun(offset, num_records, 0, num_records), row_bytes)
-            yield _Index(header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else "")
+            yield _Index(
+                header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else ""
+            )
 
 
 class _OldRows:

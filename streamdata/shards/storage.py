@@ -56,7 +56,9 @@ class Stamps(Sequence[FileStamp]):
         versions: As in `FileStamp`.
     """
 
-    def __init__(self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]") -> None:
+    def __init__(
+        self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]"
+    ) -> None:
         self.sizes, self.versions = sizes, versions
 
     def __len__(self) -> int:
