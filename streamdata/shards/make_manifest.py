@@ -16,7 +16,7 @@ import fsspec
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.remote import bare_url, beside, list_once
+from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, list_once
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
@@ -83,40 +83,40 @@ class _Index(NamedTuple):
     sidecar: str
 
 
-def take_stock(paths: Sequence[str], target: str | None = None) -> Inventory:
+def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
     """What patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
 
     Args:
         paths: What a recipe's `path` may be.
         target: The manifest; by default in the folder that all shards have in common.
+        options: Of the store that holds the shards.
 
     Raises:
         FileNotFoundError: There is no shard.
         ShardError: Shards lie in no folder, or are the output of a command.
     """
-    urls, suffixes, known = _shards_of(paths)
-    folder = expand_home(paths[0]) if len(paths) == 1 and is_folder(expand_home(paths[0])) else None
-    root = as_listed(folder if folder.endswith("/") else f"{folder}/") if folder else _common_folder(urls)
+    urls, suffixes, known = _shards_of(paths, options)
+    folder = expand_home(paths[0])
+    folder = Address(folder, options) if is_remote(folder) else folder
+    is_whole = len(paths) == 1 and is_folder(folder)
+    root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
+    root = root or _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
     there = known.keys() | _those_there([o for url, others in candidates.items() if url not in known for o in others])
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
     sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
-    files = {*urls, *sidecars.values()}
-    unknown = sorted(files - known.keys())
-    stamps = dict(
-        sorted(
-            {
-                **{url: known[url] for url in files & known.keys()},
-                **dict(zip(unknown, stamps_of(unknown), strict=True)),
-            }.items()
-        )
-    )
+    files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
+    unknown = [url for url in files if url not in known]
+    asked = dict(zip(unknown, stamps_of(unknown), strict=True))
+    stamps = {url: known[url] if url in known else asked[url] for url in files}
     return Inventory(
-        target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if folder else (), stamps, sidecars
+        target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars
     )
 
 
-def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...], dict[str, FileStamp]]:
+def _shards_of(
+    paths: Sequence[str], options: StorageOptions
+) -> tuple[list[str], tuple[str, ...], dict[str, FileStamp]]:
     """The shards of both kinds, the suffixes of the kinds that there are or might be, and what lists say of files."""
     urls: set[str] = set()
     suffixes: tuple[str, ...] = ()
@@ -124,13 +124,15 @@ def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...], dict[s
     problems: list[Exception] = []
     for kind in (TAR_SUFFIXES, JSONL_SUFFIXES):
         try:
-            found = find_shards(paths, kind, manifests=Manifests(is_used=False))
+            found = find_shards(paths, kind, None, options, Manifests(is_used=False))
             urls.update(url for url in found.urls if url.endswith(kind))
             known.update(found.known.stamps)
             suffixes += kind
         except FileNotFoundError as error:
             suffixes += kind
             problems.append(error)
+        except ShardError:
+            raise
         except ValueError as error:  # of this kind there are files by other names: the folder is listed for it
             logger.warning("%s", error)
             problems.append(error)

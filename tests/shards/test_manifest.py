@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
+from streamdata.remote import StorageOptions
 from streamdata.shards import build, manifest, manifest_file
 from streamdata.shards import make_manifest as making
 from streamdata.shards.index_file import CHUNK_ROWS
@@ -37,6 +38,7 @@ from streamdata.shards.publish import locked
 from streamdata.shards.storage import ANY_VERSION, stamp_of
 from streamdata.shards.suffixes import TAR_SUFFIXES
 from streamdata.shards.tar import TarShards
+from tests.remote.servers import s3_server
 from tests.shard_files import write_jsonl as jsonl_files
 from tests.shard_files import write_tars
 from tests.shards.conftest import read_all
@@ -418,3 +420,55 @@ def test_100_000_shards_cost_no_file_system_call_and_little_time(tmp_path, asks_
     took = time.process_time() - began
     assert source.source.num_records == 40_000
     assert took < 0.3 / 5 * 2  # twice what is promised, since others use the machine
+
+
+@pytest.fixture
+def store(tars):
+    """An S3 API that has the same shards, and a source of them."""
+    objects = {f"bucket/d/{path.name}": path.read_bytes() for path in Path(tars).iterdir()}
+    with s3_server(objects) as server:
+        yield server
+
+
+def options_for(server):
+    """How the store is reached."""
+    return {"endpoint": server.url, "anonymous": True}
+
+
+def requests(server):
+    """What was asked since the last time: method and name, with the range."""
+    sent = [(one.method, one.path.rpartition("/")[2], one.headers.get("range")) for one in server.log]
+    server.log.clear()
+    return sent
+
+
+def test_a_cold_start_of_a_store_reads_each_byte_once_and_the_next_one_lists_alone(tars, store):
+    """Tar and sidecar in one pass, nothing asked of a file that the list says; no request for a file again."""
+    options = {"storage_options": options_for(store), "meta_names": ["score"], "name": "s", "percent": 1}
+    MetaDistributedWebDataset("s3://bucket/d", **options)
+    sent = requests(store)
+    ranges = sorted((name, span) for method, name, span in sent if name and name != NAME)
+    sizes = {path.name: path.stat().st_size for path in Path(tars).iterdir()}
+    assert ranges == [(name, f"bytes=0-{size - 1}") for name, size in sorted(sizes.items())]
+    MetaDistributedWebDataset("s3://bucket/d", **options)
+    again = requests(store)
+    assert {name for _, name, _ in again} == {"", NAME}
+    assert len(again) <= 3
+
+
+def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store, tmp_path):
+    """The manifest's own words for versions go with each range, and the answer to another one is an error."""
+    expected = stream(tars, meta_names=["score"])[0]
+    stock = take_stock(["s3://bucket/d"], str(tmp_path / "x.manifest"), StorageOptions(**options_for(store)))
+    made = make_manifest(stock)
+    assert [one for one in requests(store) if one[0] == "HEAD"] == []
+    store.objects[f"bucket/d/{NAME}"] = Path(made).read_bytes()
+    options = {"storage_options": options_for(store), "meta_names": ["score"]}
+    found = stream("s3://bucket/d", **options)[0]
+    assert [one for one in requests(store) if one[1] == NAME] == [("GET", NAME, "bytes=0-1048575")]
+    assert [{**r, "__url__": r["__url__"].replace("s3://bucket/d", tars)} for r in found] == expected
+    stream("s3://bucket/d", **options)
+    assert all(one.headers.get("if-match") for one in store.log[1:])
+    store.objects["bucket/d/00003.tar"] = store.objects["bucket/d/00003.tar"][:-1] + b"\1"
+    with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
+        stream("s3://bucket/d", **options)
