@@ -76,6 +76,8 @@ def _bar() -> Iterator[Report]:
             bar.update(task, completed=done.bytes, total=done.total_bytes, shards=text)
             if not console.is_terminal and time.monotonic() > last + _PLAIN_INTERVAL_S:
                 last = time.monotonic()
-                typer.echo(f"indexing: {text} shards, {done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB", err=True)
+                typer.echo(
+                    f"indexing: {text} shards, {done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB", err=True
+                )
 
         yield report

@@ -108,7 +108,7 @@ def index(
         bool, typer.Option("--check", help="Only compare: name each shard that differs, and exit 1 if one does.")
     ] = False,
 ) -> None:
-    """Write a manifest of shards: what reads them lists nothing and reads no shard to index it; or bring it up to date."""
+    """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {output!r}", param_hint="--output")
     with messages(OSError):

@@ -108,7 +108,9 @@ def _build_in_processes(
     tasks: Tasks, count: int, work: Callable[..., object], report: Callable[[tuple[IndexJob, ...]], object]
 ) -> Tasks:
     """Build indexes; return what is left where processes died."""
-    waiting = sorted(tasks, key=lambda task: -task[0].stamp.size)  # the largest first, or it would end long after others
+    waiting = sorted(
+        tasks, key=lambda task: -task[0].stamp.size
+    )  # the largest first, or it would end long after others
     left: Tasks = []
     for _ in range(_MAX_DEATHS):
         try:

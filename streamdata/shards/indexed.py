@@ -11,7 +11,7 @@ from streamdata.errors import ShardError
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
-from streamdata.shards.listed import Listed
+from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, RowRun
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
@@ -73,7 +73,7 @@ class IndexedFiles:
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
         close_unused(urls)
-        table = Listed(urls, kind, known.manifests)
+        table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
         self._manifest_of, self._offsets = table.manifest_of, table.offsets
         self.num_records, self.noted, self._skipped = table.num_records, table.noted, table.skipped
@@ -96,7 +96,9 @@ class IndexedFiles:
         different = list(dict.fromkeys(urls))
         sidecars = dict.fromkeys(different, "")
         if sidecar_of:
-            there = ((url, next((sidecar for sidecar in sidecars_of(url) if sidecar in known), "")) for url in different)
+            there = (
+                (url, next((sidecar for sidecar in sidecars_of(url) if sidecar in known), "")) for url in different
+            )
             sidecars = {url: sidecar or sidecar_of(url) for url, sidecar in there}
         unknown = [url for url in dict.fromkeys([*different, *sidecars.values()]) if url and url not in known]
         stamps = {**known, "": NO_STAMP, **dict(zip(unknown, stamps_of(unknown), strict=True))}

@@ -114,9 +114,10 @@ def build(job: IndexJob, *others: IndexJob, is_kept_beside: bool = True) -> Foun
     jobs = (job, *others)
     contents = _contents(jobs)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
-    check_stamp(job.url, job.stamp)
-    for which in {which.sidecar: which for which in jobs if which.sidecar}.values():
-        check_stamp(which.sidecar, which.sidecar_stamp)
+    read = {job.url: job.stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}
+    for url, stamp in read.items():
+        if not is_remote(url):  # there each answer was of the version asked for
+            check_stamp(url, stamp)
     published: list[Found | ShardError] = [
         found if isinstance(found, ShardError) else _publish(which, found, is_kept_beside=is_kept_beside)
         for which, found in zip(jobs, contents, strict=True)
@@ -139,12 +140,12 @@ def _contents(jobs: Sequence[IndexJob]) -> list[Contents | ShardError]:
     """What is in the index of each of these jobs, which are of one shard, or why it cannot be built."""
     url = jobs[0].url
     if jobs[0].kind == "jsonl":
-        return [jsonl_index.build_rows(url)]
+        return [jsonl_index.build_rows(url, jobs[0].stamp)]
     own = tar_index.TarRows(url)
-    joins = {job.sidecar: sidecar.JoinRows(url, job.sidecar) for job in jobs if job.sidecar}
+    joins = {job.sidecar: sidecar.JoinRows(url, job.sidecar, job.sidecar_stamp) for job in jobs if job.sidecar}
     is_own_wanted = any(job.kind == "tar" for job in jobs)
     takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
-    for record in records(byte_source(url), url, ("id",) if joins else (), own.skip):
+    for record in records(byte_source(url, jobs[0].stamp), url, ("id",) if joins else (), own.skip):
         for taker in takers:
             taker.add(record)
     return [_tried(job, own, joins) for job in jobs]

@@ -10,7 +10,7 @@ from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import FileStamp, Stamps, is_remote
 
 
-class Listed:
+class ListedFacts:
     """Facts of shards and of their indexes of one kind; where no manifest has one, `manifest_of` is -1 and all else 0.
 
     Args:
@@ -42,7 +42,10 @@ class Listed:
             column = self.offsets if name == "offset" else getattr(self, name)
             column[shards] = own[name]
         files = own["file"].astype(np.int64)
-        self.stamps.sizes[shards], self.stamps.versions[shards] = manifest.directory.sizes[files], manifest.versions[files]
+        self.stamps.sizes[shards], self.stamps.versions[shards] = (
+            manifest.directory.sizes[files],
+            manifest.versions[files],
+        )
         is_far = is_remote(manifest.root)
         for shard in shards.tolist() if is_far else ():
             self.is_remote[shard] = True

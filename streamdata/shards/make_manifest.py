@@ -7,7 +7,7 @@ until the manifest is there, so that a run that was killed goes on where it was.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import fsspec
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.remote import bare_url, beside, list_once
+from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, list_once
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
@@ -34,13 +34,13 @@ from streamdata.shards.manifest import (
     place_of,
     rows_bytes,
 )
-from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, RowRun, open_manifest
+from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, Manifests, RowRun, open_manifest
 from streamdata.shards.publish import locked
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar import SIDECAR_KEYS
-from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of, version_of_stamp
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential, sidecars_of
-from streamdata.shards.urls import as_listed, expand, expand_home
+from streamdata.shards.urls import as_listed, expand_home, find_shards
 
 logger = logging.getLogger(__name__)
 _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
@@ -83,46 +83,62 @@ class _Index(NamedTuple):
     sidecar: str
 
 
-def take_stock(paths: Sequence[str], target: str | None = None) -> Inventory:
+def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
     """What patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
 
     Args:
         paths: What a recipe's `path` may be.
         target: The manifest; by default in the folder that all shards have in common.
+        options: Of the store that holds the shards.
 
     Raises:
         FileNotFoundError: There is no shard.
         ShardError: Shards lie in no folder, or are the output of a command.
     """
-    urls, suffixes = _shards_of(paths)
-    folder = expand_home(paths[0]) if len(paths) == 1 and is_folder(expand_home(paths[0])) else None
-    root = as_listed(folder if folder.endswith("/") else f"{folder}/") if folder else _common_folder(urls)
+    urls, suffixes, known = _shards_of(paths, options)
+    folder = expand_home(paths[0])
+    folder = Address(folder, options) if is_remote(folder) else folder
+    is_whole = len(paths) == 1 and is_folder(folder)
+    root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
+    root = root or _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
-    there = _those_there([other for others in candidates.values() for other in others])
-    sidecars = {url: found for url, others in candidates.items() if (found := next((o for o in others if o in there), ""))}
-    files = sorted({*urls, *sidecars.values()})
-    stamps = dict(zip(files, stamps_of(files), strict=True))
-    return Inventory(target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if folder else (), stamps, sidecars)
+    there = known.keys() | _those_there([o for url, others in candidates.items() if url not in known for o in others])
+    sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
+    sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
+    files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
+    unknown = [url for url in files if url not in known]
+    asked = dict(zip(unknown, stamps_of(unknown), strict=True))
+    stamps = {url: known[url] if url in known else asked[url] for url in files}
+    return Inventory(
+        target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars
+    )
 
 
-def _shards_of(paths: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The shards of both kinds, and the suffixes of the kinds that there are or might be."""
+def _shards_of(
+    paths: Sequence[str], options: StorageOptions
+) -> tuple[list[str], tuple[str, ...], dict[str, FileStamp]]:
+    """The shards of both kinds, the suffixes of the kinds that there are or might be, and what lists say of files."""
     urls: set[str] = set()
     suffixes: tuple[str, ...] = ()
+    known: dict[str, FileStamp] = {}
     problems: list[Exception] = []
     for kind in (TAR_SUFFIXES, JSONL_SUFFIXES):
         try:
-            urls.update(url for url in expand(paths, kind) if url.endswith(kind))
+            found = find_shards(paths, kind, None, options, Manifests(is_used=False))
+            urls.update(url for url in found.urls if url.endswith(kind))
+            known.update(found.known.stamps)
             suffixes += kind
         except FileNotFoundError as error:
             suffixes += kind
             problems.append(error)
+        except ShardError:
+            raise
         except ValueError as error:  # of this kind there are files by other names: the folder is listed for it
             logger.warning("%s", error)
             problems.append(error)
     if not urls:
         raise problems[0] if problems else FileNotFoundError(f"index: expected shards, got none by {list(paths)}")
-    return sorted(urls), suffixes
+    return sorted(urls), suffixes, known
 
 
 def _common_folder(urls: Sequence[str]) -> str:
@@ -216,7 +232,7 @@ def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) 
 
 
 def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
-    """The indexes of the jobs. Those of sidecars that join by no such key are left out; who asks for one is told why."""
+    """The indexes of the jobs. Those of sidecars that join by no such key are left out; a source says why."""
     unjoined = []
     for job in jobs:
         found = find(job)
@@ -227,8 +243,11 @@ def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
         rows = _Rows(found.path, job)
         yield _Index(found.header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
     if unjoined:
-        logger.warning("manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest "
-                       "does not say it either, and a source that asks for them says why", len(unjoined), unjoined[0])  # fmt: skip
+        logger.warning(
+            "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
+            "say it either, and a source that asks for them says why",
+            len(unjoined), unjoined[0],
+        )  # fmt: skip
 
 
 class _Rows:
@@ -285,7 +304,9 @@ def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
             pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
             header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
             read = _OldRows(rows, RowRun(offset, num_records, 0, num_records), row_bytes)
-            yield _Index(header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else "")
+            yield _Index(
+                header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else ""
+            )
 
 
 class _OldRows:
@@ -338,10 +359,17 @@ def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
             table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
         tables[kind] = table
     directory = Directory(
-        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls], [],
+        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
+        _tags(stock.stamps),
         *_columns([stock.stamps[url] for url in urls]), tables,
     )  # fmt: skip
     _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
+
+
+def _tags(stamps: Mapping[str, FileStamp]) -> list[str]:
+    """What the store calls the version of each file, where it calls them anything."""
+    tags = [version_of_stamp(url, stamp) for url, stamp in sorted(stamps.items())]
+    return tags if any(tags) else []
 
 
 def _columns(stamps: Sequence[FileStamp]) -> tuple[Int64s, Int64s]:
@@ -366,9 +394,14 @@ def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
     with TemporaryDirectory() as folder:
         temporary = Path(folder, NAME)
         write(temporary)
-        filesystem, path = fsspec.core.url_to_fs(target)
-        filesystem.put_file(str(temporary), path)
-        filesystem.invalidate_cache()
+        try:
+            filesystem, path = fsspec.core.url_to_fs(target)
+            filesystem.put_file(str(temporary), path)
+        except Exception as error:  # whatever its file system raises, or that there is none
+            raise ShardError(
+                f"manifest '{target}': expected a place that can be written, got {type(error).__name__}: {error}\n"
+                "  Write it to a disk, and copy it there: streamdata index PATH --output streamdata.manifest."
+            ) from error
 
 
 def differences(stock: Inventory, manifest: Manifest) -> list[str]:

@@ -1,6 +1,6 @@
 """The manifest of shards: which there are, of which size and version, and the rows of all their indexes, in one file.
 
-`folder → its manifest → urls, sizes, versions, numbers of records; runs of records → chunks of rows, when they are read`
+`folder → its manifest → urls, sizes, versions, numbers of records; runs of records → chunks of rows, when needed`
 
 Layout, little-endian: a header (`_HEADER`: magic, format version, bytes of the text, of the directory and of the whole
 file, CRC32 of the directory; then the CRC32 of the header), the directory, the rows. The directory is a text (JSON: the
@@ -28,7 +28,7 @@ from streamdata.errors import ShardError
 from streamdata.remote import Address, beside, canonical_url
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import ANY_VERSION, is_pipe, is_remote, local_path
+from streamdata.shards.storage import ANY_VERSION, FileStamp, is_pipe, is_remote, local_path, note_version
 
 NAME = "streamdata.manifest"
 SUFFIX = ".manifest"
@@ -124,7 +124,7 @@ def _outside(names: bytes) -> bytes | None:
     return next((wrong for wrong in _OUTSIDE if wrong in framed), None)
 
 
-class Frame(NamedTuple):
+class ManifestFrame(NamedTuple):
     """How long the parts of a manifest are."""
 
     text: int
@@ -138,7 +138,7 @@ class Frame(NamedTuple):
         return HEADER_BYTES + self.directory
 
 
-def decode_header(url: str, head: bytes) -> Frame:
+def decode_header(url: str, head: bytes) -> ManifestFrame:
     """How long the parts are.
 
     Raises:
@@ -151,13 +151,13 @@ def decode_header(url: str, head: bytes) -> Frame:
         raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{magic!r} {version}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise _damaged(url, "a header that fits its CRC32", "another")
-    frame = Frame(text, directory, size, crc)
+    frame = ManifestFrame(text, directory, size, crc)
     if not text <= directory <= MAX_DIRECTORY_BYTES or frame.rows_at > size:
         raise _damaged(url, f"a text and a directory within {size} bytes", f"{text} and {directory} bytes")
     return frame
 
 
-def decode_directory(url: str, frame: Frame, body: bytes, row_sizes: dict[str, int]) -> Directory:
+def decode_directory(url: str, frame: ManifestFrame, body: bytes, row_sizes: dict[str, int]) -> Directory:
     """What a manifest says.
 
     Args:
@@ -187,7 +187,7 @@ def _damaged(url: str, expected: str, got: str) -> ManifestError:
 class _Decoder:
     """Takes a directory apart. Raises ValueError, KeyError or TypeError where it is not one."""
 
-    def __init__(self, body: bytes, frame: Frame, row_sizes: dict[str, int]) -> None:
+    def __init__(self, body: bytes, frame: ManifestFrame, row_sizes: dict[str, int]) -> None:
         self._body, self._at = body, frame.text
         self._row_sizes, self._num_bytes = row_sizes, frame.size - frame.rows_at
         self._text = orjson.loads(body[: frame.text])
@@ -300,6 +300,14 @@ class Manifest:
     def numbers(self) -> dict[str, int]:
         """By url, which file it is."""
         return dict(zip(self.urls, range(len(self.urls)), strict=True))
+
+    def note_tags(self) -> None:
+        """Let requests for the files say which version is meant."""
+        directory = self.directory
+        if not self.is_copy and directory.tags:
+            stamps = map(FileStamp, directory.sizes.tolist(), directory.versions.tolist())
+            for url, stamp, tag in zip(self.urls, stamps, directory.tags, strict=True):
+                note_version(url, stamp, tag)
 
     @cached_property
     def versions(self) -> Int64s:

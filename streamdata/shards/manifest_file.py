@@ -94,8 +94,9 @@ class ManifestRows:
 
     def _damaged(self, span: tuple[int, int], piece: bytes, chunk_bytes: int) -> bytes:
         raise ManifestError(
-            f"manifest '{self.url}': offset {span[0]}: expected {span[1] - span[0]} bytes in chunks of {chunk_bytes} that "
-            f"fit their CRC32, got {len(piece)} that do not\n  Copy it again, or make it again: streamdata index FOLDER."
+            f"manifest '{self.url}': offset {span[0]}: expected {span[1] - span[0]} bytes in chunks of {chunk_bytes} "
+            f"that fit their CRC32, got {len(piece)} that do not\n"
+            "  Copy it again, or make it again: streamdata index FOLDER."
         )
 
     def _local(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -121,13 +122,15 @@ class ManifestRows:
 
 
 def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
-    """The rows of some chunks from `begin` on, without the CRCs; None where one of these does not fit, or ends early."""
+    """The rows of some chunks from `begin` on, without the CRCs; None where one does not fit, or ends early."""
     if not _is_sound(piece, chunk_bytes):
         return None
     if len(piece) <= chunk_bytes:
         rows = piece[begin : min(begin + size, len(piece) - _CRC_BYTES)]
     else:
-        chunks = (piece[at : min(at + chunk_bytes, len(piece)) - _CRC_BYTES] for at in range(0, len(piece), chunk_bytes))
+        chunks = (
+            piece[at : min(at + chunk_bytes, len(piece)) - _CRC_BYTES] for at in range(0, len(piece), chunk_bytes)
+        )
         rows = b"".join(chunks)[begin : begin + size]
     return rows if len(rows) == size else None
 
@@ -270,10 +273,11 @@ class Manifests:
         if manifest.url in self.used or found is None:
             return
         self.used[manifest.url] = found
+        manifest.note_tags()
         if manifest.is_copy:
             logger.warning(
-                "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions of "
-                "shards are those that are met first; `streamdata index %s` notes them",
+                "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions "
+                "of shards are those that are met first; `streamdata index %s` notes them",
                 manifest.url, manifest.directory.place, manifest.root,
             )  # fmt: skip
 

@@ -10,7 +10,7 @@ from streamdata.shards.storage import FileStamp, stamp_of_answer
 _MAX_REQUESTS = 16
 
 
-class Piece(NamedTuple):
+class Fetched(NamedTuple):
     """Some bytes of a remote file, and which version of it they are of."""
 
     data: bytes
@@ -18,13 +18,13 @@ class Piece(NamedTuple):
     tag: str
 
 
-def fetch(url: str, begin: int, end: int) -> Piece | None:
+def fetch(url: str, begin: int, end: int) -> Fetched | None:
     """The bytes [begin, end) of a file, fewer at its end; None where there is no such file."""
     try:
         answer = fetch_once(url, begin, end)
     except (FileNotFoundError, DeniedError):  # some stores say the latter of what is not there
         return None
-    return Piece(answer.data, stamp_of_answer(answer), answer.version)
+    return Fetched(answer.data, stamp_of_answer(answer), answer.version)
 
 
 def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:

@@ -24,7 +24,7 @@ from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import byte_source, is_remote, local_path, stamp_of
+from streamdata.shards.storage import FileStamp, byte_source, is_remote, local_path, stamp_of
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, key_hash, records
 
@@ -147,10 +147,10 @@ class SidecarKeys:
         ShardError: A line is broken or has no key, or a key comes twice.
     """
 
-    def __init__(self, sidecar: str) -> None:
+    def __init__(self, sidecar: str, stamp: FileStamp | None = None) -> None:
         self.url = sidecar
         hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
-        for number, offset, line in numbered_lines(byte_source(sidecar), sidecar):
+        for number, offset, line in numbered_lines(byte_source(sidecar, stamp), sidecar):
             hashes.append(key_hash(line_key(parse_row(line, sidecar, number), sidecar, number)))
             offsets.append(offset)
             lengths.append(len(line))
@@ -214,13 +214,14 @@ class JoinRows:
     Args:
         url: The tar.
         sidecar: Its sidecar.
+        stamp: The sidecar's version.
 
     Raises:
         ShardError: The sidecar is damaged.
     """
 
-    def __init__(self, url: str, sidecar: str) -> None:
-        self._url, self._keys = url, SidecarKeys(sidecar)
+    def __init__(self, url: str, sidecar: str, stamp: FileStamp | None = None) -> None:
+        self._url, self._keys = url, SidecarKeys(sidecar, stamp)
         self._ids, self._own, self._has_id = array("Q"), array("Q"), bytearray()
         self._broken_id: ShardError | None = None
 

@@ -56,7 +56,9 @@ class Stamps(Sequence[FileStamp]):
         versions: As in `FileStamp`.
     """
 
-    def __init__(self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]") -> None:
+    def __init__(
+        self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]"
+    ) -> None:
         self.sizes, self.versions = sizes, versions
 
     def __len__(self) -> int:
@@ -310,9 +312,9 @@ def forget_open(url: str) -> None:
 class RemoteFile:
     """A remote file read mostly forward, in large pieces; without threads, since a process may read it that forks."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, stamp: FileStamp | None = None) -> None:
         self._url = url
-        self._stamp = stamp_of(url)
+        self._stamp = stamp or stamp_of(url)
         self.size: int = self._stamp.size
         self._begin, self._piece = 0, b""
 
@@ -334,9 +336,9 @@ class RemoteFile:
         self._begin, self._piece = begin, checked_answer(self._url, self._stamp, answer)
 
 
-def byte_source(url: str) -> ByteSource:
-    """The file as bytes at offsets, for one pass over it."""
-    return RemoteFile(url) if is_remote(url) else LocalShard(url)
+def byte_source(url: str, stamp: FileStamp | None = None) -> ByteSource:
+    """The file as bytes at offsets, for one pass over it; of a remote one each answer is of the version expected."""
+    return RemoteFile(url, stamp) if is_remote(url) else LocalShard(url)
 
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:

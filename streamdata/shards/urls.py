@@ -223,7 +223,9 @@ class _Search:
     def directory(self, pattern: str, folder: str) -> list[str]:
         """The shards of a folder, those that its manifest lists where it has one."""
         manifest = self._whole(folder)
-        found = self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder, self.stamps), self.suffixes)
+        found = (
+            self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder, self.stamps), self.suffixes)
+        )
         if not found:
             raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", "none")
         return found

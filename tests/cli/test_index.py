@@ -39,7 +39,7 @@ def test_check_names_each_shard_that_differs(streamdata: Streamdata, tmp_path: P
     (folder / "00004.tar").write_bytes((folder / "00003.tar").read_bytes())
     done = streamdata("index", "--check", folder)
     assert done.exit_code == 1
-    said = [f"00000.tar: it was modified", "00001.tar: expected 10240 bytes, got 10752", "00002.tar: it is gone",
+    said = ["00000.tar: it was modified", "00001.tar: expected 10240 bytes, got 10752", "00002.tar: it is gone",
             "00004.tar: the manifest does not name it", "5 differ"]  # fmt: skip
     assert [text for text in said if text not in done.stdout] == []  # the fifth is the sidecar of the one that is gone
     assert streamdata("index", folder).exit_code == 0

@@ -29,7 +29,9 @@ def test_what_is_written_is_read_again_by_a_manifest(tmp_path, monkeypatch):
     )
     monkeypatch.setattr("streamdata.shards.build.build", None)
     found = read(tmp_path / "out", meta_names=["score", "text"])
-    assert [{name: record[name] for name in sample} for record, sample in zip(found, samples(7), strict=True)] == samples(7)
+    assert [
+        {name: record[name] for name in sample} for record, sample in zip(found, samples(7), strict=True)
+    ] == samples(7)
 
 
 @pytest.mark.parametrize("max_bytes", [10240, 20480, 50000])
