@@ -13,12 +13,12 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_account import CacheAccount
@@ -27,8 +27,8 @@ from streamdata.remote.network_disk import network_disk_of
 
 logger = logging.getLogger(__name__)
 
-Fetch = Callable[[int, int], "Future[Any]"]
-"""Asks for the bytes [begin, end) of one version of a shard; the answer has them as `data`."""
+Fetch = Callable[[int, int], "Future[bytes]"]
+"""Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
 
 _MAX_THREADS: Final = 16
 _POLL_S: Final = 0.01
@@ -39,13 +39,13 @@ _DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said on
 
 
 class Outlook(Protocol):
-    """What the known order says of one shard."""
+    """What the known order says of the shards of a source."""
 
-    source: object
-    """Pages of the same one may be compared."""
+    reads_all: bool
+    """Whether this node reads everything in each epoch, so that all pages are worth the same."""
 
-    def wanted(self, begin: int, end: int) -> Sequence[float]:
-        """How many of these bytes the node reads yet in this epoch, and how many in each of the next ones."""
+    def wanted(self, shard: int, begin: int, end: int) -> Sequence[float]:
+        """How many bytes of a range the node reads yet in this epoch, and how many in each of the next ones."""
         ...
 
 
@@ -83,7 +83,7 @@ class _Piece(NamedTuple):
 class _Fetching(NamedTuple):
     piece: _Piece
     temporary: Path
-    answer: "Future[Any]"
+    answer: "Future[bytes]"
 
 
 class PageCache:
@@ -100,7 +100,7 @@ class PageCache:
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.account = CacheAccount(Path(path), max_bytes)
         self.path, self.counts = path, CacheCounts()
-        self._outlooks: dict[str, Outlook] = {}
+        self._outlooks: dict[str, tuple[Outlook, int]] = {}
         self._urls: set[str] = set()
         self._strangers_of: object = None
         self._stranger_pages: deque[PageKey] = deque()
@@ -115,13 +115,14 @@ class PageCache:
                 "\n  Name a directory on a disk of the node.",
             )
 
-    def expect(self, url: str, version: str, size: int, outlook: Outlook) -> None:
-        """Say what is known of a shard's future."""
-        shard = shard_key(url, version, size)
-        self._outlooks[shard] = outlook
-        self._urls.add(_url_part(shard))
+    def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
+        """Say what is known of the future of a source's shards, which are named by `shard_key`, in their order."""
+        for number, shard in enumerate(shards):
+            self._outlooks[shard] = outlook, number
+            self._urls.add(_url_part(shard))
+        self._strangers_of = None
 
-    def read(self, url: str, version: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[memoryview]":
+    def read(self, url: str, version: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
         """The bytes [begin, end) of a shard.
 
         What is not there is fetched by a thread. Reading a shard's first byte from the cache asks its server whether
@@ -134,15 +135,15 @@ class PageCache:
             size: Of the shard.
             begin: The first byte.
             end: What follows the last one.
-            fetch: Asks for bytes of this version, and fails if the shard is of another one.
+            fetch: Asks for bytes of this version.
         """
         if not version:
             self._say(_UNVERSIONED, f"shard '{url}' has no version by its server, and is not kept")
-            return _as_bytes(fetch(begin, end))
+            return fetch(begin, end)
         pieces = list(_pieces(shard_key(url, version, size), size, begin, end))
         found = [self._found(piece) for piece in pieces]
         if None in found:
-            result: Future[memoryview] = Future()
+            result: Future[bytes] = Future()
             self._threads.submit(lambda: self._fill(result, pieces, found, fetch))
             return result
         data = _joined(found)
@@ -162,7 +163,7 @@ class PageCache:
         return data
 
     def _fill(
-        self, result: "Future[memoryview]", pieces: list[_Piece], found: list[memoryview | None], fetch: Fetch
+        self, result: "Future[bytes]", pieces: list[_Piece], found: list[memoryview | None], fetch: Fetch
     ) -> None:
         """Fetch what was not found; pages are kept after the result is there."""
         if not result.set_running_or_notify_cancel():
@@ -172,11 +173,11 @@ class PageCache:
             self._begin(pieces, found, fetch, fetching)
             rest = self._fetch_missing(pieces, found, fetch, {one.piece.key for one in fetching})
             for one in fetching:
-                page = _checked_size(one.answer.result().data, one.piece.page_size, one.piece.key)
+                page = _checked_size(one.answer.result(), one.piece.page_size, one.piece.key)
                 found[one.piece.key.number - pieces[0].key.number] = page[one.piece.begin : one.piece.end]
             for first, number, answer in rest:
                 run = pieces[first : first + number]
-                data = _checked_size(answer.result().data, sum(piece.size for piece in run), run[0].key)
+                data = _checked_size(answer.result(), sum(piece.size for piece in run), run[0].key)
                 for at, piece in zip(accumulate((piece.size for piece in run), initial=0), run, strict=False):
                     found[piece.key.number - pieces[0].key.number] = data[at : at + piece.size]
             result.set_result(_joined(found))
@@ -214,7 +215,7 @@ class PageCache:
 
     def _fetch_missing(
         self, pieces: list[_Piece], found: list[memoryview | None], fetch: Fetch, kept: set[PageKey]
-    ) -> list[tuple[int, int, "Future[Any]"]]:
+    ) -> list[tuple[int, int, "Future[bytes]"]]:
         """Ask for what is wanted of pages that are not kept, of neighbours at once: first piece, number, answer."""
         missing = [number for number, piece in enumerate(pieces) if found[number] is None and piece.key not in kept]
         asked = []
@@ -232,8 +233,8 @@ class PageCache:
         try:
             # It is asked again, not what the read found: another answer of that may have failed first.
             is_there = answer.done() and not answer.cancelled() and answer.exception() is None
-            if is_there and len(answer.result().data) == piece.page_size:
-                self.account.publish(temporary, piece.key, answer.result().data)
+            if is_there and len(answer.result()) == piece.page_size:
+                self.account.publish(temporary, piece.key, answer.result())
             else:
                 self.account.give_up(temporary)
         except OSError as error:
@@ -247,25 +248,37 @@ class PageCache:
         """Take room for a page; None where it is not to be kept, or there is none."""
         if time.monotonic() < self._paused_until:
             return None
-        outlook = self._outlooks.get(piece.key.shard)
-        paid_in = 0 if outlook is None else _paid_in(outlook, piece)
+        paid_in = self._paid_in(piece)
         if paid_in is None:
             return None
         try:
             while True:
-                temporary = self.account.reserve(piece.key, piece.page_size, self._victims(piece, outlook, paid_in))
+                temporary = self.account.reserve(piece.key, piece.page_size, self._victims(piece, paid_in))
                 if temporary is not None or not self.account.count_again():
                     return temporary
         except OSError as error:
             self._pause(error)
             return None
 
-    def _victims(self, piece: _Piece, outlook: Outlook | None, paid_in: int) -> Iterator[PageKey]:
+    def _paid_in(self, piece: _Piece) -> int | None:
+        """In how many epochs fetching the rest of the piece's page has saved more than it costs; None for never."""
+        outlook, shard = self._outlooks.get(piece.key.shard, (None, 0))
+        if outlook is None or outlook.reads_all:
+            return 1
+        wanted = outlook.wanted(shard, piece.at, piece.at + piece.page_size)
+        # The piece itself may be among what is wanted yet: it is read ahead of what its lane has come to.
+        saved = accumulate([max(0.0, wanted[0] - piece.size), *wanted[1:]])
+        extra = piece.page_size - piece.size
+        return next((epochs for epochs, size in enumerate(saved) if size > extra), None)
+
+    def _victims(self, piece: _Piece, paid_in: int) -> Iterator[PageKey]:
         """Pages that may be removed for a piece's."""
+        outlook, _ = self._outlooks.get(piece.key.shard, (None, 0))
         if outlook is None:
             return
         yield from self._strangers()
-        if 2 * piece.size < piece.page_size:  # to fetch the rest of it costs more than is gained
+        # Where less than half of a page is wanted, to fetch the rest of it costs more than is gained.
+        if outlook.reads_all or 2 * piece.size < piece.page_size:
             return
         sampled = self.account.pages.some(_SAMPLED)
         ranked = sorted(((self._next_wanted(page, outlook), page) for page in sampled), reverse=True)
@@ -289,11 +302,11 @@ class PageCache:
                 self._stranger_pages.append(page)
 
     def _next_wanted(self, page: PageKey, outlook: Outlook) -> int:
-        """In how many epochs a page is wanted; -1 where that cannot be compared."""
-        other = self._outlooks.get(page.shard)
-        if other is None or other.source is not outlook.source:
+        """In how many epochs a page is wanted; -1 for one of another source, whose epochs are others."""
+        other, shard = self._outlooks.get(page.shard, (None, 0))
+        if other is None or other is not outlook:
             return -1
-        wanted = other.wanted(page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
+        wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
         return next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted))
 
     def _pause(self, error: OSError) -> None:
@@ -303,13 +316,6 @@ class PageCache:
     def _say(self, kind: int, what: str) -> None:
         if self.account.say(kind):
             logger.warning("cache '%s': %s", self.path, what)
-
-
-def _paid_in(outlook: Outlook, piece: _Piece) -> int | None:
-    """In how many epochs fetching the rest of the piece's page has saved more than it costs; None for never."""
-    extra = piece.page_size - piece.size
-    saved = accumulate(outlook.wanted(piece.at, piece.at + piece.page_size))
-    return next((epochs for epochs, size in enumerate(saved) if size > extra), None)
 
 
 def _url_part(shard: str) -> str:
@@ -323,40 +329,41 @@ def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Piece]:
         yield _Piece(PageKey(shard, number), page_size, max(begin - at, 0), min(end - at, page_size))
 
 
-def _checked_size(data: Any, expected: int, key: PageKey) -> memoryview:
+def _checked_size(data: bytes, expected: int, key: PageKey) -> memoryview:
     if len(data) != expected:
         raise ShardError(f"cache: expected {expected} bytes for page {key.name}, got {len(data)}\n  Try again.")
     return memoryview(data)
 
 
-def _joined(found: Sequence[memoryview | None]) -> memoryview:
-    assert None not in found, "all was found or fetched"
-    return found[0] if len(found) == 1 and found[0] is not None else memoryview(b"".join(found))  # type: ignore[arg-type]
+def _joined(found: Sequence[memoryview | None]) -> bytes:
+    """What was found, as bytes: slices of these are bytes, which records are made of."""
+    views = [view for view in found if view is not None]
+    assert len(views) == len(found), "all was found or fetched"
+    whole = views[0].obj
+    if len(views) == 1 and isinstance(whole, bytes) and len(whole) == len(views[0]):
+        return whole
+    return b"".join(views)
 
 
-def _done(data: memoryview) -> "Future[memoryview]":
-    result: Future[memoryview] = Future()
+def _done(data: bytes) -> "Future[bytes]":
+    result: Future[bytes] = Future()
     result.set_result(data)
     return result
 
 
-def _as_bytes(answer: "Future[Any]") -> "Future[memoryview]":
-    return _after(answer, None)
+def _after(answer: "Future[bytes]", data: bytes) -> "Future[bytes]":
+    """The bytes, once it is answered that they are of the right version."""
+    result: Future[bytes] = Future()
 
-
-def _after(answer: "Future[Any]", data: memoryview | None) -> "Future[memoryview]":
-    """What is there when an answer is: `data`, or where that is None the answer's own."""
-    result: Future[memoryview] = Future()
-
-    def finish(done: "Future[Any]") -> None:
+    def finish(done: "Future[bytes]") -> None:
         if not result.set_running_or_notify_cancel():
             return
         try:
-            own = done.result().data
+            done.result()
         except BaseException as error:
             result.set_exception(error)
         else:
-            result.set_result(memoryview(own) if data is None else data)
+            result.set_result(data)
 
     answer.add_done_callback(finish)
     return result

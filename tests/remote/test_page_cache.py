@@ -31,7 +31,7 @@ class Store:
         if self.failure:
             answer.set_exception(self.failure)
         else:
-            answer.set_result(SimpleNamespace(data=self.data[begin:end]))
+            answer.set_result(self.data[begin:end])
         return answer
 
     @property
@@ -40,17 +40,18 @@ class Store:
 
     def read(self, cache, begin, end, version="v1", url=URL):
         data = cache.read(url, version, len(self.data), begin, end, self).result(timeout=20)
+        assert isinstance(data, bytes)
         assert data == self.data[begin:end]
 
 
 class Fixed:
-    """An outlook: how many bytes of each page are wanted in this epoch, the next one …, by page."""
+    """An outlook: how many bytes of each page are wanted in this epoch, the next one …, by shard and page."""
 
-    def __init__(self, by_page, source="s"):
-        self.by_page, self.source = by_page, source
+    def __init__(self, *shards, reads_all=False):
+        self.shards, self.reads_all = shards, reads_all
 
-    def wanted(self, begin, end):
-        return self.by_page[begin // PAGE_BYTES]
+    def wanted(self, shard, begin, end):
+        return self.shards[shard][begin // PAGE_BYTES]
 
 
 def below(folder):
@@ -216,10 +217,8 @@ def test_pages_of_earlier_versions_make_room(folder):
     del cache
     new, other = Store(16 * MB, seed=1), Store(MB)
     cache = PageCache(str(folder), 17 * MB + MB // 2)
-    always = Fixed([[0, PAGE_BYTES]] * 4)
-    cache.expect("https://store/b.tar", "v1", MB, always)
     other.read(cache, 1, MB, url="https://store/b.tar")
-    cache.expect(URL, "v2", 16 * MB, always)
+    cache.expect([shard_key(URL, "v2", 16 * MB)], Fixed(reads_all=True))
     new.read(cache, 1, 16 * MB, version="v2")
     settled(cache)
     assert {name.split("-")[0] for name in pages(folder)} >= {shard_key(URL, "v2", 16 * MB)}
@@ -233,7 +232,7 @@ def test_a_page_that_is_wanted_before_another_takes_its_room(folder):
     store, cache = Store(24 * MB), PageCache(str(folder), 17 * MB)
     page = PAGE_BYTES
     soon, later, never = [0, page, 0, 0], [0, 0, 0, page], [0, 0, 0, 0]
-    cache.expect(URL, "v1", 24 * MB, Fixed([later, soon, soon, soon, soon, never]))
+    cache.expect([shard_key(URL, "v1", 24 * MB)], Fixed([later, soon, soon, soon, soon, never]))
     store.read(cache, 1, 16 * MB)
     settled(cache)
     store.read(cache, 20 * MB, 24 * MB)
@@ -245,7 +244,7 @@ def test_a_page_that_is_wanted_before_another_takes_its_room(folder):
 def test_a_page_whose_rest_is_not_wanted_is_not_fetched(folder):
     """Of thousands of nodes each reads a little of a page per epoch: all of it would be fetched for nothing."""
     store, cache = Store(8 * MB), PageCache(str(folder), 64 * MB)
-    cache.expect(URL, "v1", 8 * MB, Fixed([[0, MB, MB, MB, MB], [0, 0, 0, 0]]))
+    cache.expect([shard_key(URL, "v1", 8 * MB)], Fixed([[0, MB, MB, MB, MB], [0, 0, 0, 0]]))
     store.read(cache, MB, 2 * MB)
     store.read(cache, 5 * MB, 6 * MB)
     settled(cache)
