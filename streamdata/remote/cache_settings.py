@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamdata.errors import SourceError, did_you_mean
 from streamdata.recipe.permission import refusal_of_directory
@@ -27,6 +27,10 @@ class CacheSettings(NamedTuple):
 
     path: str
     max_bytes: int | None = None
+
+
+CacheSetting: TypeAlias = Mapping[str, Any] | CacheSettings | None
+"""As it is given."""
 
 
 def read_cache_settings(value: Any) -> CacheSettings | None:
@@ -73,6 +77,13 @@ class _Caches:
     by_path: dict[str, tuple[CacheSettings, PageCache | None]]
 
 
+def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
+    """The settings, or where there are none those of the environment, if it names a directory."""
+    if settings is None and (path := os.environ.get(_ENVIRONMENT)):
+        return CacheSettings(os.path.abspath(os.path.expanduser(path)))
+    return settings
+
+
 def page_cache(settings: CacheSettings | None) -> PageCache | None:
     """The cache of this process by these settings, or by the environment; None where neither names one.
 
@@ -80,11 +91,9 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
         SourceError: The directory cannot be written.
         ValueError: Another source has named the same directory with another bound.
     """
+    settings = named_cache(settings)
     if settings is None:
-        named = os.environ.get(_ENVIRONMENT)
-        if not named:
-            return None
-        settings = CacheSettings(os.path.abspath(os.path.expanduser(named)))
+        return None
     if _Caches.pid != os.getpid():
         _Caches.pid, _Caches.by_path = os.getpid(), {}
     found = _Caches.by_path.get(settings.path)

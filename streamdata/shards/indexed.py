@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote.cache_settings import CacheSettings
+from streamdata.remote.cached import cache_key
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
@@ -103,6 +105,12 @@ class IndexedFiles:
                 pieces[number] = piece
         own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
         return np.frombuffer(b"".join(pieces), self._dtype), own
+
+    def cache_keys(self) -> list[str]:
+        """How the page cache calls them, in their order; none where no shard is remote."""
+        if not any(self.is_remote):
+            return []
+        return [cache_key(url, *stamp) for url, stamp in zip(self.urls, self.stamps, strict=True)]
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and number of records per shard."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.readers import Record
@@ -38,6 +39,7 @@ class _Sequential:
 
     def __init__(self, urls: list[str]) -> None:
         self.urls = urls
+        self.cache: CacheSettings | None = None
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
         stamps = dict(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]

@@ -55,6 +55,7 @@ class JsonlIterableDataset(ShardDataset):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
+        settings = read_cache_settings(cache)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         urls = expand(path, JSONL_SUFFIXES, None, options_of_source(storage_options, "JsonlIterableDataset"))
@@ -64,3 +65,4 @@ class JsonlIterableDataset(ShardDataset):
         else:
             shards = JsonlShards(urls)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
+        self.cache = settings

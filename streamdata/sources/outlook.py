@@ -1,4 +1,4 @@
-"""When a node reads a part of a shard again: `bytes → blocks → their numbers in each epoch's order → lanes → when`.
+"""When a node reads a part of a shard again: `bytes → blocks → where they come in the orders of epochs → when`.
 
 The inverse permutation says which number a block has in the order of an epoch, and so which lane reads it, and whether
 that lies before or after what is read now. Nothing of it decides what is read: only what is kept.
@@ -7,11 +7,11 @@ that lies before or after what is read now. Nothing of it decides what is read: 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.run import Permutation, stable_seed
-from streamdata.sources.rest import Rest
+from streamdata.sources.order import BlockOrder
 
 Indices = npt.NDArray[np.int64]
 
+# Of eight nodes that read all of a source together, each reads two thirds of it again within so many epochs.
 _EPOCHS_AHEAD = 8
 
 
@@ -24,42 +24,26 @@ class SourceOutlook:
     Args:
         sizes: Bytes of each shard, int64.
         block_ends: How many blocks the shards up to each have, int64.
-        seeds: Of the order, see `BlockOrder`.
-        shuffle: Whether the blocks of each epoch are permuted.
-        rest: The numbers that are dealt out.
-        lanes: How many lanes there are.
-        own: Those whose processes are on this node.
+        order: Of any lane.
+        own: The lanes whose processes are on this node.
+        reads_all: Whether these are all lanes.
     """
 
-    def __init__(
-        self,
-        sizes: Indices,
-        block_ends: Indices,
-        seeds: tuple[object, ...],
-        shuffle: bool,
-        rest: Rest,
-        lanes: int,
-        own: range,
-    ) -> None:
-        self._sizes, self._block_ends = sizes, block_ends
-        self._num_blocks = int(block_ends[-1])
-        self._seeds, self._shuffle, self._rest, self._lanes, self._own = seeds, shuffle, rest, lanes, own
-        self.reads_all = len(own) == lanes
+    def __init__(self, sizes: Indices, block_ends: Indices, order: BlockOrder, own: range, *, reads_all: bool) -> None:
+        self._sizes, self._block_ends, self._order, self._own = sizes, block_ends, order, own
+        self.reads_all = reads_all
         self.now = 0
         """The number of the block with which the present window of this process's lane begins."""
-        self._permutations: dict[int, Permutation] = {}
 
     def wanted(self, shard: int, begin: int, end: int) -> list[float]:
         """How many of these bytes the node reads yet in this epoch, and how many in each of the next ones."""
         blocks, sizes = self._blocks(shard, begin, end)
-        epoch = self.now // self._num_blocks
-        numbers = np.concatenate([self._numbers(blocks, epoch + ahead) for ahead in range(_EPOCHS_AHEAD + 1)])
-        indices = self._rest.rank(numbers)
-        lanes = indices % self._lanes
-        # A number that was begun under an earlier topology is not in the rest: then this is the next one's index.
-        is_own = (lanes >= self._own.start) & (lanes < self._own.stop) & (self._rest.select(indices) == numbers)
-        is_read = (is_own & (numbers > self.now)).reshape(_EPOCHS_AHEAD + 1, len(blocks))
-        found: list[float] = (is_read @ sizes).tolist()
+        now = self.now // self._order.num_blocks
+        found = []
+        for epoch in range(now, now + _EPOCHS_AHEAD + 1):
+            numbers, lanes = self._order.dealt(epoch, blocks)
+            is_read = (lanes >= self._own.start) & (lanes < self._own.stop) & (numbers > self.now)
+            found.append(float(is_read @ sizes))
         return found
 
     def _blocks(self, shard: int, begin: int, end: int) -> tuple[Indices, npt.NDArray[np.float64]]:
@@ -68,16 +52,6 @@ class SourceOutlook:
         count, size = int(self._block_ends[shard]) - first, max(1, int(self._sizes[shard]))
         end = min(end, size)
         blocks = np.arange(begin * count // size, max(begin * count // size + 1, -(-end * count // size)))
+        # What a block has beyond the range, at either end, is not asked for.
         bounds = np.clip(np.append(blocks, blocks[-1] + 1) * (size / max(1, count)), begin, end)
         return blocks + first, np.diff(bounds)
-
-    def _numbers(self, blocks: Indices, epoch: int) -> Indices:
-        """The numbers of blocks in the endless order, in this epoch."""
-        if not self._shuffle:
-            return blocks + epoch * self._num_blocks
-        permutation = self._permutations.get(epoch)
-        if permutation is None:
-            self._permutations = {known: old for known, old in self._permutations.items() if known > epoch - 2}
-            seed = stable_seed(*self._seeds, epoch)
-            permutation = self._permutations[epoch] = Permutation(self._num_blocks, seed)
-        return permutation.inverse(blocks) + epoch * self._num_blocks

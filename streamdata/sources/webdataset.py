@@ -64,6 +64,7 @@ class MetaDistributedWebDataset(ShardDataset):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
+        settings = read_cache_settings(cache)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         urls = expand(path, TAR_SUFFIXES, include_dirs, options_of_source(storage_options, "MetaDistributedWebDataset"))
@@ -73,3 +74,4 @@ class MetaDistributedWebDataset(ShardDataset):
         else:
             shards = TarShards(urls, meta_names, sidecar_key)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
+        self.cache = settings

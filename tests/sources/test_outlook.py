@@ -17,7 +17,8 @@ def order_of(lane, lanes, rest, shuffle):
 
 
 def outlook(own, lanes=6, rest=None, shuffle=True):
-    return SourceOutlook(SIZES, BLOCK_ENDS, SEEDS, shuffle, rest or AllBlocks(), lanes, own)
+    order = order_of(0, lanes, rest or AllBlocks(), shuffle)
+    return SourceOutlook(SIZES, BLOCK_ENDS, order, own, reads_all=len(own) == lanes)
 
 
 @pytest.mark.parametrize("rest", [AllBlocks(), Remaining(AllBlocks(), np.array([3, 1, 4, 1, 5, 9]))])
@@ -47,5 +48,3 @@ def test_bytes_are_counted_by_their_share_of_blocks():
     found = outlook(range(6))
     assert found.wanted(1, 150, 420)[1:] == [270.0] * 8
     assert found.wanted(2, 2400, 10**6)[1:] == [100.0] * 8
-    assert found.reads_all
-    assert not outlook(range(3)).reads_all
