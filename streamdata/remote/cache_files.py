@@ -12,10 +12,11 @@ import time
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import xxhash
+from xxhash import xxh3_64_intdigest
 
 PAGE_BYTES = 4 << 20
 _CHUNK_BYTES = 16 << 10
@@ -48,6 +49,7 @@ class PageKey(NamedTuple):
         return (int(self.shard, 16) * _SPREAD + self.number) % (1 << 62)
 
 
+@lru_cache(1 << 12)
 def shard_key(url: str, version: str, size: int) -> str:
     """The name of one version of a shard, 24 hexadecimal digits, of which the first 12 are of the url alone.
 
@@ -106,7 +108,7 @@ def write_page(temporary: Path, key: PageKey, data: bytes | memoryview) -> None:
         OSError: The disk is full, or failed.
     """
     view = memoryview(data)
-    sums = array("Q", (_checksum(view, key, chunk) for chunk in range(-(-len(view) // _CHUNK_BYTES))))
+    sums = _checksums(view, key)
     with open(temporary, "r+b", buffering=0) as file:
         for part in (view, memoryview(sums).cast("B")):
             done = 0
@@ -143,19 +145,19 @@ def _checked(fd: int, key: PageKey, page_size: int, begin: int, end: int) -> mem
     sums = os.pread(fd, (last - first) * _CHECKSUM_BYTES, page_size + first * _CHECKSUM_BYTES)
     if len(data) < size or len(sums) < (last - first) * _CHECKSUM_BYTES:
         raise PageDamageError("it is cut short")
-    expected = memoryview(sums).cast("Q")
-    for chunk in range(last - first):
-        if xxhash.xxh3_64_intdigest(_piece(data, chunk), key.seed + first + chunk) != expected[chunk]:
-            raise PageDamageError(f"its bytes from {at + chunk * _CHUNK_BYTES} on are not those that were written")
+    seed = key.seed + first
+    # A loop of few steps: it is run for each read of some records.
+    for chunk, expected in enumerate(memoryview(sums).cast("Q").tolist()):
+        begins = chunk * _CHUNK_BYTES
+        if xxh3_64_intdigest(data[begins : begins + _CHUNK_BYTES], seed + chunk) != expected:
+            raise PageDamageError(f"its bytes from {at + begins} on are not those that were written")
     return data[begin - at : end - at]
 
 
-def _checksum(data: memoryview, key: PageKey, chunk: int) -> int:
-    return xxhash.xxh3_64_intdigest(_piece(data, chunk), key.seed + chunk)
-
-
-def _piece(data: memoryview, chunk: int) -> memoryview:
-    return data[chunk * _CHUNK_BYTES : (chunk + 1) * _CHUNK_BYTES]
+def _checksums(data: memoryview, key: PageKey) -> "array[int]":
+    starts = range(0, len(data), _CHUNK_BYTES)
+    pieces = (data[start : start + _CHUNK_BYTES] for start in starts)
+    return array("Q", (xxh3_64_intdigest(piece, key.seed + chunk) for chunk, piece in enumerate(pieces)))
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, str, int]]:

@@ -339,10 +339,7 @@ def _joined(found: Sequence[memoryview | None]) -> bytes:
     """What was found, as bytes: slices of these are bytes, which records are made of."""
     views = [view for view in found if view is not None]
     assert len(views) == len(found), "all was found or fetched"
-    whole = views[0].obj
-    if len(views) == 1 and isinstance(whole, bytes) and len(whole) == len(views[0]):
-        return whole
-    return b"".join(views)
+    return views[0].tobytes() if len(views) == 1 else b"".join(views)
 
 
 def _done(data: bytes) -> "Future[bytes]":
