@@ -1,10 +1,10 @@
-"""Ranges through the page cache where there is one: `settings, url, stamp, range → Future of the bytes`."""
+"""Ranges through the page cache where there is one: `url, stamp, range → Future of the bytes`."""
 
 from concurrent.futures import Future
 
-from streamdata.remote.answers import bare_url
+from streamdata.remote.addresses import bare_url, cache_of
 from streamdata.remote.cache_files import shard_key
-from streamdata.remote.cache_settings import CacheSettings, page_cache
+from streamdata.remote.cache_settings import page_cache
 from streamdata.remote.page_cache import Fetch
 
 
@@ -13,13 +13,10 @@ def cache_key(url: str, size: int, version: int) -> str:
     return shard_key(bare_url(url), _text(version), size)
 
 
-def read_cached(
-    settings: CacheSettings | None, url: str, size: int, version: int, begin: int, end: int, fetch: Fetch
-) -> "Future[bytes]":
-    """The bytes [begin, end) of a shard, from the cache of this process or by `fetch`.
+def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
+    """The bytes [begin, end) of a shard: from its cache in this process, where it has one, or by `fetch`.
 
     Args:
-        settings: Of the cache; None takes that of the environment, if it names one.
         url: Of the shard.
         size: Of the shard, in bytes.
         version: A hash of what its server calls it, 0 where it does not say.
@@ -27,7 +24,7 @@ def read_cached(
         end: After the last one.
         fetch: Asks for bytes of this version, and fails if the shard is of another one.
     """
-    cache = page_cache(settings)
+    cache = page_cache(cache_of(url))
     if cache is None:
         return fetch(begin, end)
     return cache.read(bare_url(url), _text(version), size, begin, end, fetch)

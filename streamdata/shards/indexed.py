@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.remote.cached import cache_key
 from streamdata.shards.build import headers_of
@@ -105,6 +106,11 @@ class IndexedFiles:
                 pieces[number] = piece
         own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
         return np.frombuffer(b"".join(pieces), self._dtype), own
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Keep pages of the files there; None as the environment says."""
+        self.cache = cache
+        keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
         """How the page cache calls them, in their order; none where no shard is remote."""

@@ -40,6 +40,10 @@ class _Shards(Protocol):
     cache: CacheSettings | None
     """Where pages of them are kept, where they are remote."""
 
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Set `cache`."""
+        ...
+
     def identity(self) -> list[tuple[str, int]]:
         """Base name per shard, and its number of records, or of a sequential one its bytes (0 for a pipe)."""
         ...

@@ -331,4 +331,4 @@ class ShardDataset(NamedSource):
 
     @cache.setter
     def cache(self, settings: CacheSettings | None) -> None:
-        self.source.shards.cache = settings
+        self.source.shards.use_cache(settings)
