@@ -117,7 +117,7 @@ def write_page(temporary: Path, key: PageKey, data: bytes | memoryview) -> None:
     os.replace(temporary, temporary.with_name(key.name))
 
 
-def read_page(folder: str, key: PageKey, page_size: int, begin: int, end: int) -> memoryview | None:
+def read_page(folder: str, key: PageKey, page_size: int, begin: int, end: int) -> bytes | None:
     """The bytes [begin, end) of a page; None where it is not in the cache.
 
     Raises:
@@ -137,21 +137,26 @@ def read_page(folder: str, key: PageKey, page_size: int, begin: int, end: int) -
         os.close(fd)
 
 
-def _checked(fd: int, key: PageKey, page_size: int, begin: int, end: int) -> memoryview:
+def _checked(fd: int, key: PageKey, page_size: int, begin: int, end: int) -> bytes:
+    """The bytes [begin, end), and what their chunks have beside them looked at with them."""
     first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
-    at = first * _CHUNK_BYTES
-    size = min(last * _CHUNK_BYTES, page_size) - at
-    data = memoryview(os.pread(fd, size, at))
+    at, stop = first * _CHUNK_BYTES, min(last * _CHUNK_BYTES, page_size)
+    # In one piece, that is delivered as it is: to copy it takes longer than to check it.
+    data = os.pread(fd, end - begin, begin)
+    head = os.pread(fd, begin - at, at) if at < begin else b""
+    tail = os.pread(fd, stop - end, end) if end < stop else b""
     sums = os.pread(fd, (last - first) * _CHECKSUM_BYTES, page_size + first * _CHECKSUM_BYTES)
-    if len(data) < size or len(sums) < (last - first) * _CHECKSUM_BYTES:
+    if len(head) + len(data) + len(tail) < stop - at or len(sums) < (last - first) * _CHECKSUM_BYTES:
         raise PageDamageError("it is cut short")
-    seed = key.seed + first
-    # A loop of few steps: it is run for each read of some records.
+    view, seed = memoryview(data), key.seed + first
     for chunk, expected in enumerate(memoryview(sums).cast("Q").tolist()):
-        begins = chunk * _CHUNK_BYTES
-        if xxh3_64_intdigest(data[begins : begins + _CHUNK_BYTES], seed + chunk) != expected:
-            raise PageDamageError(f"its bytes from {at + begins} on are not those that were written")
-    return data[begin - at : end - at]
+        begins = chunk * _CHUNK_BYTES - len(head)  # in the data
+        piece: bytes | memoryview = view[max(0, begins) : begins + _CHUNK_BYTES]
+        if begins < 0 or begins + _CHUNK_BYTES > len(data):
+            piece = b"".join((head if begins < 0 else b"", piece, tail if chunk == last - first - 1 else b""))
+        if xxh3_64_intdigest(piece, seed + chunk) != expected:
+            raise PageDamageError(f"its bytes from {begin + begins} on are not those that were written")
+    return data
 
 
 def _checksums(data: memoryview, key: PageKey) -> "array[int]":

@@ -141,7 +141,7 @@ class PageCache:
             self._say(_UNVERSIONED, f"shard '{url}' has no version by its server, and is not kept")
             return fetch(begin, end)
         pieces = list(_pieces(shard_key(url, version, size), size, begin, end))
-        found = [self._found(piece) for piece in pieces]
+        found: list[bytes | memoryview | None] = [self._found(piece) for piece in pieces]
         if None in found:
             result: Future[bytes] = Future()
             self._threads.submit(lambda: self._fill(result, pieces, found, fetch))
@@ -151,7 +151,7 @@ class PageCache:
             return _done(data)
         return _after(fetch(0, 1), data)
 
-    def _found(self, piece: _Piece) -> memoryview | None:
+    def _found(self, piece: _Piece) -> bytes | None:
         try:
             data = read_page(self.path, piece.key, piece.page_size, piece.begin, piece.end)
         except PageDamageError as damage:
@@ -163,7 +163,7 @@ class PageCache:
         return data
 
     def _fill(
-        self, result: "Future[bytes]", pieces: list[_Piece], found: list[memoryview | None], fetch: Fetch
+        self, result: "Future[bytes]", pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch
     ) -> None:
         """Fetch what was not found; pages are kept after the result is there."""
         if not result.set_running_or_notify_cancel():
@@ -188,7 +188,7 @@ class PageCache:
                 self._keep(one)
 
     def _begin(
-        self, pieces: list[_Piece], found: list[memoryview | None], fetch: Fetch, fetching: list[_Fetching]
+        self, pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch, fetching: list[_Fetching]
     ) -> None:
         """Begin to fetch the pages that are to be kept; wait for those that another process or thread fetches."""
         for number, piece in enumerate(pieces):
@@ -214,7 +214,7 @@ class PageCache:
                     self.account.release_page(piece.key)
 
     def _fetch_missing(
-        self, pieces: list[_Piece], found: list[memoryview | None], fetch: Fetch, kept: set[PageKey]
+        self, pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch, kept: set[PageKey]
     ) -> list[tuple[int, int, "Future[bytes]"]]:
         """Ask for what is wanted of pages that are not kept, of neighbours at once: first piece, number, answer."""
         missing = [number for number, piece in enumerate(pieces) if found[number] is None and piece.key not in kept]
@@ -335,11 +335,11 @@ def _checked_size(data: bytes, expected: int, key: PageKey) -> memoryview:
     return memoryview(data)
 
 
-def _joined(found: Sequence[memoryview | None]) -> bytes:
+def _joined(found: Sequence[bytes | memoryview | None]) -> bytes:
     """What was found, as bytes: slices of these are bytes, which records are made of."""
-    views = [view for view in found if view is not None]
-    assert len(views) == len(found), "all was found or fetched"
-    return views[0].tobytes() if len(views) == 1 else b"".join(views)
+    parts = [part for part in found if part is not None]
+    assert len(parts) == len(found), "all was found or fetched"
+    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
 def _done(data: bytes) -> "Future[bytes]":

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.remote.cache_files import PAGE_BYTES, shard_key
+from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, read_page, shard_key
 from streamdata.remote.page_cache import PageCache
 
 URL, MB = "https://store/a.tar", 1 << 20
@@ -82,6 +82,30 @@ def test_what_was_fetched_once_is_read_from_disk(folder):
     for begin, end in ((1, 2), (3 * MB, 9 * MB), (16383, 16385), (9 * MB + 4, 9 * MB + 5)):
         store.read(cache, begin, end)
     assert len(store.asked) == 3
+
+
+@pytest.mark.parametrize("size", [1, 16383, 16384, 16385, 50_000])
+def test_any_range_of_a_page_is_checked(folder, size):
+    """Within a chunk of checksums, over some, at their bounds and at the end; damage in any byte of it shows."""
+    store, cache = Store(size), PageCache(str(folder), 64 * MB)
+    store.read(cache, 0, size)
+    settled(cache)
+    bounds = sorted({0, 1, size // 3, size // 2, 16383, 16384, 16385, 32768, size - 1, size})
+    ranges = [(a, b) for a in bounds for b in bounds if 0 <= a < b <= size]
+    for begin, end in ranges:
+        store.read(cache, begin, end)
+    assert not [one for one in store.asked[1:] if one != (0, 1)]
+    key = PageKey(shard_key(URL, "v1", size), 0)
+    for begin, end in ranges:
+        for at in (begin, end - 1):
+            with (folder / pages(folder)[0]).open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([store.data[at] ^ 1]))
+                file.flush()
+                with pytest.raises(PageDamageError):
+                    read_page(str(folder), key, size, begin, end)
+                file.seek(at)
+                file.write(store.data[at : at + 1])
 
 
 def test_another_run_finds_the_pages(folder):
