@@ -1,8 +1,12 @@
 """What a cache saves, by the orders that lanes read in; against a cache that lets go of what was used longest ago."""
 
+import os
+import signal
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -57,6 +61,26 @@ class Node:
         return 1 - (self.fetched - before) / wanted, hits / touched
 
 
+def below(folder):
+    """All bytes below a directory, its own included; a file that goes meanwhile counts or not."""
+    size = folder.stat().st_size
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            size += path.lstat().st_size
+    return size
+
+
+def forked(task):
+    """Run a task in a process of its own; give its number."""
+    pid = os.fork()
+    if not pid:
+        try:
+            task()
+        finally:
+            os._exit(0)
+    return pid
+
+
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """So that a test writes little."""
@@ -96,3 +120,26 @@ def test_of_many_nodes_none_fetches_what_it_will_not_read(tmp_path):
     """A block is a fifth of a page: to fetch all of it would be five times the bytes."""
     node = Node(tmp_path, pages=120, kept=120, block=PAGE // 5, nodes=100)
     assert node.epoch(0)[0] == pytest.approx(0.0, abs=0.01)
+
+
+def test_the_bound_holds_at_any_moment_with_many_processes(tmp_path):
+    """Eight of them, which make room for their pages all the time, and one that is killed; nothing is left over."""
+    bound = 10 * charge_of(file_size_of(PAGE)) + ACCOUNT
+
+    def reads(process):
+        node = Node(tmp_path / "cache", pages=100, kept=10, block=PAGE, node=process, nodes=8)
+        for epoch in range(6 if process else 10**6):
+            node.epoch(epoch)
+
+    (tmp_path / "cache").mkdir()
+    killed, *others = [forked(partial(reads, process)) for process in range(8)]
+    most = 0
+    while others:
+        most = max(most, below(tmp_path / "cache"))
+        time.sleep(0.001)
+        others = [pid for pid in others if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    assert bound // 2 < most <= bound
+    assert PageCache(str(tmp_path / "cache"), bound).account.used <= bound
+    assert not list((tmp_path / "cache").glob(".*"))
