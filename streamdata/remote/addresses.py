@@ -44,8 +44,8 @@ class Address(str):
         address.signed, address.options, address.cache = str(url), options, cache
         return address
 
-    def __getnewargs__(self) -> tuple[str, StorageOptions, CacheSettings | None]:  # type: ignore[override]
-        return self.signed, self.options, self.cache
+    def __getnewargs__(self) -> tuple[str, StorageOptions]:  # type: ignore[override]
+        return self.signed, self.options
 
 
 def beside(url: str, other: str) -> str:

@@ -1,12 +1,14 @@
 """What a recipe may say of the cache."""
 
 import os
+import pickle
 
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset
 from streamdata.errors import SourceError
 from streamdata.recipe.permission import under_allow
+from streamdata.remote.addresses import Address, beside, cache_of, keep_in
 from streamdata.remote.cache_settings import CacheSettings, page_cache, read_cache_settings
 from tests.shard_files import write_jsonl
 
@@ -57,6 +59,15 @@ def test_the_top_speaks_for_sources_that_say_nothing(tmp_path):
     nested = MergedDataset(sources[:1], name="nested", percent=1.0, cache=inner)
     MergedDataset([nested, *sources[1:]], cache=top)
     assert [source.cache.path for source in sources] == ["/inner", "/top", "/top", "/own"]
+
+
+def test_an_address_brings_its_cache_along():
+    """To a spawned worker, and to the sidecar beside it; it is no part of what the address is."""
+    address, cache = Address("https://store/a.tar?secret"), CacheSettings("/c", 10**9)
+    keep_in(cache, [address, "/local.tar"])
+    assert cache_of(pickle.loads(pickle.dumps(address))) == cache
+    assert cache_of(beside(address, "https://store/a.meta.jsonl")) == cache
+    assert address == Address("https://store/a.tar") == "https://store/a.tar"
 
 
 def test_the_environment_speaks_where_nothing_else_does(tmp_path, monkeypatch):

@@ -359,7 +359,7 @@ def test_processes_fetch_each_page_once(folder, tmp_path):
 def killed_while_fetching(folder, bound):
     """Let a process be killed while it fetches a page."""
     pid = forked(lambda: Never(32 * MB).read(PageCache(str(folder), bound), 1, 2))
-    while not list(folder.glob(".*.tmp")):
+    while not [path for path in folder.glob(".*.tmp") if path.stat().st_size]:
         threading.Event().wait(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
