@@ -32,6 +32,7 @@ from streamdata.progress import (
 )
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
+from streamdata.remote.cache_settings import CacheSetting, CacheSettings, read_cache_settings
 from streamdata.remote.network import checked_connections, connections_of_process, network
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork

@@ -74,6 +74,7 @@ class IndexedFiles:
             warn_of_skipped(job, headers[job.url])
         by_url = dict(zip(different, jobs, strict=True))
         self.urls, self._dtype = urls, KINDS[kind].dtype
+        self.cache: CacheSettings | None = None
         self.names = [str(url) for url in urls]  # an address, which may hold secrets, gets into no sample
         self.jobs = [by_url[url] for url in urls]
         self.stamps = [job.stamp for job in self.jobs]

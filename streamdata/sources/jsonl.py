@@ -5,6 +5,7 @@ from typing import Any
 
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
+from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.urls import JSONL_SUFFIXES, expand, is_sequential
@@ -31,6 +32,8 @@ class JsonlIterableDataset(ShardDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
@@ -52,6 +55,7 @@ class JsonlIterableDataset(ShardDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)

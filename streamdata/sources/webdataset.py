@@ -5,6 +5,7 @@ from typing import Any
 
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
+from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import TAR_SUFFIXES, expand, is_sequential
@@ -37,6 +38,8 @@ class MetaDistributedWebDataset(ShardDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
@@ -61,6 +64,7 @@ class MetaDistributedWebDataset(ShardDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
