@@ -9,6 +9,7 @@ from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.sources import Deal, DealtLane, DealtPiece
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
+from streamdata.sources.shard_source import BlockSource
 from streamdata.sources.skip import Skipping
 from streamdata.sources.source import ReadTask, Record, Sample
 from streamdata.sources.tally import Tally, counts_of
@@ -64,6 +65,8 @@ class Leaf:
             lane.check(at.position)
         has_function = self._single is not None or self._stream is not None
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part)
+        if isinstance(self._deal.dealt.source, BlockSource):
+            self._deal.dealt.source.foresee(lane.order, self._run.lane)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
         if not has_function and not self._tally.max_bad and self._is_left_out is None:

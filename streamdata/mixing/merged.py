@@ -32,11 +32,13 @@ from streamdata.progress import (
 )
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
+from streamdata.remote.cache_settings import CacheSetting, CacheSettings, read_cache_settings
 from streamdata.remote.network import checked_connections, connections_of_process, network
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.sources.functions import StreamFn
+from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 
@@ -74,6 +76,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             is finished as it was.
         cost: What a sample adds to its source's clock, such as its number of tokens: a function of it, or the name of
         a field; 1 where not given.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`, for all sources that say nothing
+            of it; see `CacheSettings`.
         name: Its name in another mixture, without a ".".
         percent: Its weight there.
         storage_options: In a recipe, those of all sources that say nothing else.
@@ -98,6 +102,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         *,
         skip: SkipList | None = None,
         cost: Callable[[Sample], float] | str | None = None,
+        cache: CacheSetting = None,
         name: str | None = None,
         percent: Percent | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -118,7 +123,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
         self.skip = skip
+        settings = read_cache_settings(cache)
         check_sources(self)
+        if settings is not None:
+            _share_cache(tree_of(self), settings)
         nodes = () if skip is None else tree_of(self).walk()
         self._skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
         self._data_parallel: DataParallel | None = None
@@ -359,6 +367,13 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """Whether this is a worker that lives on, and has the states that were set when it was made, not the newest."""
         is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
         return not is_first and get_worker_info() is not None and self._version != self._control.version
+
+
+def _share_cache(top: Node, settings: CacheSettings) -> None:
+    """Give this cache to the sources of shards that have none; mixtures below the top gave theirs before."""
+    for node in top.walk():
+        if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
+            node.dataset.cache = settings
 
 
 def _read_once(dataset: Any) -> Any:

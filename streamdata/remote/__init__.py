@@ -3,6 +3,7 @@
 1. `url, storage_options` → `stores` → how its store is spoken to
 2. `url, range, version` → `Network.submit` → `Future[Answer]`: one pool of connections per process, with retries
 3. `url` → `fetch_once`, `stat_once`, `list_once` → the same without threads and event loop: what is read before a fork
+4. `url, version, range` → `PageCache.read` → from pages on the disk of the node, else by a request, once on the node
 """
 
 from streamdata.remote.addresses import Address, bare_url, beside, options_of

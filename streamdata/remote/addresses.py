@@ -5,8 +5,10 @@ what is shown of it: an `Address` is that text, and beside it knows how to reach
 """
 
 import re
+from collections.abc import Iterable
 from typing import Self
 
+from streamdata.remote.cache_settings import CacheSettings
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
 
 _USERINFO = re.compile(r"(?<=://)[^/@?#]*@")
@@ -29,15 +31,17 @@ class Address(str):
     Attributes:
         signed: The url as it is requested, which may hold secrets.
         options: Of its store.
+        cache: Where its pages are kept on the node; None as the environment says.
     """
 
-    __slots__ = ("options", "signed")
+    __slots__ = ("cache", "options", "signed")
     signed: str
     options: StorageOptions
+    cache: CacheSettings | None
 
-    def __new__(cls, url: str, options: StorageOptions = NO_OPTIONS) -> Self:
+    def __new__(cls, url: str, options: StorageOptions = NO_OPTIONS, cache: CacheSettings | None = None) -> Self:
         address = super().__new__(cls, bare_url(url))
-        address.signed, address.options = str(url), options
+        address.signed, address.options, address.cache = str(url), options, cache
         return address
 
     def __getnewargs__(self) -> tuple[str, StorageOptions]:  # type: ignore[override]
@@ -49,7 +53,19 @@ def beside(url: str, other: str) -> str:
     if not isinstance(url, Address):
         return other
     before, _, after = url.signed.partition(str(url).partition("://")[2])
-    return Address(before + other.partition("://")[2] + after, url.options)
+    return Address(before + other.partition("://")[2] + after, url.options, url.cache)
+
+
+def keep_in(cache: CacheSettings | None, urls: Iterable[str]) -> None:
+    """Say where the pages of these are kept."""
+    for url in urls:
+        if isinstance(url, Address):
+            url.cache = cache
+
+
+def cache_of(url: str) -> CacheSettings | None:
+    """Where its pages are kept, as far as its source says."""
+    return url.cache if isinstance(url, Address) else None
 
 
 def signed_url(url: str) -> str:

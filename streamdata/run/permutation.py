@@ -61,6 +61,15 @@ class Permutation:
             outside = outside[again >= self.size]
         return images.astype(np.int64)
 
+    def inverse(self, images: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The positions of images, int64 (n,) in [0, size): what each block's number in the order is."""
+        positions = self._back(images.astype(np.uint64))
+        outside = np.flatnonzero(positions >= self.size)
+        while outside.size:
+            positions[outside] = again = self._back(positions[outside])
+            outside = outside[again >= self.size]
+        return positions.astype(np.int64)
+
     def at(self, position: int) -> int:
         """The image of one position: the same as by a call, in a tenth of the time that NumPy takes for so few."""
         image = self._once_in_python(position)
@@ -71,16 +80,21 @@ class Permutation:
     def _once(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         left, right = np.divmod(numbers, self._right)
         for index, key in enumerate(self._keys):
-            source = left if index % 2 else right
-            mixed = (source + key) * _SPREAD
-            mixed ^= mixed >> _HALF
-            # Odd: multiplied by an even number, different halves could lead to the same hash.
-            mixed *= key | np.uint64(1)
-            mixed >>= _HALF
             if index % 2:
-                right = (right + mixed) % self._right
+                right = (right + _mixed(left, key)) % self._right
             else:
-                left = (left + mixed) % self._left
+                left = (left + _mixed(right, key)) % self._left
+        return left * self._right + right
+
+    def _back(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """What `_once` leads to these numbers from."""
+        left, right = np.divmod(numbers, self._right)
+        for index, key in reversed(list(enumerate(self._keys))):
+            # Unsigned: the side is added first, so that nothing falls below 0.
+            if index % 2:
+                right = (right + self._right - _mixed(left, key) % self._right) % self._right
+            else:
+                left = (left + self._left - _mixed(right, key) % self._left) % self._left
         return left * self._right + right
 
     def _once_in_python(self, number: int) -> int:
@@ -96,6 +110,16 @@ class Permutation:
             else:
                 left = (left + mixed) % rows
         return left * columns + right
+
+
+def _mixed(source: npt.NDArray[np.uint64], key: np.uint64) -> npt.NDArray[np.uint64]:
+    """A hash of one half, below 2**32."""
+    mixed = (source + key) * _SPREAD
+    mixed ^= mixed >> _HALF
+    # Odd: multiplied by an even number, different halves could lead to the same hash.
+    mixed *= key | np.uint64(1)
+    mixed >>= _HALF
+    return mixed
 
 
 def shuffled(size: int, seed: int) -> npt.NDArray[np.int64]:

@@ -57,6 +57,20 @@ class Lane:
         return self.dp_size * self.num_workers
 
 
+def ranks_of_node(dp_size: int) -> range:
+    """The data-parallel ranks whose processes share this node, as torchrun's environment says; else all of them.
+
+    Ranks that differ in model parallelism alone are taken to lie side by side.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    texts = [os.environ.get(name, "") for name in names]
+    if not all(text.isdecimal() for text in texts):
+        return range(dp_size)
+    rank, size, local, here = map(int, texts)
+    first = rank - local
+    return range(first * dp_size // max(1, size), -(-min(first + here, size) * dp_size // max(1, size)))
+
+
 def find_data_parallel() -> DataParallel:
     """Find the group of this process: torch.distributed, else RANK and WORLD_SIZE, else one replica.
 

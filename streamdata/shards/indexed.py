@@ -8,6 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote.addresses import keep_in
+from streamdata.remote.cache_settings import CacheSettings
+from streamdata.remote.cached import cache_key
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
@@ -72,6 +75,7 @@ class IndexedFiles:
         self.urls, self._kind, self._dtype = urls, kind, KINDS[kind].dtype
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
+        self.cache: CacheSettings | None = None
         close_unused(urls)
         table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
@@ -143,6 +147,17 @@ class IndexedFiles:
             runs = [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
             for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
                 pieces[number] = piece
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Keep pages of the files there; None as the environment says."""
+        self.cache = cache
+        keep_in(cache, [*self.urls, *self.sidecar_urls])
+
+    def cache_keys(self) -> list[str]:
+        """How the page cache calls them, in their order; none where no shard is remote."""
+        if not any(self.is_remote):
+            return []
+        return [cache_key(url, *stamp) for url, stamp in zip(self.urls, self.stamps, strict=True)]
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and number of records per shard."""

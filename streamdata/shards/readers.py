@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.remote.cache_settings import CacheSettings
+
 Record = dict[str, Any]
 Int64s = npt.NDArray[np.int64]
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -35,6 +37,12 @@ class _Shards(Protocol):
     """What all shards have."""
 
     urls: list[str]
+    cache: CacheSettings | None
+    """Where pages of them are kept, where they are remote."""
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Set `cache`."""
+        ...
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name per shard, and its number of records, or of a sequential one its bytes (0 for a pipe)."""
@@ -50,6 +58,10 @@ class IndexedShards(_Shards, Protocol):
 
     num_records: Int64s  # per shard
     sizes: Int64s  # bytes per shard
+
+    def cache_keys(self) -> list[str]:
+        """How the page cache calls them, in their order; none where no shard is remote."""
+        ...
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""

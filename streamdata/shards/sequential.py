@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.remote.addresses import keep_in
+from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
@@ -41,12 +43,19 @@ class _Sequential:
 
     def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN) -> None:
         self.urls = urls
+        self.cache: CacheSettings | None = None
+        self.sidecars: list[str] = []
         stamps = stamps_known(urls, known)
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url) and url not in stamps]
         stamps.update(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self._counts: Counter[str] = Counter()
         self._unchecked: set[str] = set()
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Keep pages of the files there; None as the environment says."""
+        self.cache = cache
+        keep_in(cache, [*self.urls, *self.sidecars])
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and size in bytes per shard (0 for a pipe)."""

@@ -8,7 +8,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
+from streamdata.remote.cached import read_cached
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
@@ -168,6 +170,32 @@ def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
 def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
     """The stamp of the object that a store answers of."""
     return FileStamp(answer.size, _hashed(answer.version))
+
+
+def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+    """Ask for bytes of a remote shard, of the version that was indexed: all of them, or a ShardError."""
+    return read_cached(url, *stamp, begin, end, partial(_submit, url, stamp))
+
+
+def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]":
+    answer = network().submit(url, begin, end, version_of_stamp(url, stamp))
+    result: Future[bytes] = Future()
+
+    def finish(done: "Future[Answer]") -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            data = checked_answer(url, stamp, done.result())
+            if len(data) != end - begin:
+                raise _cut_short(url, begin, end - begin, len(data))
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(data)
+
+    answer.add_done_callback(finish)
+    result.add_done_callback(lambda done: done.cancelled() and answer.cancel())
+    return result
 
 
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
@@ -431,18 +459,12 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
     """Pieces of remote shards, at the same time."""
-    asked = network()
     waiting = [
-        (piece, asked.submit(urls[piece[0]], *piece[1:3], version_of_stamp(urls[piece[0]], stamps[piece[0]])))
-        for piece in pieces
-        if piece[1] < piece[2]
+        (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]])) for piece in pieces if piece[1] < piece[2]
     ]
     try:
-        for (shard, begin, end, at), future in waiting:
-            data = checked_answer(urls[shard], stamps[shard], future.result())
-            if len(data) != end - begin:
-                raise _cut_short(urls[shard], begin, end - begin, len(data))
-            memory[at : at + end - begin] = data
+        for (_, begin, end, at), future in waiting:
+            memory[at : at + end - begin] = future.result()
     finally:
         for _, future in waiting:
             future.cancel()

@@ -11,10 +11,9 @@ from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs
-from streamdata.remote import Answer, network
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
-from streamdata.shards.storage import FileStamp, LocalShard, checked_answer, is_pipe, is_remote, version_of_stamp
+from streamdata.shards.storage import FileStamp, LocalShard, is_pipe, is_remote, submit_range
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
@@ -88,7 +87,7 @@ class _RemoteBytes:
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
         self._url, self._stamp = url, stamp
-        self._coming: deque[Future[Answer]] = deque()
+        self._coming: deque[Future[bytes]] = deque()
         self._asked_to, self._piece = 0, memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
@@ -97,16 +96,14 @@ class _RemoteBytes:
                 self._ask()
             if not self._coming:
                 return b""
-            answer = self._coming.popleft().result()
-            self._piece = memoryview(checked_answer(self._url, self._stamp, answer))
+            self._piece = memoryview(self._coming.popleft().result())
         piece = bytes(self._piece[:size])
         self._piece = self._piece[len(piece) :]
         return piece
 
     def _ask(self) -> None:
         begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _PIECE_BYTES)
-        version = version_of_stamp(self._url, self._stamp)
-        self._coming.append(network().submit(self._url, begin, self._asked_to, version))
+        self._coming.append(submit_range(self._url, begin, self._asked_to, self._stamp))
 
     def close(self) -> None:
         """What was asked for is not wanted any more."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
+from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
@@ -54,6 +55,12 @@ class TarShards(IndexedFiles):
         complete(*filter(None, (self, self.sidecars)))
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Keep pages of the shards and their sidecars there; None as the environment says."""
+        super().use_cache(cache)
+        if self.sidecars is not None:
+            self.sidecars.use_cache(cache)
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "TarWindow":
         """The window of the runs [first, first + count) of the shards."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
+from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
@@ -32,6 +33,8 @@ class JsonlIterableDataset(ShardDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
@@ -53,9 +56,11 @@ class JsonlIterableDataset(ShardDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
+        settings = read_cache_settings(cache)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "JsonlIterableDataset")
@@ -66,3 +71,4 @@ class JsonlIterableDataset(ShardDataset):
         else:
             shards = JsonlShards(urls, known=known)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
+        self.cache = settings

@@ -2,6 +2,7 @@
 
 import math
 from copy import copy
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +98,19 @@ class BlockOrder:
         """The number g, in the endless sequence, of the lane's block number `index` of the epoch."""
         return self._rest.number(self._first(epoch) + index * self._lanes)
 
+    def dealt(self, epoch: int, blocks: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where blocks come in an epoch: their numbers in the endless sequence, and the lanes that read them; int64.
+
+        The lane is -1 for what was begun under an earlier topology.
+        """
+        numbers = blocks
+        if self.shuffle:
+            numbers = _permutation(self.num_blocks, stable_seed(*self._seeds, epoch)).inverse(blocks)
+        numbers = numbers + epoch * self.num_blocks
+        indices = self._rest.rank(numbers)
+        # Of a number that is not in the rest, this is the index of the next one.
+        return numbers, np.where(self._rest.select(indices) == numbers, indices % self._lanes, -1)
+
     def next_epoch(self, epoch: int) -> int | None:
         """The next epoch of which the lane has a share, or None when its stream ends."""
         following = self._rest.number(self._first(epoch + 1)) // self.num_blocks
@@ -119,3 +133,8 @@ class BlockOrder:
             self._begin = self._rest.index(epoch * self.num_blocks)
             self._end = self._rest.index((epoch + 1) * self.num_blocks)
             self._epoch_seed = self._permutation = None
+
+
+@lru_cache(64)
+def _permutation(num_blocks: int, seed: int) -> Permutation:
+    return Permutation(num_blocks, seed)

@@ -1,6 +1,7 @@
 """Shards as a source: cut into blocks, read in windows."""
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count, islice, repeat
@@ -12,11 +13,14 @@ from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position, check_position
 from streamdata.recipe.named_source import NamedSource
-from streamdata.run import shuffled, stable_seed
+from streamdata.remote.cache_settings import CacheSettings, named_cache, page_cache
+from streamdata.run import Lane, shuffled, stable_seed
+from streamdata.run.topology import ranks_of_node
 from streamdata.shards.readers import IndexedShards, SequentialShards
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
+from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
 from streamdata.sources.source import ReadTask, Record
 
@@ -62,6 +66,8 @@ class BlockSource:
         mean = int((block_sizes * blocks).sum()) // max(1, self.num_blocks)
         self._window = max(1, shuffle_buffer // max(1, mean))
         self._shuffle_inside = shuffle_buffer > 0
+        self.outlook: SourceOutlook | None = None
+        """What the present order says of the pages in the cache; nothing of it decides what is read."""
 
     def describe(self, shuffle: bool) -> str:
         window = self._window if shuffle and self._shuffle_inside else 0
@@ -105,6 +111,18 @@ class BlockSource:
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
 
+    def foresee(self, order: BlockOrder, lane: Lane) -> None:
+        """Tell the cache, where there is one, what this node reads when."""
+        keys = [] if named_cache(self.shards.cache) is None else self.shards.cache_keys()
+        cache = page_cache(self.shards.cache) if keys else None
+        if cache is None:
+            return
+        ranks = ranks_of_node(lane.dp_size)
+        own = range(ranks.start * lane.num_workers, ranks.stop * lane.num_workers)
+        all_lanes = len(own) == lane.count
+        self.outlook = SourceOutlook(self.shards.sizes, self._block_ends, copy(order), own, reads_all=all_lanes)
+        cache.expect(keys, self.outlook)
+
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         # Only what is C runs for each record here, and the generator in which the reader makes it.
         return chain.from_iterable(self._takes(task, position))
@@ -115,6 +133,8 @@ class BlockSource:
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
             for blocks in self._windows(task, epoch, window):
+                if self.outlook is not None:
+                    self.outlook.now = task.order.number(epoch, window * self._window)
                 for counts, records in self._read_window(task, epoch, window, blocks, taken):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
                 window, taken = window + 1, 0
@@ -303,3 +323,12 @@ class ShardDataset(NamedSource):
     source: BlockSource | SequentialSource
     process_fn: StreamFn | None
     single_process_fn: PerRecordFn | None
+
+    @property
+    def cache(self) -> CacheSettings | None:
+        """Where pages of its shards are kept, where they are remote."""
+        return self.source.shards.cache
+
+    @cache.setter
+    def cache(self, settings: CacheSettings | None) -> None:
+        self.source.shards.use_cache(settings)

@@ -5,6 +5,7 @@ from typing import Any
 
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
+from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
 from streamdata.shards.tar import TarShards
@@ -38,6 +39,8 @@ class MetaDistributedWebDataset(ShardDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
@@ -62,9 +65,11 @@ class MetaDistributedWebDataset(ShardDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
+        settings = read_cache_settings(cache)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "MetaDistributedWebDataset")
@@ -76,3 +81,4 @@ class MetaDistributedWebDataset(ShardDataset):
         else:
             shards = TarShards(urls, meta_names, sidecar_key, known=known)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
+        self.cache = settings

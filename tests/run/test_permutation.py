@@ -66,3 +66,11 @@ def test_the_order_is_pinned():
 PINNED = [2, 8, 3, 9, 0, 5, 1, 4, 7, 6]
 PINNED_LARGE = [11047032, 385939166, 846322041]
 PINNED_LISTED = [1, 8, 5, 7, 0, 9, 4, 6, 3, 2]
+
+
+@given(size=st.integers(1, 10**12), seed=st.integers(0, 2**63 - 1), data=st.data())
+def test_the_inverse_leads_back(size, seed, data):
+    """From each image to its position: where in an epoch a block is read."""
+    positions = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20)))
+    permutation = Permutation(size, seed)
+    assert permutation.inverse(permutation(positions)).tolist() == positions.tolist()

@@ -1,0 +1,120 @@
+"""What a recipe says of the page cache: `cache: {path, max_bytes}` or the environment → the cache of this process."""
+
+import errno
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from streamdata.errors import SourceError, did_you_mean
+from streamdata.recipe.permission import refusal_of_directory
+from streamdata.remote.cache_files import PAGE_BYTES
+from streamdata.remote.page_cache import PageCache
+
+logger = logging.getLogger(__name__)
+_ENVIRONMENT: Final = "STREAMDATA_DATA_CACHE"
+_MIN_BYTES: Final = 4 * PAGE_BYTES
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class CacheSettings(NamedTuple):
+    """Where pages of remote shards are kept, and how many bytes may lie there.
+
+    Attributes:
+        path: A directory on a disk of the node, absolute.
+        max_bytes: The bound; None for a tenth of what is free there when the cache comes into use.
+    """
+
+    path: str
+    max_bytes: int | None = None
+
+
+CacheSetting: TypeAlias = Mapping[str, Any] | CacheSettings | None
+"""As it is given."""
+
+
+def read_cache_settings(value: Any) -> CacheSettings | None:
+    """Read the `cache` of a source, or of the top for all.
+
+    Raises:
+        ValueError: It is not a mapping of `path` and `max_bytes`; or a recipe under `allow` may not write there.
+    """
+    if value is None or isinstance(value, CacheSettings):
+        return value
+    names = CacheSettings._fields
+    if not isinstance(value, Mapping) or not isinstance(value.get("path"), str | os.PathLike) or not value["path"]:
+        raise ValueError(
+            f"cache: expected a mapping with the path of a directory, got {value!r}\n"
+            "  Write cache: {path: /local/disk/cache, max_bytes: 200_000_000_000}."
+        )
+    for name in value:
+        if name not in names:
+            guess = did_you_mean(str(name), names)
+            raise ValueError(f"cache: unknown setting {name!r}{guess}\n  It takes: {', '.join(names)}.")
+    path = os.path.abspath(os.path.expanduser(value["path"]))
+    if refusal := refusal_of_directory(path, *filter(None, [os.environ.get(_ENVIRONMENT)])):
+        raise ValueError(f"cache: {refusal}")
+    return CacheSettings(path, _read_bound(value.get("max_bytes")))
+
+
+def _read_bound(value: Any) -> int | None:
+    if value is None:
+        return None
+    # 2e11 is how a large number is often written, and YAML reads it as a float.
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    if not is_whole or value < _MIN_BYTES:
+        raise ValueError(
+            f"cache: expected a whole number of bytes as max_bytes, at least {_MIN_BYTES} (four pages), got {value!r}\n"
+            "  200 GB are 200_000_000_000; without it a tenth of what is free is used."
+        )
+    return int(value)
+
+
+class _Caches:
+    """Those of this process: a fork has none of its parent's threads and locks."""
+
+    pid = 0
+    by_path: dict[str, tuple[CacheSettings, PageCache | None]]
+
+
+def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
+    """The settings, or where there are none those of the environment, if it names a directory."""
+    if settings is None and (path := os.environ.get(_ENVIRONMENT)):
+        return CacheSettings(os.path.abspath(os.path.expanduser(path)))
+    return settings
+
+
+def page_cache(settings: CacheSettings | None) -> PageCache | None:
+    """The cache of this process by these settings, or by the environment; None where neither names one.
+
+    Raises:
+        SourceError: The directory cannot be written.
+        ValueError: Another source has named the same directory with another bound.
+    """
+    settings = named_cache(settings)
+    if settings is None:
+        return None
+    if _Caches.pid != os.getpid():
+        _Caches.pid, _Caches.by_path = os.getpid(), {}
+    found = _Caches.by_path.get(settings.path)
+    if found is None:
+        found = _Caches.by_path[settings.path] = settings, _opened(settings)
+    if found[0] != settings:
+        raise ValueError(
+            f"cache '{settings.path}': expected one max_bytes, got {found[0].max_bytes} and {settings.max_bytes}\n"
+            "  Give all sources that share a directory the same, or each its own directory."
+        )
+    return found[1]
+
+
+def _opened(settings: CacheSettings) -> PageCache | None:
+    try:
+        return PageCache(settings.path, settings.max_bytes)
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            logger.warning("cache '%s': its disk is full: shards are read without it", settings.path)
+            return None
+        raise SourceError(
+            f"cache '{settings.path}': expected a directory that can be written, got {error}\n"
+            f"  Name another one, in `cache` or {_ENVIRONMENT}."
+        ) from error

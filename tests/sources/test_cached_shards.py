@@ -1,0 +1,111 @@
+"""Shards on a server, through a cache: the same stream, and what is asked of the server."""
+
+import re
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
+from streamdata.errors import ShardError
+from streamdata.remote.cache_settings import page_cache
+from tests.remote.servers import http_server
+from tests.shard_files import write_jsonl, write_tars
+from tests.streams import assert_exact_resume, delivered, plain
+
+
+@pytest.fixture(autouse=True)
+def indexes(tmp_path, monkeypatch):
+    """Built once per test, far from the home directory."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
+
+
+@contextmanager
+def served(folder):
+    """The files of a folder on a server."""
+    with http_server({path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}) as server:
+        yield server
+
+
+def settled(dataset):
+    """The cache of a dataset's source, when all that was fetched is published."""
+    cache = page_cache(dataset.datasets[0].cache)
+    while cache.account._fetched:
+        time.sleep(0.001)
+    return cache
+
+
+def bytes_asked(requests):
+    """How many bytes some requests asked for, by their ranges."""
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", one.headers.get("range", "")) for one in requests]
+    return sum(int(found[2]) + 1 - int(found[1]) for found in ranges if found)
+
+
+def tars(server, **settings):
+    urls = [f"{server.url}/{name}" for name in server.objects if name.endswith(".tar")]
+    source = MetaDistributedWebDataset(urls, meta_names=["score"], shuffle_buffer=8, name="tars", percent=1.0)
+    return MergedDataset([source], cyclic=False, **settings)
+
+
+def test_the_stream_is_the_one_without_a_cache(tmp_path):
+    """Sidecars included; exactly, at every resume, and each record once for any lanes."""
+    folder = write_tars(tmp_path / "data", [9, 7])
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with served(folder) as server:
+        want = [plain(sample) for sample in tars(server)]
+        assert [plain(sample) for sample in tars(server, cache=cache)] == want
+        assert_exact_resume(lambda: tars(server, cache=cache), steps=4, beyond=4)
+        assert sum(delivered(lambda: tars(server, cache=cache), 2, 2).values()) == 16
+
+
+def test_a_second_pass_asks_once_for_each_shard_and_for_one_byte(tmp_path):
+    """Its tar and its sidecar, and whether these are still the same versions."""
+    folder = write_tars(tmp_path / "data", [9, 7])
+    with served(folder) as server:
+        dataset = tars(server, cache={"path": str(tmp_path / "cache"), "max_bytes": 10**8})
+        size = sum(len(data) for data in server.objects.values())
+        before = len(server.log)
+        assert len(list(dataset)) == 16
+        assert bytes_asked(server.log[before:]) <= size + len(server.objects)
+        cache = settled(dataset)
+        before, hits = len(server.log), cache.counts.hits
+        assert len(list(dataset)) == 16
+        asked = server.log[before:]
+        assert [one.method for one in asked] == ["GET"] * len(server.objects)
+        assert bytes_asked(asked) == len(server.objects)
+        assert all(one.headers["if-match"] for one in asked)
+        assert cache.counts.hits > hits
+
+
+def test_a_shard_that_was_replaced_is_an_error_of_the_next_pass(tmp_path):
+    """Though all of it is in the cache; the next run reads the new one."""
+    folder = write_jsonl(tmp_path / "data", [6])
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with served(folder) as server:
+        source = JsonlIterableDataset(f"{server.url}/00000.jsonl", name="s", percent=1.0, cache=cache)
+        dataset = MergedDataset([source], cyclic=False)
+        first = list(dataset)
+        settled(dataset)
+        server.objects["00000.jsonl"] = server.objects["00000.jsonl"].replace(b"line", b"LINE")
+        with pytest.raises(ShardError, match=r"00000\.jsonl.*replaced"):
+            list(dataset)
+        source = JsonlIterableDataset(f"{server.url}/00000.jsonl", name="s", percent=1.0, cache=cache)
+        again = list(MergedDataset([source], cyclic=False))
+        assert len(again) == len(first)
+        assert all("LINE" in sample["text"] for sample in again)
+
+
+def test_workers_share_what_one_of_them_fetched(tmp_path):
+    """Forked ones: two workers, and then others, ask for each byte once, beside the versions."""
+    folder = write_jsonl(tmp_path / "data", [40, 40])
+    with served(folder) as server:
+        urls = [f"{server.url}/{name}" for name in server.objects]
+        cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+        source = JsonlIterableDataset(urls, name="s", percent=1.0, cache=cache)
+        dataset, before = MergedDataset([source], cyclic=False), len(server.log)
+        for _ in range(2):
+            assert len(list(DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=mixed_collate))) == 10
+        size = sum(len(data) for data in server.objects.values())
+        assert bytes_asked(server.log[before:]) <= 1.02 * size + 20
