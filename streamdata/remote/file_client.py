@@ -12,13 +12,13 @@ import fsspec
 
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
-from streamdata.remote.web import check_version, denied
+from streamdata.remote.web import check_version, denied, refuse
 
 _MAX_THREADS = 16
 _FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueError)
 # Where the file systems of fsspec say which version of a file this is, the most exact first.
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "mtime", "LastModified", "last_modified", "updated",
-             "created")  # fmt: skip
+_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "content_md5", "crc32c", "mtime", "LastModified", "last_modified",
+             "updated", "created")  # fmt: skip
 
 
 class FileClient:
@@ -112,6 +112,15 @@ def _stat(filesystem: Any, path: str) -> Stat:
     return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
 
 
+def _of_status(asked: Asked, status: int) -> Exception:
+    try:
+        refuse(asked, status, {}, b"")
+    except DenialError as error:
+        return denied(asked, error)
+    except Exception as error:
+        return error
+
+
 def _translated(asked: Asked, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError):
         return GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.")
@@ -119,5 +128,8 @@ def _translated(asked: Asked, error: Exception) -> Exception:
         return denied(asked, DenialError("no permission", 403))
     if isinstance(error, _FINAL):
         return error
+    status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
+    if isinstance(status, int):
+        return _of_status(asked, status)
     reason = getattr(error, "strerror", None)
     return FailureError(f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}")

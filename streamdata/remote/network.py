@@ -116,7 +116,9 @@ class Network:
         """
         assert 0 <= begin < end, (begin, end)
         asked = Asked(signed_url(url), begin, end, version)
-        return asyncio.run_coroutine_threadsafe(self._answered(asked, options_of(url)), self._running())
+        options = options_of(url)
+        patience = Patience(asked, health_of(asked.url, options))
+        return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), self._running())
 
     def limit(self, connections: int) -> None:
         """From now on have at most so many requests in flight; it may be called until the first request."""
@@ -132,16 +134,15 @@ class Network:
                 self._thread.start()
             return self._loop
 
-    async def _answered(self, asked: Asked, options: StorageOptions) -> Answer:
+    async def _answered(self, asked: Asked, patience: Patience, options: StorageOptions) -> Answer:
         assert self._free is not None, "the loop was not started"
         async with self._free:
             client = self._client(asked.url, options)
-            return await self._with_patience(asked, client, options)
+            return await self._with_patience(asked, client, patience)
 
-    async def _with_patience(self, asked: Asked, client: RangeClient, options: StorageOptions) -> Answer:
+    async def _with_patience(self, asked: Asked, client: RangeClient, patience: Patience) -> Answer:
         assert asked.begin is not None
         assert asked.end is not None
-        patience = Patience(asked, health_of(asked.url, options))
         start = time.monotonic()
         while True:
             while (wait := patience.begin()) is not None:  # noqa: ASYNC110  (other threads may end the wait)

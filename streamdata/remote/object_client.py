@@ -4,6 +4,7 @@ Its threads do not survive a fork, and a child that uses it then hangs: there it
 """
 
 import os
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,12 +12,16 @@ from streamdata.errors import needs
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import STALL_S
-from streamdata.remote.web import check_version, denied, replaced
+from streamdata.remote.web import check_version, denied, ranges_ignored, replaced
 
 with needs("obstore", "gcs", "reading gs:// and az://"):
     import obstore
     import obstore.exceptions
     import obstore.store
+
+
+_IGNORED = "non-partial response"
+_STATUS = re.compile(r"status code: (\d{3})")
 
 
 class _Used:
@@ -129,10 +134,17 @@ def _translated(asked: Asked, error: Exception) -> Exception:
         return GoneError(f"{asked.describe()}: expected a file, got status 404\n  Check the address.")
     if isinstance(error, kinds.PreconditionError):
         return replaced(asked, "another one (status 412)")
-    if isinstance(error, kinds.UnauthenticatedError):
-        return denied(asked, DenialError("status 401", 401))
-    if isinstance(error, kinds.PermissionDeniedError):
-        return denied(asked, DenialError("status 403", 403))
+    if isinstance(error, (kinds.UnauthenticatedError, kinds.PermissionDeniedError)):
+        status = 401 if isinstance(error, kinds.UnauthenticatedError) else 403
+        return denied(asked, DenialError(f"status {status}", status))
     if isinstance(error, (kinds.GenericError, OSError)):
-        return FailureError(type(error).__name__)
+        return ranges_ignored(asked) if _IGNORED in str(error) else _failure(str(error))
     return error
+
+
+def _failure(text: str) -> FailureError:
+    """Of its words only the status: they may have the address, with its signature."""
+    status = _STATUS.search(text)
+    if status is None:
+        return FailureError("a connection that failed, or a body that was cut")
+    return FailureError("no word of why", int(status[1]))

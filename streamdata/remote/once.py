@@ -18,10 +18,11 @@ from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree as ET
 
 from streamdata.errors import ShardError
-from streamdata.remote import file_client, retries
 from streamdata.remote.addresses import bare_url, options_of, signed_url
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, Listed, Stat
+from streamdata.remote.file_client import file_list, file_range, file_stat
 from streamdata.remote.options import StorageOptions
+from streamdata.remote.retries import DEADLINE_S, STALL_S, Patience
 from streamdata.remote.stores import Door, door_of, health_of, kind_of
 from streamdata.remote.web import (
     MAX_WORD,
@@ -56,7 +57,7 @@ def fetch_once(url: str, begin: int | None = None, end: int | None = None, versi
     if kind == "objects":
         return cast(Answer, _apart("fetch", asked, options))
     if kind == "files":
-        return _with_patience(asked, options, lambda: file_client.file_range(asked))
+        return _with_patience(asked, options, lambda: file_range(asked))
     return _with_patience(asked, options, lambda: _Exchange(asked, options).fetch())
 
 
@@ -71,7 +72,7 @@ def stat_once(url: str) -> Stat:
     if kind == "objects":
         return cast(Stat, _apart("stat", asked, options))
     if kind == "files":
-        return _with_patience(asked, options, lambda: file_client.file_stat(asked))
+        return _with_patience(asked, options, lambda: file_stat(asked))
     return _with_patience(asked, options, lambda: _Exchange(asked, options).stat())
 
 
@@ -90,14 +91,14 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
     if kind == "objects":
         return cast(list[Listed], _apart("list", asked, options, deep=deep))
     if kind == "files":
-        return _with_patience(asked, options, lambda: file_client.file_list(asked, deep=deep))
+        return _with_patience(asked, options, lambda: file_list(asked, deep=deep))
     if kind == "s3":
         return _list_s3(asked, options, deep=deep)
     return _list_web(asked, options, deep=deep)
 
 
 def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], T]) -> T:
-    patience = retries.Patience(asked, health_of(asked.url, options))
+    patience = Patience(asked, health_of(asked.url, options))
     start = time.monotonic()
     while True:
         while (wait := patience.begin()) is not None:
@@ -122,7 +123,7 @@ class _Exchange:
     def __init__(self, asked: Asked, options: StorageOptions, query: str = "") -> None:
         self._asked, self._query = asked, query
         self._door: Door = door_of(asked.url, options)
-        self._until = time.monotonic() + retries.DEADLINE_S
+        self._until = time.monotonic() + DEADLINE_S
 
     def fetch(self) -> Answer:
         return self._told("GET", self._whole)
@@ -155,7 +156,7 @@ class _Exchange:
             pieces.append(piece)
             left = None if left is None else left - len(piece)
             if time.monotonic() > self._until:
-                raise FailureError(f"no end of it after {retries.DEADLINE_S:.0f} s")
+                raise FailureError(f"no end of it after {DEADLINE_S:.0f} s")
         if left == 0:
             response.read()  # of chunks, what says that there are no more
         return b"".join(pieces)
@@ -184,7 +185,7 @@ class _Exchange:
 def _described(error: Exception) -> str:
     """What happened, without the address."""
     if isinstance(error, TimeoutError):
-        return f"no byte for {retries.STALL_S:.0f} s"
+        return f"no byte for {STALL_S:.0f} s"
     if isinstance(error, http.client.IncompleteRead):
         return "a body that was cut"
     if isinstance(error, http.client.RemoteDisconnected):
@@ -287,9 +288,9 @@ def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:
     proxy = _proxy(scheme, netloc)
     through = urlsplit(proxy).netloc.rpartition("@")[2] if proxy else netloc
     if scheme == "http":
-        connection = http.client.HTTPConnection(through, timeout=retries.STALL_S)
+        connection = http.client.HTTPConnection(through, timeout=STALL_S)
     else:
-        connection = http.client.HTTPSConnection(through, timeout=retries.STALL_S, context=ssl.create_default_context())
+        connection = http.client.HTTPSConnection(through, timeout=STALL_S, context=ssl.create_default_context())
         if proxy:
             connection.set_tunnel(netloc)
     connection.blocksize = 1 << 16

@@ -14,8 +14,8 @@ from streamdata.remote.answers import Asked, DeadStoreError, FailureError
 DEADLINE_S = 120.0
 STALL_S = 15.0  # without a byte
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
-_FREE_ATTEMPTS = 128  # since the last success, before they are spaced out
-_MAX_ATTEMPTS = 288  # since the last success
+_FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
+_MAX_ATTEMPTS = 272  # since the last success
 _LOOK_S = 0.1  # how often those who wait look whether the store has recovered
 
 
@@ -26,35 +26,42 @@ class StoreHealth:
         self._lock = Lock()
         self.failing_since: float | None = None
         self.is_dead = False
-        self._attempts = 0  # begun since the last success
+        self.last: FailureError | None = None
+        self._planned = self._made = 0  # attempts since the last success
         self._next_probe = 0.0
 
-    def attempt(self) -> float:
+    def plan(self) -> float:
         """An attempt will be made; when, by the monotonic clock."""
         with self._lock:
-            self._attempts += 1
+            self._planned += 1
             now = time.monotonic()
-            if self.failing_since is None or self._attempts <= _FREE_ATTEMPTS:
+            if self.failing_since is None or self._planned <= _FREE_ATTEMPTS:
                 return now
             space = DEADLINE_S / (_MAX_ATTEMPTS - _FREE_ATTEMPTS)
             self._next_probe = max(now, self._next_probe + space)
             return self._next_probe
 
+    def made(self) -> None:
+        """An attempt is made now."""
+        with self._lock:
+            self._made += 1
+
     def succeeded(self) -> None:
         """It has answered."""
         with self._lock:
-            self._attempts, self.failing_since = 0, None
+            self._planned, self._made, self.failing_since = 0, 0, None
 
-    def failed(self) -> float:
+    def failed(self, failure: FailureError) -> float:
         """It has failed; since when it does nothing else."""
         with self._lock:
+            self.last = failure
             if self.failing_since is None:
                 self.failing_since = time.monotonic()
             return self.failing_since
 
     def is_hopeless(self) -> bool:
         """Whether there were as many requests as one that is dead may get."""
-        return self.failing_since is not None and self._attempts > _MAX_ATTEMPTS
+        return self.failing_since is not None and self._made >= _MAX_ATTEMPTS
 
 
 class Patience:
@@ -84,22 +91,25 @@ class Patience:
         """
         health = self._health
         now = time.monotonic()
-        if self._last is not None and (health.is_dead or health.is_hopeless() or now > self._deadline()):
-            health.is_dead = health.is_dead or health.failing_since is not None
-            raise self.error()
+        if health.is_dead:  # also for those that have waited for their turn meanwhile
+            raise self._error(health.last)
+        if self._last is not None and (health.is_hopeless() or now > self._deadline()):
+            health.is_dead = health.failing_since is not None
+            raise self._error(self._last)
         if self._ready > now:
             return min(_LOOK_S, self._ready - now)
         if self._due is None:
-            self._due = health.attempt()
+            self._due = health.plan()
         if health.failing_since is not None and self._due > now:
             return min(_LOOK_S, self._due - now)
         self._due = None
         self.attempts += 1
+        health.made()
         return None
 
     def failed(self, failure: FailureError) -> None:
         """The attempt failed."""
-        since = self._health.failed()
+        since = self._health.failed(failure)
         self._first_failure = min(since, self._first_failure or since)
         self._last = failure
         longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self.attempts, 10))
@@ -109,15 +119,15 @@ class Patience:
         """The store has answered, whatever it was."""
         self._health.succeeded()
 
-    def error(self) -> DeadStoreError:
+    def _error(self, last: FailureError | None) -> DeadStoreError:
         """The error of a request that is given up."""
-        assert self._last is not None, "nothing failed"
-        assert self._first_failure is not None, "nothing failed"
-        seconds = time.monotonic() - self._first_failure
-        status = f"status {self._last.status}, " if self._last.status else ""
+        assert last is not None, "nothing failed"
+        now = time.monotonic()
+        since = now if self._first_failure is None else self._first_failure
+        status = f"status {last.status}, " if last.status else ""
         return DeadStoreError(
-            f"{self._asked.describe()}: expected an answer, got {status}{self._last.word} "
-            f"(attempts {self.attempts}, during {seconds:.0f} s)\n"
+            f"{self._asked.describe()}: expected an answer, got {status}{last.word} "
+            f"(attempts {self.attempts}, during {now - since:.0f} s)\n"
             "  Look whether the store is up and can be reached from here, then resume."
         )
 

@@ -66,10 +66,7 @@ def promise(asked: Asked, status: int, headers: Headers) -> Promise:
         if headers.get("Content-Type", "").startswith("text/html"):
             raise _page(asked)
         if asked.is_range:
-            raise RangesIgnoredError(
-                f"{asked.describe()}: expected status 206 with these bytes, got status 200: its server ignores ranges "
-                "(attempts 1)\n  Serve it from a server that answers range requests, or copy it to a disk."
-            )
+            raise ranges_ignored(asked)
         found = Promise(length, version, length)
     else:
         match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
@@ -96,6 +93,14 @@ def replaced(asked: Asked, got: str) -> ReplacedError:
         f"shard '{bare_url(asked.url)}': it was replaced or modified after the run began, expected version "
         f"{asked.version} for bytes {asked.begin} to {asked.end}, got {got}\n"
         "  Leave shards as they are while they are read; to use the new ones, start the run again."
+    )
+
+
+def ranges_ignored(asked: Asked) -> RangesIgnoredError:
+    """The error for a server that sends whole files."""
+    return RangesIgnoredError(
+        f"{asked.describe()}: expected status 206 with these bytes, got status 200: its server ignores ranges\n"
+        "  Serve it from a server that answers range requests, or copy it to a disk."
     )
 
 

@@ -1,6 +1,7 @@
 """Ranges over HTTP, many at a time on one event loop: of web servers, and of S3 APIs."""
 
 from typing import Any
+from urllib.request import getproxies
 
 from streamdata.errors import needs
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError
@@ -29,7 +30,7 @@ def new_session(connections: int) -> aiohttp.ClientSession:
     session = aiohttp.ClientSession(
         connector=_Pool(limit=connections, limit_per_host=0),
         auto_decompress=False,
-        trust_env=True,
+        trust_env=bool(getproxies()),  # it looks for one at each request, which takes longer than the request
         cookie_jar=aiohttp.DummyCookieJar(),
         read_bufsize=_BUFFER,
     )

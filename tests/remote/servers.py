@@ -7,6 +7,7 @@ MB/s.
 
 import asyncio
 import hashlib
+import hmac
 import re
 import sys
 import threading
@@ -16,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from email.utils import formatdate
 from functools import cache
 from typing import NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 _STEP = 1 << 16
@@ -32,6 +33,7 @@ class Request(NamedTuple):
     query: str
     headers: dict[str, str]
     number: int
+    target: str  # path and query as they were sent
 
 
 Fault = str | None
@@ -53,6 +55,9 @@ class ObjectServer:
         self.fault: Callable[[Request], Fault] = lambda request: None
         self.tag_of = tag_of
         self.obeys_if_match = True
+        self.page_size = 1000  # of lists
+        self.more_headers: dict[str, str] = {}  # of objects
+        self.secret = ""  # with which requests have to be signed
         self.log: list[Request] = []
         self.url = ""
         self.most_at_once = 0  # connections
@@ -86,7 +91,7 @@ class ObjectServer:
         parts = urlsplit(target)
         path = unquote(parts.path).removeprefix("/")
         number = sum(request.path == path for request in self.log)
-        return Request(method, path, parts.query, headers, number)
+        return Request(method, path, parts.query, headers, number, target)
 
     async def _answer(self, request: Request, body: bytes, writer: asyncio.StreamWriter) -> bool:
         """Send one answer; whether the connection goes on."""
@@ -102,6 +107,8 @@ class ObjectServer:
             status, _, code = fault.partition(" ")
             text = f"<Error><Code>{code}</Code><Message>the server's word</Message></Error>" if code else ""
             return await _send(writer, int(status), {"Content-Type": "application/xml"}, text.encode())
+        if self.secret and not _is_signed(request, self.secret):
+            return await _send(writer, 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         if request.method == "PUT":
             self.objects[request.path] = body
             return await _send(writer, 200, {}, b"")
@@ -121,7 +128,7 @@ class ObjectServer:
             return 404, {"Content-Type": "application/xml"}, text.encode()
         tag = self.tag_of(data)
         headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
-        headers |= {"ETag": tag} if tag else {}
+        headers |= self.more_headers | ({"ETag": tag} if tag else {})
         if self.obeys_if_match and request.headers.get("if-match") not in (None, "*", tag):
             return 412, {"Content-Type": "application/xml"}, b"<Error><Code>PreconditionFailed</Code></Error>"
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
@@ -134,25 +141,45 @@ class ObjectServer:
 
     def _listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
         """A page of ListObjectsV2: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>."""
-        prefix, most = query.get("prefix", [""])[0], int(query.get("max-keys", ["1000"])[0])
-        after = query.get("continuation-token", [""])[0]
+        prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]
         paths = sorted(path for path in self.objects if path.startswith(f"{bucket}/{prefix}"))
         keys = [path.partition("/")[2] for path in paths]
-        page = [key for key in keys if key > after][:most]
+        folders = {prefix + key[len(prefix) :].partition("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
+        if "delimiter" not in query:
+            folders = set()
+        keys = [key for key in keys if not key.startswith(tuple(folders))]
+        page = [key for key in keys if key > after][: self.page_size]
         more = bool(page) and page[-1] != keys[-1]
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         contents = "".join(
-            f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{escape(self.tag_of(data))}</ETag>"
+            f"<Contents><Key>{quote(key)}</Key><Size>{len(data)}</Size><ETag>{escape(self.tag_of(data))}</ETag>"
             f"<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
             for key in page
             for data in [self.objects[f"{bucket}/{key}"]]
         )
+        contents += "".join(f"<CommonPrefixes><Prefix>{quote(folder)}</Prefix></CommonPrefixes>" for folder in folders)
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
         truncated = str(more).lower()
         return (
             f'<?xml version="1.0"?><ListBucketResult {space}><Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount>'
             f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}</ListBucketResult>"
         ).encode()
+
+
+def _is_signed(request: Request, secret: str) -> bool:
+    """By https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html, without a body."""
+    fields = dict(re.findall(r"(\w+)=([^,\s]+)", request.headers.get("authorization", "")))
+    path, _, query = request.target.partition("?")
+    names = fields.get("SignedHeaders", "").split(";")
+    headers = "".join(f"{name}:{request.headers.get(name)}\n" for name in names)
+    canonical = (request.method, path, "&".join(sorted(query.split("&"))), headers, ";".join(names))
+    digest = hashlib.sha256("\n".join([*canonical, hashlib.sha256().hexdigest()]).encode()).hexdigest()
+    scope = fields.get("Credential", "").partition("/")[2]
+    text = f"AWS4-HMAC-SHA256\n{request.headers.get('x-amz-date')}\n{scope}\n{digest}"
+    key = f"AWS4{secret}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key.hex() == fields.get("Signature")
 
 
 async def _send(
@@ -181,13 +208,21 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[object] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def listen(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> int:
         """The port on which connections are served."""
+
+        async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            self._tasks.add(task)  # the loop alone does not keep one that waits for a connection at rest
+            await serve(reader, writer)
+            self._tasks.discard(task)
+
         starting = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(serve, "127.0.0.1", 0, limit=_STEP, backlog=1024), self._loop
+            asyncio.start_server(kept, "127.0.0.1", 0, limit=_STEP, backlog=1024), self._loop
         )
         self._server = starting.result()
         return int(self._server.sockets[0].getsockname()[1])
@@ -200,11 +235,11 @@ class _Loop:
 
     async def _end(self) -> None:
         self._server.close()
-        own = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # Again: one that was about to go on takes the first for the end of what it waited for.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.1)
 
 
 @contextmanager

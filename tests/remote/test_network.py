@@ -1,8 +1,10 @@
 """Ranges over one pool of connections: what is good, what is tried again, what is an error, and what it says."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.remote import (
     Address,
@@ -13,9 +15,12 @@ from streamdata.remote import (
     RangesIgnoredError,
     ReplacedError,
     StorageOptions,
+    list_once,
     retries,
     web_client,
 )
+from streamdata.remote.answers import Asked, FailureError
+from streamdata.remote.file_client import file_range
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -121,8 +126,8 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
         assert time.monotonic() - begin < 1.5
         assert 20 < len(server.log) <= 45
         server.fault = lambda _: None
-        for future in futures[:16]:
-            assert future.exception(5) is not None
+        assert {type(future.exception(5)) for future in futures} == {DeadStoreError}
+        assert len(server.log) <= 45
         assert ask(sender, f"{server.url}/a").data  # who asks later asks anew
 
 
@@ -131,10 +136,49 @@ def test_an_s3_api_is_asked_with_a_signature(sender, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
     with s3_server({"bucket/a b+c.tar": DATA}) as server:
-        for options in (StorageOptions(endpoint=server.url), StorageOptions(endpoint=server.url, anonymous=True)):
-            assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
+        server.secret = "SECRET"
+        options = StorageOptions(endpoint=server.url)
+        assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
+        assert list_once(Address("s3://bucket/a b", options)) == []
+        server.secret = ""
+        options = StorageOptions(endpoint=server.url, anonymous=True)
+        assert ask(sender, "s3://bucket/a b+c.tar", "", options).data == DATA[10:5000]
         assert "Credential=one/" in server.log[0].headers["authorization"]
-        assert "authorization" not in server.log[1].headers
+        assert "authorization" not in server.log[-1].headers
+
+
+def test_a_profile_gives_keys_region_and_endpoint(sender, monkeypatch, tmp_path):
+    """One that is not there is an error that names it."""
+    with s3_server({"bucket/a": DATA}) as server:
+        (tmp_path / "config").write_text(
+            f"[profile own]\nregion=eu-here-1\nendpoint_url={server.url}\n"
+            "aws_access_key_id=mine\naws_secret_access_key=SECRET\n"
+        )
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        server.secret = "SECRET"
+        assert ask(sender, "s3://bucket/a", "", StorageOptions(profile="own")).data == DATA[10:5000]
+        assert "Credential=mine/" in server.log[0].headers["authorization"]
+        assert "/eu-here-1/s3/" in server.log[0].headers["authorization"]
+        with pytest.raises(ValueError, match=r"profile.*other"):
+            ask(sender, "s3://bucket/a", "", StorageOptions(profile="other"))
+
+
+def test_a_bucket_of_another_region_says_so(sender, monkeypatch):
+    """It is asked there, and from then on at once."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    with s3_server({"bucket/a": DATA}) as server:
+        original = server._found
+
+        def found(request, *, ignore_range):
+            if "/eu-there-1/" not in request.headers["authorization"]:
+                return 400, {"x-amz-bucket-region": "eu-there-1"}, b""
+            return original(request, ignore_range=ignore_range)
+
+        server._found = found
+        for count in (2, 3):
+            assert ask(sender, "s3://bucket/a", "", StorageOptions(endpoint=server.url)).data == DATA[10:5000]
+            assert len(server.log) == count
 
 
 def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
@@ -163,3 +207,21 @@ def test_no_more_requests_are_in_flight_than_connections(sender):
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(100)]
         assert {future.result(5).data for future in futures} == {DATA[:10]}
         assert 1 < server.most_at_once <= 16
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(404, GoneError), (401, DeniedError), (400, ValueError), (503, FailureError)]
+)
+def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error):
+    """As those of Hugging Face have it; others may pass."""
+
+    def read(*_, **__):
+        failure = OSError("https://host/?SECRET")
+        failure.response = SimpleNamespace(status_code=status)
+        raise failure
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", read)
+    with pytest.raises(error) as caught:
+        file_range(Asked("memory://x/0.tar", 0, 9))
+    assert "SECRET" not in str(caught.value)
+    assert str(status) in str(caught.value) or caught.value.status == status

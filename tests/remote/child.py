@@ -1,0 +1,9 @@
+"""What a child does, in a module that imports little: one that is spawned imports it first."""
+
+import numpy as np
+
+
+def numbers(shards):
+    """The numbers of all records of all shards."""
+    window = shards.window(np.arange(len(shards.urls)), np.zeros(len(shards.urls), np.int64), shards.num_records)
+    return [record["n"] for record in window.take(range(len(window)))]

@@ -1,0 +1,87 @@
+"""Google Cloud Storage and Azure, as a server on 127.0.0.1 plays them."""
+
+import os
+
+import pytest
+
+from streamdata.remote import (
+    Address,
+    DeadStoreError,
+    DeniedError,
+    GoneError,
+    Network,
+    RangesIgnoredError,
+    ReplacedError,
+    StorageOptions,
+    object_client,
+    retries,
+    stat_once,
+)
+from tests.remote.servers import http_server
+
+DATA = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def sender(monkeypatch):
+    """A network of its own, with short waits."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+    network = Network(4)
+    yield network
+    network.close()
+
+
+@pytest.fixture(params=["gs", "az"])
+def stored(request, monkeypatch):
+    """The server, and the url of an object that it has."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    with http_server({"bucket/a b.tar": DATA}) as server:
+        server.more_headers = {"Last-Modified": "Sun, 22 Nov 2026 08:41:39 GMT"}
+        yield server, Address(f"{request.param}://bucket/a b.tar", StorageOptions(endpoint=server.url, anonymous=True))
+
+
+def test_ranges_preconditions_and_errors(sender, stored):
+    """Each is the one of the other stores."""
+    server, url = stored
+    answer = sender.submit(url, 5, 9).result(5)
+    assert answer[:3] == (DATA[5:9], server.tag_of(DATA), len(DATA))
+    with pytest.raises(ReplacedError):
+        sender.submit(url, 5, 9, '"another"').result(5)
+    assert server.log[-1].headers["if-match"] == '"another"'
+    for kind, error in (("404", GoneError), ("403", DeniedError), ("401", DeniedError)):
+        server.fault = lambda _, kind=kind: kind
+        with pytest.raises(error, match=f"a b.tar': bytes 5 to 9.*status {kind}"):
+            sender.submit(url, 5, 9).result(5)
+    server.fault = lambda _: "ignore_range"
+    with pytest.raises(RangesIgnoredError):
+        sender.submit(url, 5, 9).result(5)
+
+
+def test_failures_are_counted_and_tried_again_here(sender, stored):
+    """Not by the client: each attempt is one request."""
+    server, url = stored
+    for kind in ("503", "reset", "cut"):
+        server.log.clear()
+        server.fault = lambda _, kind=kind: kind if len(server.log) < 3 else None
+        assert sender.submit(url, 5, 9).result(5).data == DATA[5:9]
+        assert len(server.log) == 3
+    server.fault = lambda _: "503"
+    with pytest.raises(DeadStoreError, match="status 503"):
+        sender.submit(url, 5, 9).result(5)
+
+
+def test_before_a_fork_another_process_asks(stored, monkeypatch):
+    """Since threads of obstore would not survive in the child."""
+    monkeypatch.setattr(object_client._Used, "process", None)
+    server, url = stored
+    assert stat_once(url) == (len(DATA), server.tag_of(DATA))
+    assert object_client._Used.process is None
+
+
+def test_a_child_of_a_process_that_read_is_refused(monkeypatch):
+    """It would hang."""
+    monkeypatch.setattr(object_client._Used, "process", os.getpid() + 1)
+    with pytest.raises(RuntimeError, match="forkserver"):
+        object_client.ObjectClient(StorageOptions())

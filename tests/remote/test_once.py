@@ -1,0 +1,138 @@
+"""What is read before a fork: the same requests and errors as over the network, and neither threads nor a loop."""
+
+import os
+import threading
+
+import pytest
+
+from streamdata.remote import (
+    Address,
+    DeadStoreError,
+    DeniedError,
+    GoneError,
+    RangesIgnoredError,
+    ReplacedError,
+    StorageOptions,
+    beside,
+    fetch_once,
+    list_once,
+    once,
+    retries,
+    stat_once,
+)
+from tests.remote.servers import http_server, s3_server
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Waits of some hundredths of a second instead of minutes."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(retries, "_LOOK_S", 0.005)
+    monkeypatch.setattr(once, "STALL_S", 0.1)
+
+
+def test_ranges_wholes_and_stats_come_over_one_connection():
+    """Of a web server; no thread is left."""
+    threads = threading.active_count()
+    with http_server({"a": DATA, "empty": b""}) as server:
+        tag = server.tag_of(DATA)
+        assert fetch_once(f"{server.url}/a", 5, 9)[:4] == (DATA[5:9], tag, len(DATA), 206)
+        assert fetch_once(f"{server.url}/a")[:4] == (DATA, tag, len(DATA), 200)
+        assert stat_once(f"{server.url}/a") == (len(DATA), tag)
+        assert stat_once(f"{server.url}/empty").size == 0
+        assert server.most_at_once == 1
+        assert threading.active_count() == threads + 1  # the server's
+
+
+@pytest.mark.parametrize("kind", ["503", "429", "reset", "cut", "cut_chunked", "cut_unsized", "stall", "half"])
+def test_what_may_pass_is_tried_again(kind):
+    """And no byte of a bad answer is used."""
+    with http_server({"a": DATA}, lambda request: kind if request.number < 2 else None) as server:
+        assert fetch_once(f"{server.url}/a", 10, 5000).data == DATA[10:5000]
+        assert len(server.log) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("404", GoneError), ("403", DeniedError), ("ignore_range", RangesIgnoredError), ("html", RangesIgnoredError)],
+)
+def test_what_will_not_pass_is_an_error_at_once(kind, error):
+    """Its message has no secret."""
+    with http_server({"a": DATA}, lambda _: kind) as server:
+        with pytest.raises(error, match=r"shard 'http://127[^?]*/a': bytes 0 to 9") as caught:
+            fetch_once(f"{server.url}/a?sig=SECRET", 0, 9)
+        assert "SECRET" not in str(caught.value)
+        assert len(server.log) == 1
+
+
+def test_a_dead_store_and_another_version():
+    """Within the deadline; and before a byte is used."""
+    with http_server({"a": DATA}, lambda _: "503") as server:
+        with pytest.raises(DeadStoreError, match="status 503"):
+            fetch_once(f"{server.url}/a", 0, 9)
+        server.fault = lambda _: None
+        with pytest.raises(ReplacedError):
+            fetch_once(f"{server.url}/a", 0, 9, '"another"')
+    with pytest.raises(DeadStoreError, match="ConnectionRefusedError"):
+        stat_once(f"{server.url}/a")
+
+
+def test_a_redirect_is_followed_without_the_password():
+    """To another host."""
+    with http_server({"a": DATA}) as target, http_server({}) as server:
+        original = server._found
+
+        def found(request, *, ignore_range):
+            if request.path == "moved":
+                return 302, {"Location": f"{target.url}/a"}, b""
+            return original(request, ignore_range=ignore_range)
+
+        server._found = found
+        url = server.url.replace("//", "//user:SECRET@") + "/moved"
+        assert fetch_once(url, 0, 9).data == DATA[:9]
+        assert "authorization" in server.log[0].headers
+        assert "authorization" not in target.log[0].headers
+
+
+def test_a_bucket_is_listed_page_by_page(monkeypatch):
+    """Of a folder, with all below it or with its folders."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    objects = {f"bucket/dir/{number}.tar": b"x" * number for number in range(7)}
+    with s3_server(objects | {"bucket/dir/a b/8+&.tar": DATA, "bucket/dirt": b""}) as server:
+        server.page_size = 3
+        found = list_once(Address("s3://bucket/dir", StorageOptions(endpoint=server.url)))
+        assert [(one.url, one.size) for one in found] == [
+            *((f"s3://bucket/dir/{number}.tar", number) for number in range(7)),
+            ("s3://bucket/dir/a b/8+&.tar", len(DATA)),
+        ]
+        assert len(server.log) == 3
+        assert found[-1].version == server.tag_of(DATA)
+        shallow = list_once(Address("s3://bucket/dir", StorageOptions(endpoint=server.url)), deep=False)
+        assert {one.url for one in shallow} == {one.url for one in found[:-1]} | {"s3://bucket/dir/a b/"}
+
+
+def test_a_forked_child_opens_connections_of_its_own():
+    """Both use them after the fork, and neither takes the other's answers."""
+    with http_server({"a": DATA}) as server:
+        fetch_once(f"{server.url}/a", 0, 9)
+        child = os.fork()
+        if not child:
+            os._exit(fetch_once(f"{server.url}/a", 7, 9).data != DATA[7:9])
+        assert fetch_once(f"{server.url}/a", 3, 5).data == DATA[3:5]
+        assert os.waitpid(child, 0)[1] == 0
+        assert server.most_at_once == 2
+
+
+def test_an_address_is_what_identifies_and_knows_how_it_is_reached():
+    """Its sibling is reached the same way."""
+    address = Address("https://user:SECRET@host/a/1.tar?sig=SECRET#x", StorageOptions(region="r"))
+    assert address == str(address) == "https://host/a/1.tar"
+    sibling = beside(address, "https://host/a/1.jsonl")
+    assert sibling.signed == "https://user:SECRET@host/a/1.jsonl?sig=SECRET#x"
+    assert sibling.options == address.options
+    assert "SECRET" not in repr([address, address.options, f"{sibling}"])

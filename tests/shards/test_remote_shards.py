@@ -1,0 +1,148 @@
+"""Shards in stores: settings, signed urls, sidecars, processes of all kinds, and what goes wrong in a run."""
+
+import gzip
+import multiprocessing
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
+from streamdata.errors import ShardError
+from streamdata.remote import DeniedError, GoneError, StorageOptions, retries
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.sequential import SequentialJsonl
+from streamdata.shards.urls import JSONL_SUFFIXES, TAR_SUFFIXES, expand
+from tests.remote.child import numbers
+from tests.remote.servers import http_server, s3_server
+
+LINES = b"".join(b'{"n": %d}\n' % number for number in range(100))
+OBJECTS = {f"bucket/data/{name}": LINES for name in ("0.jsonl", "1.jsonl", "deep/2.jsonl", ".hidden/3.jsonl", "x.txt")}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Waits of some hundredths of a second instead of minutes."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+
+
+@pytest.fixture
+def bucket():
+    """A server that has the objects, and the options that lead to it."""
+    with s3_server(OBJECTS) as server:
+        yield server, StorageOptions(endpoint=server.url, anonymous=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("s3://bucket/data", ["0", "1", "deep/2"]),
+        ("s3://bucket/data/*.jsonl", ["0", "1"]),
+        ("s3://bucket/**/*.jsonl", ["0", "1", "deep/2"]),
+        ("s3://bucket/*/*/*.jsonl", ["deep/2"]),
+        ("s3://bucket/data/d*", ["deep/2"]),
+        ("s3://bucket/data/{0..1}.jsonl", ["0", "1"]),
+    ],
+)
+def test_folders_globs_and_braces_of_a_bucket(bucket, pattern, names):
+    """By the rules of local ones."""
+    server, options = bucket
+    assert expand(pattern, JSONL_SUFFIXES, None, options) == [f"s3://bucket/data/{name}.jsonl" for name in names]
+    assert len(server.log) <= 3
+
+
+def test_folders_of_a_web_server_are_its_links():
+    """Of pages, as web servers make them."""
+    page = '<html><a href="../">up</a> <a href="0.jsonl">0</a> <A class=x HREF="a%20b/">d</A> <a href="?C=N">sort</a>'
+    with http_server({"d/": page.encode(), "d/a b/": b"<a href='1.jsonl'>", "d/0.jsonl": LINES}) as server:
+        found = expand(f"{server.url}/d/", JSONL_SUFFIXES)
+        assert found == [f"{server.url}/d/0.jsonl", f"{server.url}/d/a%20b/1.jsonl"]
+
+
+@pytest.mark.parametrize("context", ["here", "fork", "spawn", "forkserver"])
+def test_a_process_reads_by_the_options_of_its_shards(bucket, context):
+    """However it was started, also where the parent has read before."""
+    _server, options = bucket
+    shards = JsonlShards(expand("s3://bucket/data/*.jsonl", JSONL_SUFFIXES, None, options))
+    assert numbers(shards) == [*range(100)] * 2
+    if context != "here":
+        with multiprocessing.get_context(context).Pool(1) as pool:
+            assert pool.apply_async(numbers, (shards,)).get(60) == [*range(100)] * 2
+        assert numbers(shards) == [*range(100)] * 2
+
+
+def test_a_start_makes_one_look_and_one_pass_per_shard_and_a_window_one_request_each(bucket):
+    """A second start looks once; each range has its precondition."""
+    server, options = bucket
+    urls = expand("s3://bucket/data/{0..1}.jsonl", JSONL_SUFFIXES, None, options)
+    for counts in ({"HEAD": 6, "GET": 2}, {"HEAD": 2}):
+        server.log.clear()
+        shards = JsonlShards(urls)
+        assert server.counts == counts
+    server.log.clear()
+    numbers(shards)
+    assert server.counts == {"GET": 2}
+    assert {request.headers["if-match"] for request in server.log} == {server.tag_of(LINES)}
+
+
+@pytest.mark.parametrize("kind", [JsonlShards, SequentialJsonl])
+def test_what_happens_to_a_shard_in_a_run_is_an_error_that_names_it(bucket, kind):
+    """It is replaced, removed, forbidden; never a wrong record."""
+    server, options = bucket
+    shards = kind(expand("s3://bucket/data/{0..1}.jsonl", JSONL_SUFFIXES, None, options))
+    read = (lambda: numbers(shards)) if kind is JsonlShards else lambda: [*shards.stream(0), *shards.stream(1)]
+    read()
+    server.objects["bucket/data/1.jsonl"] = LINES[::-1]
+    with pytest.raises(ShardError, match=r"shard 's3://bucket/data/1\.jsonl': it was replaced"):
+        read()
+    server.fault = lambda request: "403" if "1.jsonl" in request.path else None
+    with pytest.raises(DeniedError, match=r"1\.jsonl': bytes 0 to .*credentials expired or no permission"):
+        read()
+    server.fault = lambda _: None
+    del server.objects["bucket/data/1.jsonl"]
+    with pytest.raises(GoneError, match=r"1\.jsonl': bytes 0 to .*404"):
+        read()
+
+
+def test_a_signed_url_is_known_by_what_it_names(cache):
+    """Another signature finds the same index, and none is seen in samples, messages or descriptions."""
+    with http_server({"a/0.jsonl": LINES}) as server:
+        for signature in ("SECRET1", "SECRET2"):
+            source = JsonlIterableDataset(f"{server.url}/a/0.jsonl?X-Amz-Signature={signature}").source
+            shards = source.shards
+            assert shards.urls == [f"{server.url}/a/0.jsonl"]
+            window = shards.window(np.array([0]), np.array([0]), np.array([2]))
+            records = list(window.take([1, 0]))
+            assert [type(record["__url__"]) for record in records] == [str, str]
+            assert b"SECRET" not in pickle.dumps(records)
+            assert "SECRET" not in source.describe(shuffle=True) + repr(vars(shards))
+            assert all("SECRET" in request.query for request in server.log)
+            server.log.clear()
+        assert len(list(cache.rglob("*.index"))) == 1
+        assert not any(b"SECRET" in path.read_bytes() for path in cache.rglob("*.index"))
+
+
+def test_tars_with_sidecars_and_compressed_shards(bucket, write_tar):
+    """Reached the same way as their tars; a compressed one is read from its start."""
+    server, _options = bucket
+    server.objects["bucket/t/0.tar"] = Path(write_tar([("a.txt", b"A"), ("b.txt", b"B")])).read_bytes()
+    server.objects["bucket/t/0.meta.jsonl"] = b'{"key": "b", "n": 2}\n{"key": "a", "n": 1}\n'
+    server.objects["bucket/z/0.jsonl.gz"] = gzip.compress(LINES)
+    settings = {"endpoint": server.url, "anonymous": True}
+    source = MetaDistributedWebDataset("s3://bucket/t", meta_names=["n"], storage_options=settings).source
+    window = source.shards.window(np.array([0]), np.array([0]), np.array([2]))
+    assert [(record["txt"], record["n"]) for record in window.take([0, 1])] == [(b"A", 1), (b"B", 2)]
+    source = JsonlIterableDataset("s3://bucket/z", storage_options=settings).source
+    assert [record["n"] for record in source.shards.stream(0)] == [*range(100)]
+
+
+@pytest.mark.parametrize(
+    ("url", "instead"), [("rclone://remote/a.tar", "rclone mount"), ("boto3://bucket/a.tar", "s3://bucket/key")]
+)
+def test_urls_of_other_tools_say_what_to_write(url, instead):
+    """Before anything is asked."""
+    with pytest.raises(ValueError, match=instead):
+        expand(url, TAR_SUFFIXES)
