@@ -55,8 +55,9 @@ class ListedFacts:
     def _take_sidecars(self, manifest: Manifest, shards: Int64s, files: Int64s) -> None:
         stamps, directory = self.sidecar_stamps, manifest.directory
         stamps.sizes[shards], stamps.versions[shards] = directory.sizes[files], manifest.versions[files]
+        urls, sidecars = manifest.urls, self.sidecar_urls
         for shard, file in zip(shards.tolist(), files.tolist(), strict=True):
-            self.sidecar_urls[shard] = manifest.urls[file]
+            sidecars[shard] = urls[file]
 
 
 def stamps_in(manifest: Manifest, files: Int64s) -> list[FileStamp]:

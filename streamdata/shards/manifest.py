@@ -281,6 +281,7 @@ class Manifest:
 
     def __init__(self, url: str, directory: Directory) -> None:
         self.url, self.directory = url, directory
+        self._last: tuple[Sequence[str], Int64s] | None = None
         root = folder_of(url) if directory.is_beside else directory.place.rstrip("/") + "/"
         self.root = beside(url, root) if directory.is_beside or is_remote(root) else root
         self.is_copy = directory.is_beside and place_of(self.root) != directory.place
@@ -317,8 +318,10 @@ class Manifest:
 
     def files_of(self, urls: Sequence[str]) -> Int64s:
         """Which file each url is; -1 where it is none of these."""
-        numbers = self.numbers
-        return np.array([numbers.get(url, -1) for url in urls], np.int64)
+        if self._last is None or self._last[0] is not urls:  # tars and their sidecars are looked up by the same list
+            numbers = self.numbers
+            self._last = urls, np.array([numbers.get(url, -1) for url in urls], np.int64)
+        return self._last[1]
 
     def entries_of(self, kind: str, files: Int64s) -> Int64s:
         """Which entry of the indexes of a kind is each file's; -1 where there is none."""

@@ -1,5 +1,6 @@
 import logging
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -472,3 +473,12 @@ def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store
     store.objects["bucket/d/00003.tar"] = store.objects["bucket/d/00003.tar"][:-1] + b"\1"
     with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
         stream("s3://bucket/d", **options)
+
+
+def test_a_source_with_a_manifest_is_pickled_small(tars):
+    """For workers that are spawned: what it needs of the manifest is where the rows are."""
+    index(tars)
+    shards = TarShards([f"{tars}/00000.tar"], ["score"], known=Known([open_manifest(f"{tars}/{NAME}")]))
+    data = pickle.dumps(shards)
+    assert len(data) < 4000
+    assert read_all(pickle.loads(data)) == read_all(shards)
