@@ -13,7 +13,8 @@ from streamdata.errors import ShardError
 from streamdata.remote import DeniedError, GoneError, StorageOptions, retries
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.urls import JSONL_SUFFIXES, TAR_SUFFIXES, expand
+from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
+from streamdata.shards.urls import expand
 from tests.remote.child import numbers
 from tests.remote.servers import http_server, s3_server
 
