@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from streamdata import JsonlIterableDataset, MergedDataset
-from streamdata.errors import SourceError
+from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
+from streamdata.errors import RecipeError, SourceError
 from streamdata.recipe.permission import under_allow
 from streamdata.remote.addresses import Address, beside, cache_of, keep_in
 from streamdata.remote.cache_settings import CacheSettings, page_cache, read_cache_settings
@@ -59,6 +59,19 @@ def test_the_top_speaks_for_sources_that_say_nothing(tmp_path):
     nested = MergedDataset(sources[:1], name="nested", percent=1.0, cache=inner)
     MergedDataset([nested, *sources[1:]], cache=top)
     assert [source.cache.path for source in sources] == ["/inner", "/top", "/top", "/own"]
+
+
+def test_a_recipe_names_it_and_no_state_does(tmp_path):
+    """Of the top for all; a wrong name is an error that names the line's target."""
+    path = write_jsonl(tmp_path, [3])
+    source = {"target": "streamdata.JsonlIterableDataset", "params": {"path": path}, "name": "s", "percent": 1.0}
+    params = {"datasets": [source], "cache": {"path": "/secret/place", "max_bytes": 10**9}}
+    dataset = instantiate_from_yaml({"target": "streamdata.MergedDataset", "params": params})
+    assert dataset.datasets[0].cache == CacheSettings("/secret/place", 10**9)
+    assert "secret" not in repr(to_state([next(iter(dataset))]))
+    params["cache"] = {"paths": "/c"}
+    with pytest.raises(RecipeError, match="cache: expected a mapping with the path"):
+        instantiate_from_yaml({"target": "streamdata.MergedDataset", "params": params})
 
 
 def test_an_address_brings_its_cache_along():
