@@ -4,7 +4,8 @@
 2. `build`, `indexing`: shards → index files beside them or in the cache (`tar_index`, `sidecar`, `jsonl_index`).
 3. `tar`, `jsonl`: runs of records → windows → records, by their indexes.
 4. `sequential`: compressed and piped shards → records, from their start.
-5. `parquet_rows`: parquet files → files of rows in the cache (`stored_rows`, `file_cache`) → rows by their numbers.
+5. `read_ahead`: windows that come → portions, by due time → requests (`coalesced`, `fetching`) → memory.
+6. `parquet_rows`: parquet files → files of rows in the cache (`stored_rows`, `file_cache`) → rows by their numbers.
 
 `readers` is the contract that 3 and 4 fulfil.
 """

@@ -11,8 +11,10 @@ from streamdata.errors import ShardError
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
+from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
+from streamdata.shards.slow_reads import SlowReads
 from streamdata.shards.storage import (
     NO_STAMP,
     base_name,
@@ -76,10 +78,15 @@ class IndexedFiles:
         self.sidecar_urls = [job.sidecar for job in self.jobs]
         self.sidecar_stamps = [job.sidecar_stamp for job in self.jobs]
         self.is_remote = [is_remote(url) for url in urls]
+        self.has_remote, self.reads = any(self.is_remote), SlowReads()
         self.num_records: Int64s = np.array([headers[url].num_records for url in urls], np.int64)
         self.noted: Int64s = np.array([headers[url].noted for url in urls], np.int64)
         self.skipped = sum(headers[url].skipped for url in urls)
         self.sizes: Int64s = np.array([stamp.size for stamp in self.stamps], np.int64)
+
+    def is_slow(self) -> bool:
+        """Whether the next window is better asked for before it is needed: some are remote, or were waited for."""
+        return self.has_remote or self.reads.judge()
 
     def runs(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
         """The records of the runs [first, first + count)."""
@@ -141,6 +148,11 @@ class RecordBytes:
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
 
+    @property
+    def file_spans(self) -> FileSpans:
+        """Where the records lie."""
+        return FileSpans(self._files.urls, self._files.stamps, self._spans)
+
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Memory that holds these records, and where each begins in it.
 
@@ -154,9 +166,14 @@ class RecordBytes:
         files = self._files
         if not keep:
             spans = self._spans[chosen]
-            return read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
+            began = files.reads.begin()
+            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
+            files.reads.end(began)
+            return found
         if self._kept is None:
+            began = files.reads.begin()
             self._kept = self._read_runs()
+            files.reads.end(began)
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
             shards = set(self.shards[chosen].tolist())
             check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})

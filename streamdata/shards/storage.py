@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -210,6 +211,15 @@ def opened(url: str) -> LocalShard:
     return _open_shards.get(url, LocalShard)
 
 
+def advise(url: str, begin: int, end: int) -> None:
+    """Tell the kernel that these bytes of a local file are wanted soon, so that it reads them meanwhile.
+
+    It costs 10 µs for a megabyte that is in the page cache already. An error is the reader's to find.
+    """
+    with suppress(OSError):
+        os.posix_fadvise(opened(url).fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
+
+
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
     for url in urls:
@@ -320,7 +330,7 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
     ]
     file.check(stamp, by_path=by_path)
     if short:
-        raise _cut_short(file.url, *short[0])
+        raise cut_short(file.url, *short[0])
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
@@ -340,11 +350,11 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
     check_shards(urls, stamps, {shard for shard, *_ in pieces})
     for (shard, begin, end, at), answer in found.items():
         if len(answer) != end - begin:
-            raise _cut_short(urls[shard], begin, end - begin, len(answer))
+            raise cut_short(urls[shard], begin, end - begin, len(answer))
         memory[at : at + end - begin] = answer
 
 
-def _cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
+def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
     """The error for a file that ends within what its index says is there."""
     return ShardError(
         f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"
