@@ -34,6 +34,7 @@ from streamdata.recipe.named_source import Percent
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
+from streamdata.shards.ahead_settings import ahead_settings
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
@@ -72,13 +73,18 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             is finished as it was.
         cost: What a sample adds to its source's clock, such as its number of tokens: a function of it, or the name of
         a field; 1 where not given.
+        read_ahead_bytes: Of the top mixture alone: how many bytes of shards a process holds at most, of those that are
+            read and those that are next; 0 reads nothing before it is needed. By default what the environment's
+            STREAMDATA_READ_AHEAD_BYTES says, or 256 MiB. It does not change the stream, and may differ at each resume.
+        connections: Of the top mixture alone: how many requests a process has under way at most, up to 64. By default
+            what STREAMDATA_CONNECTIONS says, or its part of 64 for all workers of a node, and at least 4.
         name: Its name in another mixture, without a ".".
         percent: Its weight there.
 
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
             missing or not one; a `max_epochs` that is not a whole number from 1 on; an entry of `skip` that does not
-            name a record.
+            name a record; a `read_ahead_bytes` or `connections` that is out of range.
     """
 
     def __init__(
@@ -93,6 +99,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         *,
         skip: SkipList | None = None,
         cost: Callable[[Sample], float] | str | None = None,
+        read_ahead_bytes: int | None = None,
+        connections: int | None = None,
         name: str | None = None,
         percent: Percent | None = None,
     ) -> None:
@@ -105,6 +113,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
         self.skip = skip
+        self.read_ahead_bytes, self.connections = read_ahead_bytes, connections
+        ahead_settings(read_ahead_bytes, connections, num_workers=1)  # what is wrong with them is said here
         check_sources(self)
         nodes = () if skip is None else tree_of(self).walk()
         self._skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
@@ -285,6 +295,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             from_window=self._from_window,
             control=self._control,
             skips=self._skips,
+            ahead=ahead_settings(self.read_ahead_bytes, self.connections, lane.num_workers),
         )
 
     def state_dict(self) -> NoReturn:
