@@ -32,7 +32,7 @@ def check_sources(mixture: MixtureSettings) -> None:
         _check_max_epochs(dataset, f"{who}, {name!r}")
         _check_holdout(dataset, f"{who}, {name!r}")
         _check_functions(dataset, f"{who}, {name!r}")
-        _check_skip(dataset, f"{who}, {name!r}")
+        _check_of_top(dataset, f"{who}, {name!r}")
     _check_any_is_there(mixture)
     _check_cost(mixture.cost)
     top = tree_of(mixture)
@@ -129,12 +129,20 @@ def _check_functions(dataset: Any, who: str) -> None:
             )
 
 
-def _check_skip(dataset: Any, who: str) -> None:
-    if isinstance(dataset, MixtureSettings) and dataset.skip is not None:
+def _check_of_top(dataset: Any, who: str) -> None:
+    if not isinstance(dataset, MixtureSettings):
+        return
+    if dataset.skip is not None:
         raise ValueError(
             f"{who}: expected no `skip` in a mixture below another one, got one\n"
             "  Give it to the top mixture, with the paths of sources from there."
         )
+    for name in ("read_ahead_bytes", "connections"):
+        if (value := getattr(dataset, name)) is not None:
+            raise ValueError(
+                f"{who}: expected no `{name}` in a mixture below another one, got {value!r}\n"
+                "  Give it to the top mixture: it is for all sources of a process together."
+            )
 
 
 def _check_once(top: Node) -> None:

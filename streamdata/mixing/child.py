@@ -20,6 +20,7 @@ from streamdata.progress import (
     Tree,
 )
 from streamdata.run import Lane
+from streamdata.shards.read_ahead import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 from streamdata.sources.tally import Tally
@@ -46,6 +47,7 @@ class Run:
     header: str = ""
     link: LaneLink | None = None
     present: Present = field(default_factory=Present)
+    ahead: LaneAhead = field(default_factory=LaneAhead)
 
     def node_key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""

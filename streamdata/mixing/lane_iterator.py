@@ -20,6 +20,7 @@ from streamdata.progress import (
     node_of,
     to_state,
 )
+from streamdata.shards.read_ahead import LaneAhead
 from streamdata.sources.source import Sample
 
 logger = logging.getLogger("streamdata")
@@ -51,11 +52,16 @@ class LaneIterator(Iterator[Sample]):
         # No method of its own, here and below: by a cycle all that it has open would stay so until a collection.
         self._pull: Callable[[], Sample] | None = None
         self._plan: LanePlan | None = None
+        self._ahead = LaneAhead(self._reading.ahead)
         self._ends: list[bool] = []
         """Not empty once the lane has come to its end."""
         self._entries: dict[str, PlainEntry] = {}
         """By path, the newest of each node since it was last asked."""
         self._last: tuple[PlainEntry, ...] = ()
+
+    def __del__(self) -> None:
+        # Not left to what it reads: a process function may be part of a cycle, with all that it was given.
+        self._ahead.close()
 
     def __iter__(self) -> "LaneIterator":
         return self
@@ -75,7 +81,7 @@ class LaneIterator(Iterator[Sample]):
         # Only now: which pass it is, and whose turn, is decided when the first sample is asked for, by when all lanes
         # of an iteration that came to its end have said so.
         self._plan = plan = self._reading.plan(self._progress, self._loaded)
-        self._pull = self._reading.begin(plan, partial(self._ends.append, True)).__next__
+        self._pull = self._reading.begin(plan, self._ahead, partial(self._ends.append, True)).__next__
         return self._pull()
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,6 +136,7 @@ class LaneIterator(Iterator[Sample]):
                 logger.warning("%s", line)
         self._loaded, self._progress = loaded, progress
         self._resumed, self._texts = loaded.resumed, dict(loaded.delivered)
+        self._ahead.close()
         self._anew()
         # At once: a loader that had come to the end of its pass never asks this iterator, but the next one.
         has_ended = loaded.is_ended or (loaded.is_begun and reading.plan(progress, loaded).gave_all)

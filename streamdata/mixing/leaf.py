@@ -1,20 +1,26 @@
 """A source of records in one lane: its samples, each with the cursor after it."""
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 
 from streamdata.errors import StateError
 from streamdata.mixing.child import Pairs, Run
+from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, PlainCursor, Position
+from streamdata.shards.read_ahead import Upcoming
 from streamdata.sources import Deal, DealtLane, DealtPiece
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
-from streamdata.sources.shard_source import BlockSource
+from streamdata.sources.shard_source import BlockSource, ShardDataset
 from streamdata.sources.skip import Skipping
 from streamdata.sources.source import ReadTask, Record, Sample
 from streamdata.sources.tally import Tally, counts_of
 
 Records = Iterator[tuple[Record, Position]]
+
+_LEAST_SHARE = 2.0**-20
+"""Of a source that is drawn at all, as long as it does not show how often that is."""
 
 _MAX_SKIPPED = 1000
 """Records in a row that `skip` may leave out of an endless lane, over at least as many epochs as there are lanes."""
@@ -27,11 +33,12 @@ class Leaf:
         run: The lane and where it stood.
         node: The source; its dataset's `single_process_fn`, `process_fn` and `max_bad` apply.
         deal: How its blocks are dealt out to the lanes.
+        above: The shares on the path from the top to it.
     """
 
     is_mixture = False
 
-    def __init__(self, run: Run, node: Node, deal: Deal) -> None:
+    def __init__(self, run: Run, node: Node, deal: Deal, above: tuple[ShareAt, ...]) -> None:
         self.path, self.endless = node.path, node.is_endless
         self._run, self._deal, self._tally = run, deal, run.tally(node)
         self._epochs = node.epochs
@@ -39,6 +46,10 @@ class Leaf:
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFn | None = getattr(node.dataset, "process_fn", None)
+        self._above = above
+        self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
+        # Before any of them reads: the first one may not take the room that the others will need.
+        run.ahead.num_sources += self._reads_ahead and node.dataset.source.shards.has_remote
 
     def has_records(self, round_: int) -> bool:
         return self.endless or self._lane(round_).has_records()
@@ -64,7 +75,8 @@ class Leaf:
         if cursor is not None:
             lane.check(at.position)
         has_function = self._single is not None or self._stream is not None
-        task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part)
+        upcoming = self._upcoming() if self._reads_ahead else None
+        task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
         if isinstance(self._deal.dealt.source, BlockSource):
             self._deal.dealt.source.foresee(lane.order, self._run.lane)
         if self._run.from_window:
@@ -73,6 +85,11 @@ class Leaf:
             # Every record is a sample, and its position the whole cursor.
             return chain.from_iterable(records for _, records in lane.segments(task, at.position))
         return self._processed(lane, task, at)
+
+    def _upcoming(self) -> Upcoming:
+        """What makes its windows before they are needed; its pace shows only when some were read."""
+        share = math.prod(share_at(self._run.base.time) for share_at in self._above)
+        return Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
 
     def _lane(self, round_: int) -> DealtLane:
         return self._deal.lane(self._run.lane.index, self._epochs(round_))

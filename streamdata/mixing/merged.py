@@ -37,6 +37,7 @@ from streamdata.remote.network import checked_connections, connections_of_proces
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
+from streamdata.shards.ahead_settings import ahead_settings, checked_bytes
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
@@ -78,6 +79,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         a field; 1 where not given.
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`, for all sources that say nothing
             of it; see `CacheSettings`.
+        read_ahead_bytes: Of the top mixture alone: how many bytes of shards a process holds at most, of those that are
+            read and those that are next; 0 reads nothing before it is needed. By default what the environment's
+            STREAMDATA_READ_AHEAD_BYTES says, or 256 MiB. It does not change the stream, and may differ at each resume.
         name: Its name in another mixture, without a ".".
         percent: Its weight there.
         storage_options: In a recipe, those of all sources that say nothing else.
@@ -87,7 +91,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
             missing or not one; a `max_epochs` that is not a whole number from 1 on; an entry of `skip` that does not
-            name a record.
+            name a record; a `read_ahead_bytes` or `connections` that is out of range.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         skip: SkipList | None = None,
         cost: Callable[[Sample], float] | str | None = None,
         cache: CacheSetting = None,
+        read_ahead_bytes: int | None = None,
         name: str | None = None,
         percent: Percent | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -124,6 +129,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
         self.skip = skip
         settings = read_cache_settings(cache)
+        self.read_ahead_bytes = read_ahead_bytes
+        checked_bytes(read_ahead_bytes)  # what is wrong with it is said here
         check_sources(self)
         if settings is not None:
             _share_cache(tree_of(self), settings)
@@ -310,6 +317,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             from_window=self._from_window,
             control=self._control,
             skips=self._skips,
+            ahead=ahead_settings(self.read_ahead_bytes, self.connections),
         )
 
     def state_dict(self) -> NoReturn:

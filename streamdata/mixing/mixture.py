@@ -182,6 +182,8 @@ class Mixture:
         heapify(heap)
         if self._clocks.is_told:
             self._cross()
+        if not self.path:
+            self._run.ahead.heap = heap
         return heap
 
     def _pull(self, i: int, heap: list[tuple[float, int]]) -> Callable[[], tuple[Sample, PlainCursor]]:
@@ -370,7 +372,7 @@ class Mixture:
 def _in_lane(run: Run, node: Node, above: tuple[ShareAt, ...]) -> Child:
     if node.is_mixture:
         return Mixture(run, node, above)
-    return Leaf(run, node, run.deals.of(node))
+    return Leaf(run, node, run.deals.of(node), above)
 
 
 def _entries(sample: Sample) -> dict[str, PlainEntry]:

@@ -31,6 +31,8 @@ from streamdata.progress import (
     warn_once,
 )
 from streamdata.run import Lane
+from streamdata.shards.ahead_settings import AheadSettings
+from streamdata.shards.read_ahead import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 
@@ -71,6 +73,7 @@ class Reading:
     from_window: bool
     control: Control
     skips: Skips
+    ahead: AheadSettings
 
     def plan(self, progress: Progress, loaded: LaneState | None) -> LanePlan:
         """What the lane is about to read, as far as can be said now.
@@ -128,7 +131,7 @@ class Reading:
             gave_all=gave_all or (loaded is not None and loaded.is_ended),
         )
 
-    def begin(self, plan: LanePlan, note_end: Callable[[], None]) -> Iterator[Sample]:
+    def begin(self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None]) -> Iterator[Sample]:
         """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`."""
         lane, key, progress = plan.lane, plan.key, plan.progress
         beginning = self.control.begin(self.version, lane, key.epoch_pass)
@@ -142,6 +145,7 @@ class Reading:
         note_batches = partial(self.control.note_batches, self.version, lane.worker)
         run = replace(
             self._run(lane, key.epoch_pass, progress, plan.deals),
+            ahead=ahead,
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches),
         )

@@ -34,6 +34,8 @@ class MixtureSettings(NamedSource):
     shuffle_streaming_subsets: bool
     customized_yield_fn: StreamFn | None
     skip: object
+    read_ahead_bytes: int | None
+    connections: int | None
     cost: Callable[[Sample], float] | str | None
     """What a sample adds to its source's clock: a function of it, or the name of a field."""
 

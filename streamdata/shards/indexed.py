@@ -16,8 +16,10 @@ from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeade
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, RowRun
+from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
+from streamdata.shards.slow_reads import SlowReads
 from streamdata.shards.storage import (
     NO_STAMP,
     FileStamp,
@@ -93,6 +95,7 @@ class IndexedFiles:
             self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(job.url)
         close_unused(filter(None, self.sidecar_urls))
         self.sizes: Int64s = self.stamps.sizes
+        self.has_remote, self.reads = any(self.is_remote), SlowReads()
 
     def _jobs_of(
         self, urls: list[str], sidecar_of: Callable[[str], str] | None, known: Mapping[str, FileStamp]
@@ -112,6 +115,10 @@ class IndexedFiles:
     def skipped(self) -> int:
         """What was passed over in all shards."""
         return int(self._skipped.sum())
+
+    def is_slow(self) -> bool:
+        """Whether the next window is better asked for before it is needed: some are remote, or were waited for."""
+        return self.has_remote or self.reads.judge()
 
     def runs(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
         """The records of the runs [first, first + count)."""
@@ -222,6 +229,11 @@ class RecordBytes:
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
 
+    @property
+    def file_spans(self) -> FileSpans:
+        """Where the records lie."""
+        return FileSpans(self._files.urls, self._files.stamps, self._spans)
+
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Memory that holds these records, and where each begins in it.
 
@@ -235,9 +247,14 @@ class RecordBytes:
         files = self._files
         if not keep:
             spans = self._spans[chosen]
-            return read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
+            began = files.reads.begin()
+            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
+            files.reads.end(began)
+            return found
         if self._kept is None:
+            began = files.reads.begin()
             self._kept = self._read_runs()
+            files.reads.end(began)
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
             shards = set(self.shards[chosen].tolist())
             check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})

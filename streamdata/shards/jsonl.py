@@ -11,6 +11,7 @@ from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.read_ahead import FileSpans, Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 
@@ -68,20 +69,36 @@ class JsonlWindow:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def take(self, positions: Sequence[int] | Int64s, common: Mapping[str, Any] = NO_FIELDS) -> Iterator[Record]:
+    def spans(self) -> list[FileSpans]:
+        """Where its rows lie."""
+        return [self._bytes.file_spans]
+
+    def take(
+        self,
+        positions: Sequence[int] | Int64s,
+        common: Mapping[str, Any] = NO_FIELDS,
+        portion: Portion | None = None,
+    ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
         Raises:
             ShardError: A row is broken, or its shard is not what was indexed.
         """
         chosen = np.asarray(positions, np.int64)
-        memory, begins = self._bytes.read(chosen, keep=self._is_kept)
-        ends = begins + self._bytes.sizes[chosen]
-        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        errors: list[Exception] = []
+        if portion is None:
+            memory, begins = self._bytes.read(chosen, keep=self._is_kept)
+            spans = zip(begins.tolist(), (begins + self._bytes.sizes[chosen]).tolist(), strict=True)
+        else:
+            held = _lines_of(portion, chosen, self._bytes.sizes[chosen].tolist(), errors)
         urls = map(self._urls.__getitem__, self._bytes.shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
         own, is_doubtful = 2 + len(common), self._doubtful
-        while lines := [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]:
+        while lines := (
+            [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]
+            if portion is None
+            else list(islice(held, _PARSED_AT_ONCE))
+        ):
             # `zip` stops where the rows end, before it takes a key and a url, which are for the next lines.
             for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
                 try:
@@ -97,6 +114,18 @@ class JsonlWindow:
                 if is_doubtful and (flaw := integer_flaw(bytes(line))):
                     raise flaw.error(url, int(key) + 1)
                 yield row
+        if errors:
+            raise errors[0]
+
+
+def _lines_of(portion: Portion, chosen: Int64s, sizes: list[int], errors: list[Exception]) -> Iterator[memoryview]:
+    """The lines of a portion, up to the first one whose bytes do not come; the error is for after those before it."""
+    memories, begins = portion.located(0, chosen)
+    try:
+        for memory, begin, size in zip(memories, begins, sizes, strict=True):
+            yield memoryview(memory)[begin : begin + size]
+    except Exception as error:  # whatever whoever fetches raises
+        errors.append(error)
 
 
 def _parsed(lines: Sequence[memoryview]) -> list[Any]:

@@ -6,12 +6,16 @@ the process that reads.
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.remote.cache_settings import CacheSettings
+
+if TYPE_CHECKING:
+    from streamdata.shards.chunks import ChunkBytes
+    from streamdata.shards.read_ahead import FileSpans, Portion
 
 Record = dict[str, Any]
 Int64s = npt.NDArray[np.int64]
@@ -25,10 +29,20 @@ class Window(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, positions: Sequence[int] | Int64s, common: Mapping[str, Any] = NO_FIELDS) -> Iterator[Record]:
+    def spans(self) -> "list[FileSpans]":
+        """Where its records lie, and their lines in other files: which bytes `take` reads."""
+        ...
+
+    def take(
+        self,
+        positions: Sequence[int] | Int64s,
+        common: Mapping[str, Any] = NO_FIELDS,
+        portion: "Portion | None" = None,
+    ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
-        Their bytes are read at the first one, and a record is made when it is asked for.
+        A record is made when it is asked for. Their bytes are read at the first one; those of a portion, which was
+        asked for before, are waited for one by one.
         """
         ...
 
@@ -37,6 +51,7 @@ class _Shards(Protocol):
     """What all shards have."""
 
     urls: list[str]
+    has_remote: bool
     cache: CacheSettings | None
     """Where pages of them are kept, where they are remote."""
 
@@ -63,6 +78,10 @@ class IndexedShards(_Shards, Protocol):
         """How the page cache calls them, in their order; none where no shard is remote."""
         ...
 
+    def is_slow(self) -> bool:
+        """Whether the next window is better asked for before it is needed; asked once for each."""
+        ...
+
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
         ...
@@ -71,6 +90,10 @@ class IndexedShards(_Shards, Protocol):
 class SequentialShards(_Shards, Protocol):
     """Shards that are read from their start."""
 
-    def stream(self, shard: int) -> Iterator[Record]:
-        """The records of one shard in their order in the file."""
+    def chunks(self, shard: int) -> "FileSpans | None":
+        """Of a shard that is better asked for before it is needed: what is asked for at once, one after another."""
+        ...
+
+    def stream(self, shard: int, raw: "ChunkBytes | None" = None) -> Iterator[Record]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`."""
         ...

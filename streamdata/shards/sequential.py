@@ -12,10 +12,12 @@ import numpy as np
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings
+from streamdata.shards.chunks import ChunkBytes, chunk_spans
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Record
 from streamdata.shards.sidecar import (
     RecordNames,
@@ -26,7 +28,7 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, is_pipe, read_spans, stamps_of
+from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, is_pipe, is_remote, read_spans, stamps_of
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
@@ -49,6 +51,7 @@ class _Sequential:
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url) and url not in stamps]
         stamps.update(zip(files, stamps_of(files), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
+        self.has_remote = any(map(is_remote, files))
         self._counts: Counter[str] = Counter()
         self._unchecked: set[str] = set()
 
@@ -60,6 +63,11 @@ class _Sequential:
     def identity(self) -> list[tuple[str, int]]:
         """Base name and size in bytes per shard (0 for a pipe)."""
         return [(base_name(url), stamp.size) for url, stamp in zip(self.urls, self._stamps, strict=True)]
+
+    def chunks(self, shard: int) -> FileSpans | None:
+        """What is asked for at once of a remote shard; a disk looks ahead by itself where a file is read through."""
+        url = self.urls[shard]
+        return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
 
     def anomalies(self) -> dict[str, int]:
         """What this process has seen so far that is no record, or less than one, by kind."""
@@ -114,8 +122,8 @@ class SequentialTar(_Sequential):
         stamps.update(zip(unknown, stamps_of(unknown), strict=True))
         self.sidecar_stamps = [stamps[sidecar] for sidecar in self.sidecars]
 
-    def stream(self, shard: int) -> Iterator[Record]:
-        """The records of one shard in their order in the file.
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
         Raises:
             ShardError: The shard or its sidecar is damaged, or has changed; or no line of it joins a record, which
@@ -124,7 +132,7 @@ class SequentialTar(_Sequential):
         url = self.urls[shard]
         joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
         seen: set[int] = set()
-        for found in self._tar_records(shard):
+        for found in self._tar_records(shard, raw):
             if (known := key_hash(found.key)) in seen:
                 raise interleaved(url, found.key, found.offset)
             seen.add(known)
@@ -135,11 +143,11 @@ class SequentialTar(_Sequential):
         if joiner is not None:
             joiner.finish()
 
-    def _tar_records(self, shard: int) -> Iterator[TarRecord]:
+    def _tar_records(self, shard: int, raw: ChunkBytes | None) -> Iterator[TarRecord]:
         url = self.urls[shard]
         notice = _Notice(self._counts, _NO_FIELD, url)
 
-        with open_stream(url, self._stamps[shard], self._unchecked) as stream:
+        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             yield from records(stream, url, None, lambda member: notice(1, f"at offset {member.offset}"))
 
 
@@ -204,8 +212,8 @@ class SequentialJsonl(_Sequential):
         FileNotFoundError: There is no such shard.
     """
 
-    def stream(self, shard: int) -> Iterator[Record]:
-        """The records of one shard in their order in the file.
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
         Raises:
             ShardError: A row is broken, or the shard is damaged or has changed.
@@ -213,7 +221,7 @@ class SequentialJsonl(_Sequential):
         url = self.urls[shard]
         notice = _Notice(self._counts, _BLANK, url)
         number = 0
-        with open_stream(url, self._stamps[shard], self._unchecked) as stream:
+        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for lines in lines_of(stream, url):
                 first = int(lines.is_blank.argmax()) + 1
                 notice(int(lines.is_blank.sum()), f"line {number + first}")

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -187,7 +188,7 @@ def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]"
         try:
             data = checked_answer(url, stamp, done.result())
             if len(data) != end - begin:
-                raise _cut_short(url, begin, end - begin, len(data))
+                raise cut_short(url, begin, end - begin, len(data))
         except BaseException as error:
             result.set_exception(error)
         else:
@@ -323,6 +324,15 @@ def _opened_shard(url: str) -> LocalShard:
         raise removed(url) from error
 
 
+def advise(url: str, begin: int, end: int) -> None:
+    """Tell the kernel that these bytes of a local file are wanted soon, so that it reads them meanwhile.
+
+    It costs 10 µs for a megabyte that is in the page cache already. An error is the reader's to find.
+    """
+    with suppress(OSError):
+        os.posix_fadvise(opened(url).fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
+
+
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
     wanted = set(urls)
@@ -454,7 +464,7 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
     ]
     file.check(stamp, by_path=by_path)
     if short:
-        raise _cut_short(file.url, *short[0])
+        raise cut_short(file.url, *short[0])
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
@@ -470,7 +480,7 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
             future.cancel()
 
 
-def _cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
+def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
     """The error for a file that ends within what its index says is there."""
     return ShardError(
         f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"

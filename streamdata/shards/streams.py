@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs
+from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
 from streamdata.shards.storage import FileStamp, LocalShard, is_pipe, is_remote, submit_range
@@ -195,7 +196,7 @@ class _Headed:
 
 @contextmanager
 def open_stream(
-    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process
+    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: ChunkBytes | None = None
 ) -> Iterator[ForwardStream]:
     """The uncompressed bytes of a shard: .gz, .tgz and .zst are decompressed, `pipe:` is run.
 
@@ -203,6 +204,7 @@ def open_stream(
         url: The shard.
         stamp: Its version; a pipe has none.
         unchecked: A file whose zstd frames have no checksum is warned of and put here, if this is empty.
+        raw: Its bytes, where they were asked for before; otherwise it is opened.
 
     Raises:
         ShardError: The shard is of another version, or not compressed as its suffix says.
@@ -210,13 +212,13 @@ def open_stream(
         ImportError: It is compressed with zstd, and the package zstandard is not there.
     """
     is_gzip, is_zstd = (url.endswith(suffixes) and not is_pipe(url) for suffixes in ((".gz", ".tgz"), ".zst"))
-    with _open_raw(url, stamp) as raw:
+    with _open_raw(url, stamp) if raw is None else io.BufferedReader(raw, _RAW_STEP) as opened:
         if not is_gzip and not is_zstd:
-            yield ForwardStream(url, raw)
+            yield ForwardStream(url, opened)
             return
-        head = raw.read(HEAD_BYTES)
+        head = opened.read(HEAD_BYTES)
         check_compressed(url, head, zstd=is_zstd)
-        compressed: Any = _Headed(head, raw)
+        compressed: Any = _Headed(head, opened)
         if is_zstd:
             yield ForwardStream(url, _ZstdBytes(url, compressed, unchecked))
             return

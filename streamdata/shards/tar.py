@@ -1,6 +1,7 @@
 """Tar shards, any record of which can be read: `runs of records → TarWindow → positioned reads → records`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.read_ahead import FileSpans, Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, find_sidecar, join
@@ -95,7 +97,21 @@ class TarWindow:
     def __len__(self) -> int:
         return len(self._crcs)
 
-    def take(self, positions: Sequence[int] | Int64s, common: Mapping[str, Any] = NO_FIELDS) -> Iterator[Record]:
+    def spans(self) -> list[FileSpans]:
+        """Where its records lie, and their lines in the sidecars."""
+        found, sidecars = [self._bytes.file_spans], self._shards.sidecars
+        if sidecars is not None and self._lines is not None:
+            begins, lengths = self._lines.T
+            lines = np.stack([self._bytes.shards, begins, begins + lengths], axis=1)
+            found.append(FileSpans(sidecars.sidecar_urls, sidecars.sidecar_stamps, lines))
+        return found
+
+    def take(
+        self,
+        positions: Sequence[int] | Int64s,
+        common: Mapping[str, Any] = NO_FIELDS,
+        portion: Portion | None = None,
+    ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
         Raises:
@@ -103,18 +119,23 @@ class TarWindow:
         """
         for first in range(0, len(positions), _MAX_LOOK_AHEAD):  # so that few files are open at once
             chosen = np.asarray(positions[first : first + _MAX_LOOK_AHEAD], np.int64)
-            found = self._take(chosen, common)
-            yield from found if self._lines is None else self._with_lines(found, chosen, self._lines)
+            found = self._take(chosen, common, portion)
+            yield from found if self._lines is None else self._with_lines(found, chosen, self._lines, portion)
 
-    def _take(self, chosen: Int64s, common: Mapping[str, Any]) -> Iterator[Record]:
+    def _take(self, chosen: Int64s, common: Mapping[str, Any], portion: Portion | None) -> Iterator[Record]:
         located = self._bytes
-        view, begins = located.read(chosen, keep=self._is_kept)
-        memory: Any = view.obj  # its slices are bytes, those of the view would be views
-        urls, columns = self._urls, (chosen, located.shards[chosen], begins, located.sizes[chosen], self._crcs[chosen])
-        for position, shard, begin, size, crc in zip(*[column.tolist() for column in columns], strict=True):
+        memories: Iterator[Any]
+        if portion is None:
+            view, offsets = located.read(chosen, keep=self._is_kept)
+            memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
+        else:
+            memories, begins = portion.located(0, chosen)
+        urls, columns = self._urls, (chosen, located.shards[chosen], located.sizes[chosen], self._crcs[chosen])
+        rows = zip(memories, begins, *[column.tolist() for column in columns], strict=False)
+        for memory, begin, position, shard, size, crc in rows:
             end = begin + size
             record = plain_record(memory, begin, end, crc, urls[shard])
-            record = record or self._reread(bytes(view[begin:end]), position, crc)
+            record = record or self._reread(bytes(memory[begin:end]), position, crc)
             record |= common
             yield record
 
@@ -129,19 +150,35 @@ class TarWindow:
             raise damaged(url, begin, None, f"a record whose headers have CRC32 {crc:08x}", got, remedy=remedy)
         return {KEY: record.key, URL: url, **record.fields}
 
-    def _with_lines(self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s) -> Iterator[Record]:
+    def _with_lines(
+        self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s, portion: Portion | None
+    ) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""
         sidecars = self._shards.sidecars
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         shards, lines = self._bytes.shards[chosen].tolist(), all_lines[chosen].tolist()
+        texts = self._lines_read(shards, lines) if portion is None else _lines_in(portion, chosen, lines)
+        for record, text, shard, (offset, _) in zip(found, texts, shards, lines, strict=True):
+            join(record, text, self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecar_urls[shard], offset)
+            yield record
+
+    def _lines_read(self, shards: list[int], lines: list[list[int]]) -> Iterator[bytes | None]:
+        """The sidecar's line for each record, None where it has none; all are read at the first one."""
+        sidecars = self._shards.sidecars
+        assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
         wanted = np.array(spans, np.int64).reshape(-1, 3)
         memory, offsets = read_spans(sidecars.sidecar_urls, sidecars.sidecar_stamps, wanted)
         starts = iter(offsets.tolist())
-        for record, shard, (offset, length) in zip(found, shards, lines, strict=True):
-            line = bytes(memory[(start := next(starts)) : start + length]) if length else None
-            join(record, line, self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecar_urls[shard], offset)
-            yield record
+        for _, length in lines:
+            yield bytes(memory[(start := next(starts)) : start + length]) if length else None
+
+
+def _lines_in(portion: Portion, chosen: Int64s, lines: list[list[int]]) -> Iterator[bytes | None]:
+    """The same, of a portion."""
+    memories, begins = portion.located(1, chosen)
+    for memory, begin, (_, length) in zip(memories, begins, lines, strict=True):
+        yield memory[begin : begin + length] if length else None
 
 
 class _Buffer:

@@ -5,7 +5,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from streamdata.errors import StateError
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.order import BlockOrder, Epochs
 from streamdata.sources.part import Part
-from streamdata.sources.source import ReadTask, Record, Source
+from streamdata.sources.source import ReadTask, Record, Source, Stretch
 
 Records = Iterator[tuple[Record, Position]]
 
@@ -146,15 +147,27 @@ class DealtLane:
         Each comes with how many outputs of its first record were given before, and with the position after each record.
         """
         source = self.dealt.source
-        for tail, order, start in self._stretches(position):
-            if tail is not None:
-                yield start[3], self._read_tail(task, tail, order, start)
-            else:
-                yield start[3], source.read(task if order is self.order else task.reading(order), start)
+        try:
+            for number, (tail, order, start) in enumerate(self._stretches(position)):
+                task.later = partial(self._after, position, number)
+                if tail is not None:
+                    yield start[3], self._read_tail(task, tail, order, start)
+                else:
+                    yield start[3], source.read(task if order is self.order else task.reading(order), start)
+        finally:  # also when whoever reads has dropped it
+            if task.upcoming is not None:
+                task.upcoming.close()
+
+    def _after(self, position: Position, number: int) -> Iterator[Stretch]:
+        """What comes after stretch `number` from the position on."""
+        return ((order, start) for _, order, start in islice(self._stretches(position), number + 1, None))
 
     def section(self, task: ReadTask, piece: DealtPiece) -> Iterator[tuple[int, Records]]:
         """The records from the start of an open burst on, as `segments`; its end is the caller's to find."""
-        return piece.begun_by().segments(task.reading(piece.order), piece.start)
+        burst = task.reading(piece.order)
+        # Where it ends shows only when it is read: what comes after it in that lane was not dealt to this one.
+        burst.upcoming = task.upcoming and task.upcoming.alone()
+        return piece.begun_by().segments(burst, piece.start)
 
     def _stretches(self, position: Position) -> Iterator[tuple[DealtPiece | None, BlockOrder, Position]]:
         """What lies from the position on: blocks and a position in them, and of which tail they are."""

@@ -1,10 +1,11 @@
 """Shards as a source: cut into blocks, read in windows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count, islice, repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,16 @@ from streamdata.recipe.named_source import NamedSource
 from streamdata.remote.cache_settings import CacheSettings, named_cache, page_cache
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
-from streamdata.shards.readers import IndexedShards, SequentialShards
+from streamdata.shards.chunks import ChunkBytes
+from streamdata.shards.coalesced import MAX_REQUEST_BYTES
+from streamdata.shards.read_ahead import Coming, Portion
+from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
-from streamdata.sources.source import ReadTask, Record
+from streamdata.sources.source import ReadTask, Record, Stretch
 
 Indices = npt.NDArray[np.int64]
 
@@ -43,6 +47,20 @@ def _start_within_window(after: Position) -> Position:
     """The position before the record that `after` is the position after; each is counted within its window."""
     epoch, window, taken, _ = after
     return epoch, window, taken - 1, 0
+
+
+class _OpenedWindow(NamedTuple):
+    """A window, and what of it is read."""
+
+    window: Window
+    positions: Indices
+    """In it, of the records that are left, in the order in which they are read."""
+    afters: Sequence[int]
+    """How many of the window are taken after each of them."""
+    starts: Indices
+    """Of each of its runs: the number in the whole source of its first record."""
+    counts: Indices
+    """Of each of its runs: how many records it has."""
 
 
 class BlockSource:
@@ -132,48 +150,88 @@ class BlockSource:
         _, window, taken, _ = position
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
-            for blocks in self._windows(task, epoch, window):
-                if self.outlook is not None:
-                    self.outlook.now = task.order.number(epoch, window * self._window)
-                for counts, records in self._read_window(task, epoch, window, blocks, taken):
+            for blocks in self._windows(task.order, epoch, window):
+                opened, portions = self._next(task, (epoch, window, taken, 0), blocks)
+                if taken:  # only a resume begins within a window
+                    where = f"at record {taken} of window {window} in epoch {epoch}"
+                    check_position(task.name, where, taken, len(opened.window))
+                for counts, records in self._read_window(task, opened, portions):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
 
-    def _windows(self, task: ReadTask, epoch: int, window: int) -> Iterator[Indices]:
+    def _next(
+        self, task: ReadTask, start: Position, blocks: Indices
+    ) -> tuple["_OpenedWindow", Iterable[Portion | None]]:
+        """The window that begins there, and its portions; None is the whole of it, which was not asked for."""
+        upcoming = task.upcoming
+        if upcoming is None or not self.shards.is_slow():
+            if upcoming is not None and upcoming.is_on:
+                upcoming.close()  # a disk that is fast now, since all of it is in memory
+            return self._open(task.order, task.part, start, blocks), (None,)
+        if not upcoming.is_on:
+            upcoming.begin(self._coming(task.stretches(start), task.part))
+        return upcoming.enter(start[:2]).content, upcoming.portions()
+
+    def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
+        """All windows from here on, each opened when it is asked for."""
+        # The same walk as that of `_takes`, whose ends of epochs also judge what was read: that must not happen early.
+        for order, (first, first_window, first_taken, _) in stretches:
+            epoch: int | None = first
+            window, taken = first_window, first_taken
+            while epoch is not None:
+                for blocks in self._windows(order, epoch, window):
+                    opened = self._open(order, part, (epoch, window, taken, 0), blocks)
+                    spans, is_advice = opened.window.spans(), not self.shards.has_remote
+                    yield Coming((epoch, window), opened, spans, opened.positions, is_advice=is_advice)
+                    window, taken = window + 1, 0
+                epoch, window = order.next_epoch(epoch), 0
+
+    def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
         """The blocks of each window from `window` on: asked for one window alone, so that it is not late, then many."""
         size = several = self._window
         first = window * size
-        while len(blocks := task.order.blocks(epoch, first, first + several)):
+        while len(blocks := order.blocks(epoch, first, first + several)):
             for start in range(0, len(blocks), size):
                 yield blocks[start : start + size]
             first, several = first + several, max(1, _BLOCKS_AT_ONCE // size) * size
 
-    def _read_window(
-        self, task: ReadTask, epoch: int, window: int, blocks: Indices, taken: int
-    ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
-        """Read ahead: some records, and how many of the window are taken after each."""
+    def _open(self, order: BlockOrder, part: Part | None, start: Position, blocks: Indices) -> "_OpenedWindow":
+        """The window of these blocks, of which so many records were taken as the position says."""
+        epoch, window, taken, _ = start
+        if self.outlook is not None:
+            self.outlook.now = order.number(epoch, window * self._window)
         shards, firsts, counts = self._runs(blocks)
         opened = self.shards.window(shards, firsts, counts)
-        size = len(opened)
-        if taken:  # only a resume begins within a window
-            check_position(task.name, f"at record {taken} of window {window} in epoch {epoch}", taken, size)
         # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.
-        positions = self._order_inside(task.order, epoch, window, size)[taken:]
-        afters = None
-        if task.part is not None:
-            kept = np.flatnonzero(self._holds(task.part, positions, shards, firsts, counts))
-            task.num_found += len(kept)
+        positions = self._order_inside(order, epoch, window, len(opened))[taken:]
+        afters: Sequence[int] = range(taken + 1, taken + 1 + len(positions))
+        if part is not None:
+            kept = np.flatnonzero(self._holds(part, positions, shards, firsts, counts))
             positions, afters = positions[kept], (kept + taken + 1).tolist()
         starts = self._record_ends[shards] - self._records[shards] + firsts
-        done = 0
-        while done < len(positions):
-            some = positions[done : done + task.grow(opened.look_ahead)]
-            end = done + len(some)
-            records = opened.take(some, task.fields)
-            records = _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
-            yield range(taken + done + 1, taken + end + 1) if afters is None else afters[done:end], records
-            done = end
+        return _OpenedWindow(opened, positions, afters, starts, counts)
+
+    def _read_window(
+        self, task: ReadTask, opened: "_OpenedWindow", portions: Iterable[Portion | None]
+    ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
+        """Read ahead: some records, and how many of the window are taken after each."""
+        window, positions, afters, starts, counts = opened
+        if task.part is not None:
+            task.num_found += len(positions)
+        for portion in portions:
+            begin, stop = (0, len(positions)) if portion is None else (portion.begin, portion.end)
+            held = None if portion is None or portion.is_advice else portion
+            done = begin
+            while done < stop:
+                some = positions[done : min(stop, done + task.grow(window.look_ahead))]
+                end = done + len(some)
+                records = window.take(some, task.fields, held)
+                records = _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
+                if portion is not None:
+                    portion.upcoming.used(done - begin)
+                yield afters[done:end], records
+                done = end
 
     def _order_inside(self, order: BlockOrder, epoch: int, window: int, size: int) -> Indices:
         """The positions of a window's records in it, in the order in which they are read."""
@@ -269,7 +327,7 @@ class SequentialSource:
             while len(blocks := task.order.blocks(epoch, window, window + 1)):
                 seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
                 found = taken
-                for record, found in self._read_shard(task, int(blocks[0]), seed, taken):
+                for record, found in self._read_shard(task, int(blocks[0]), (epoch, window, taken, 0), seed):
                     yield record, (epoch, window, found, 0)
                 if not found:  # only now: how many records a shard has shows at its end
                     without_records.add(int(blocks[0]))
@@ -282,11 +340,12 @@ class SequentialSource:
                     f"the first is {self.shards.urls[0]}\n  Remove the source, or give it records."
                 )
 
-    def _read_shard(self, task: ReadTask, shard: int, seed: int, taken: int) -> Iterator[tuple[Record, int]]:
-        """Its records from the one that comes after `taken`, each with how many are taken after it."""
+    def _read_shard(self, task: ReadTask, shard: int, start: Position, seed: int) -> Iterator[tuple[Record, int]]:
+        """Its records from the one that comes after those taken, each with how many are taken after it."""
+        taken = start[2]
         # Groups begin at the shard's start, whatever was taken: a resume shuffles the same records together.
         size, total = self._group if task.order.shuffle and self._group else 1, 0
-        stream, of_part = self.shards.stream(shard), self._of_part(task.part, shard)
+        stream, of_part = self._stream(task, shard, start), self._of_part(task.part, shard)
         for group, records in enumerate(iter(lambda: list(islice(stream, size)), [])):
             total += len(records)
             done = min(len(records), max(0, taken - group * size))
@@ -303,6 +362,30 @@ class SequentialSource:
                     record[CURSOR] = (shard << 40) + group * size + index
                 yield record, after
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
+
+    def _stream(self, task: ReadTask, shard: int, start: Position) -> Iterator[Record]:
+        upcoming = task.upcoming
+        if upcoming is None or not self.shards.has_remote:
+            return self.shards.stream(shard)
+        if not upcoming.is_on:
+            upcoming.begin(self._coming(task.stretches(start)))
+        has_chunks = upcoming.enter(start[:2]).files
+        return self.shards.stream(shard, ChunkBytes(upcoming.portions()) if has_chunks else None)
+
+    def _coming(self, stretches: Iterator[Stretch]) -> Iterator[Coming]:
+        """All shards from here on, by their chunks."""
+        for order, (first, first_window, _, _) in stretches:
+            epoch: int | None = first
+            window = first_window
+            while epoch is not None:
+                while len(blocks := order.blocks(epoch, window, window + 1)):
+                    chunks = self.shards.chunks(int(blocks[0]))
+                    files = [] if chunks is None else [chunks]
+                    order_inside = np.arange(0 if chunks is None else len(chunks.spans))
+                    # Let go of one by one: the shard may be larger than any memory.
+                    yield Coming((epoch, window), None, files, order_inside, MAX_REQUEST_BYTES)
+                    window += 1
+                epoch, window = order.next_epoch(epoch), 0
 
     def _of_part(self, part: Part | None, shard: int) -> Iterator[bool]:
         """Which records of a shard are of the part, one after the other."""

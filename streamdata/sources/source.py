@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -12,12 +13,15 @@ from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
 from streamdata.progress import Position
 from streamdata.run import Lane
+from streamdata.shards.read_ahead import Upcoming
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.tally import Tally
 
 Record: TypeAlias = dict[str, Any]
 Sample: TypeAlias = dict[str, Any]
+Stretch: TypeAlias = tuple[BlockOrder, Position]
+"""Blocks, and from where on they are read."""
 
 
 class Source(Protocol):
@@ -71,12 +75,23 @@ class ReadTask:
         tally: Where the source's failures are counted.
         with_indices: Whether a process function will see the records (and may ask for their indices in the source).
         part: Which records are read; None for all.
+        upcoming: Makes windows before they are needed; None where that is off.
     """
 
     def __init__(
-        self, name: str, lane: Lane, order: BlockOrder, tally: Tally, with_indices: bool, part: Part | None = None
+        self,
+        name: str,
+        lane: Lane,
+        order: BlockOrder,
+        tally: Tally,
+        with_indices: bool,
+        part: Part | None = None,
+        upcoming: Upcoming | None = None,
     ) -> None:
         self.name, self.order, self.tally, self.with_indices, self.part = name, order, tally, with_indices, part
+        self.upcoming = upcoming
+        self.later: Callable[[], Iterator[Stretch]] = lambda: iter(())
+        """What the lane reads after this order has ended."""
         self.num_found = 0
         """Records of the part, where there is one; counted before they are read, a few at a time."""
         self._found_before = self._empty_epochs = 0
@@ -91,6 +106,11 @@ class ReadTask:
         task = copy(self)
         task.order, task.on_epoch_end = order, None
         return task
+
+    def stretches(self, position: Position) -> Iterator[Stretch]:
+        """What is read from the position on; of orders that nobody else uses."""
+        # An order keeps the permutation of one epoch: two that read apart would make it anew each time.
+        return ((copy(order), start) for order, start in chain([(self.order, position)], self.later()))
 
     def next_epoch(self, epoch: int) -> int | None:
         """End an epoch; return the next one of which the lane has a share, or None when its stream ends."""

@@ -227,8 +227,8 @@ def _starts(far: Store, place: Path, scale: Scale) -> Iterator[Row]:
         reach="≥ 0.7 of the same client fetching all bytes bare; each byte at most once for the indexes",
         got=f"{share:.2f}",
         ok=share >= 0.7 and asked <= 1.2 * sum(sizes.values()),
-        from_=f"{min(times['ours']):.2f} s; bare {min(times['bare']):.2f} s; {len(log)} requests, {asked / 1e6:.0f} MB of "
-        f"{sum(sizes.values()) / 1e6:.0f}; the next start {len(again)} requests",
+        from_=f"{min(times['ours']):.2f} s; bare {min(times['bare']):.2f} s; {len(log)} requests, {asked / 1e6:.0f} MB "
+        f"of {sum(sizes.values()) / 1e6:.0f}; the next start {len(again)} requests",
     )
     with TemporaryDirectory() as indexes:
         far.log()

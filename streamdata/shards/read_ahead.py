@@ -1,0 +1,583 @@
+"""Bytes of shards before they are needed: `windows of all lanes' sources → portions by due time → requests → memory`.
+
+One `ReadAhead` per process. A lane's sources (`Upcoming`) make their next windows early; of these, portions are asked
+for in the order in which they fall due, as long as there is room, and what was asked for is sent in that order, too. A
+portion is what is held or let go of at once: a window, or as much of one as each source of the process has room for.
+Nothing here is part of a state, and what is read does not depend on it: only when.
+"""
+
+import heapq
+import math
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamdata.remote.network import MAX_CONNECTIONS
+from streamdata.shards.ahead_settings import AheadSettings
+from streamdata.shards.coalesced import coalesced
+from streamdata.shards.fetching import FetchThreads, Submit
+from streamdata.shards.readers import Int64s
+from streamdata.shards.storage import FileStamp, advise
+
+_ENOUGH = 1.0  # seconds to wait for memory that others hold
+_MOST_PORTIONS = 256  # of a source, asked for ahead
+
+
+class FileSpans(NamedTuple):
+    """One span of some files for each record of a window; an empty one where the record has nothing there."""
+
+    urls: Sequence[str]
+    stamps: Sequence[FileStamp]
+    spans: Int64s
+    """File, begin and end, (n, 3)."""
+
+
+class Coming(NamedTuple):
+    """A window that is to be read."""
+
+    key: Hashable
+    content: Any
+    """What its reader wants to have when it comes to it."""
+    files: Sequence[FileSpans]
+    order: Int64s
+    """Its records, in the order in which they are used."""
+    max_portion_bytes: int = sys.maxsize
+    """Of a portion of it; one record may have more."""
+    is_advice: bool = False
+    """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself."""
+
+
+@dataclass
+class LaneAhead:
+    """What is known of a lane; one for all its sources."""
+
+    settings: AheadSettings = field(default_factory=AheadSettings)
+    heap: Sequence[tuple[float, int]] = ()
+    """Of the top mixture: its clocks, the lowest first."""
+    num_sources: int = 0
+    """How many sources of it are remote."""
+    waited: float = 0.0
+    """For how many seconds it waited for bytes."""
+    upcoming: "list[Upcoming]" = field(default_factory=list)
+
+    def now(self) -> float:
+        """The lane's clock."""
+        return self.heap[0][0] if self.heap else 0.0
+
+    def close(self) -> None:
+        """Let go of all that its sources hold, and cancel what is under way."""
+        for upcoming in list(self.upcoming):
+            upcoming.close()
+
+
+@dataclass
+class Counts:
+    """What was asked for in this process."""
+
+    requests: int = 0
+    num_bytes: int = 0
+    waited: float = 0.0
+    """Seconds, of all lanes."""
+    held_bytes: int = 0
+    """Now: asked for, and not let go of yet."""
+    most_held_bytes: int = 0
+
+
+class Request:
+    """Some bytes of a file."""
+
+    __slots__ = (
+        "answer", "asked_of", "begin", "end", "first_use", "future", "is_dropped", "is_over", "is_sent", "stamp", "url",
+    )  # fmt: skip
+
+    def __init__(self, url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
+        self.url, self.stamp, self.begin, self.end, self.first_use = url, stamp, begin, end, first_use
+        self.answer: Future[bytes] = Future()
+        self.future: Future[bytes] | None = None
+        self.asked_of: ReadAhead | None = None
+        """Who counts its bytes, until it is dropped and nothing of it is under way."""
+        self.is_sent = self.is_over = self.is_dropped = False
+
+
+class Portion:
+    """Some records of a window, and the requests that bring their bytes.
+
+    Args:
+        upcoming: Whose.
+        coming: The window.
+        begin: Its records number `begin` up to `end`, in the order in which they are used.
+        end: Without this one.
+        first: The number of the first of them, counted as `Upcoming` counts.
+        max_bytes: Spans that do not touch are joined only as long as all is not more than this.
+    """
+
+    def __init__(self, upcoming: "Upcoming", coming: Coming, begin: int, end: int, first: int, max_bytes: int) -> None:
+        self.begin, self.end, self.first, self.upcoming = begin, end, first, upcoming
+        self.is_advice = coming.is_advice
+        chosen = coming.order[begin:end]
+        self._rows = np.full(len(coming.files[0].spans) if coming.files else 0, -1, np.int64)
+        self._rows[chosen] = np.arange(len(chosen))
+        self._make(coming.files, chosen, gaps=True)
+        if self.num_bytes > max_bytes:
+            self._make(coming.files, chosen, gaps=False)
+        self._data: list[bytes | None] = [None] * len(self.requests)
+
+    def _make(self, files: Sequence[FileSpans], chosen: Int64s, *, gaps: bool) -> None:
+        self.requests: list[Request] = []
+        self._of_span: list[Int64s] = []
+        self._offsets: list[Int64s] = []
+        for file in files:
+            spans = file.spans[chosen]
+            pieces, of_span, first_uses = coalesced(spans, gaps=gaps)
+            begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
+            self._offsets.append(spans[:, 1] - begins[of_span])
+            self._of_span.append(np.where(of_span < 0, -1, of_span + len(self.requests)))
+            self.requests += [
+                Request(file.urls[shard], file.stamps[shard], begin, end, self.first + use)
+                for (shard, begin, end), use in zip(pieces, first_uses, strict=True)
+            ]
+        self.num_bytes = sum(request.end - request.begin for request in self.requests)
+
+    def by_due(self) -> list[Request]:
+        """Its requests in the order in which they are needed, those of all files."""
+        return sorted(self.requests, key=lambda request: request.first_use)
+
+    def anew(self) -> None:
+        """Forget what was asked for: in a fork, what the parent had asked for does not come."""
+        self.requests = [Request(one.url, one.stamp, one.begin, one.end, one.first_use) for one in self.requests]
+
+    def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
+        """The memory of some records of the portion, waited for one by one, and where each begins in its memory.
+
+        Args:
+            which: The number of their files in the window's.
+            chosen: Positions in the window.
+        """
+        rows = self._rows[chosen]
+        return map(self._memory, self._of_span[which][rows].tolist()), self._offsets[which][rows].tolist()
+
+    def memories(self) -> Iterator[bytes]:
+        """What each request brings, in the order in which they are used."""
+        return map(self._memory, range(len(self.requests)))
+
+    def _memory(self, number: int) -> bytes:
+        if number < 0:
+            return b""
+        data = self._data[number]
+        if data is None:
+            data = self._data[number] = self.upcoming.wait(self, number)
+        return data
+
+
+class Upcoming:
+    """What a source of a lane reads next. It counts the records that it plans, from 0.
+
+    Args:
+        lane: The lane.
+        pace: How far the lane's clock goes on for each of its records, as far as is known before any was read.
+        is_alone: Make no window before it is asked for.
+    """
+
+    def __init__(self, lane: LaneAhead, pace: float, *, is_alone: bool = False) -> None:
+        self._lane, self._pace, self._is_alone = lane, pace, is_alone
+        self.is_on = False
+        """Whether it was begun, and not closed since."""
+        self._pid = os.getpid()
+        self._coming: Iterator[Coming] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._planned: deque[tuple[Coming | Exception, deque[Portion]]] = deque()
+        self._portions: deque[Portion] = deque()
+        """Of the present window, those that are still to come."""
+        self._present: Portion | None = None
+        self._unasked: deque[Portion] = deque()
+        """Of all that are to come, those that were not asked for yet."""
+        self.waiting: deque[Request] = deque()
+        """What was asked for, and is not under way yet."""
+        self._num_planned = self._num_used = 0
+        self._since = self._begun = self._lane.now()
+        self._most_ahead, self._num_ahead, self._has_waited = 1, 0, False
+
+    @property
+    def holds(self) -> bool:
+        """Whether some portion of it is in memory, or asked for."""
+        return self._present is not None or self._num_ahead > 0
+
+    def begin(self, coming: Iterator[Coming]) -> None:
+        """Plan these windows from now on."""
+        self._coming, self._pid, self.is_on = coming, os.getpid(), True
+        self._clear()
+        self._lane.upcoming.append(self)
+        read_ahead().join(self._lane)
+
+    def close(self) -> None:
+        """Let go of everything, and cancel what is under way."""
+        if not self.is_on:
+            return
+        self._coming, self.is_on = None, False
+        self._lane.upcoming.remove(self)
+        for portion in self._all():
+            read_ahead().drop(portion)
+        self._clear()
+
+    def alone(self) -> "Upcoming":
+        """The same for what comes between, and is read as it is needed."""
+        return Upcoming(self._lane, self._pace, is_alone=True)
+
+    def enter(self, key: Hashable) -> Coming:
+        """The next window, which is the one of that key; what is left of the one before is let go of.
+
+        Raises:
+            Exception: It could not be made, for whatever reason.
+        """
+        while self._portions:  # its reader did not come to its end
+            self._take_up()
+        self._leave()
+        if not self._planned:
+            self._plan()
+        assert self._planned, f"window {key} is due, and none was planned"
+        coming, self._portions = self._planned.popleft()
+        if isinstance(coming, Exception):
+            raise coming
+        assert coming.key == key, f"window {key} is due, and {coming.key} was planned"
+        return coming
+
+    def portions(self) -> Iterator[Portion]:
+        """Those of the window that was entered; with each the one before is let go of."""
+        ahead = read_ahead()
+        while self._portions:
+            portion, is_asked = self._take_up()
+            if not is_asked:
+                ahead.make_room(portion.num_bytes)
+                ahead.ask_for(portion)
+            ahead.fill(self._lane)
+            yield portion
+
+    def _take_up(self) -> tuple[Portion, bool]:
+        """Go on to the next portion of the window; return it, and whether it was asked for."""
+        self._leave()
+        portion = self._present = self._portions.popleft()
+        self._begun = self._since = self._lane.now()
+        self._num_used = portion.first
+        is_asked = not (self._unasked and self._unasked[0] is portion)
+        if is_asked:
+            self._num_ahead -= 1
+        else:
+            self._unasked.popleft()
+        return portion, is_asked
+
+    def _leave(self) -> None:
+        """Let go of the present portion."""
+        portion, now = self._present, self._lane.now()
+        if portion is None:
+            return
+        self._present = None
+        read_ahead().drop(portion)
+        if now > self._begun:
+            self._pace = (now - self._begun) / (portion.end - portion.begin)
+        # Further ahead only where that was too late: tiny sources would be read for epochs that nobody comes to.
+        if self._has_waited:
+            self._most_ahead, self._has_waited = min(2 * self._most_ahead, _MOST_PORTIONS), False
+
+    def used(self, count: int) -> None:
+        """Note that so many records of the present portion were used."""
+        if self._present is not None:
+            self._num_used, self._since = self._present.first + count, self._lane.now()
+
+    def wait(self, portion: Portion, number: int) -> bytes:
+        """The bytes of a request of the present portion."""
+        if self._pid != os.getpid():
+            self._ask_again(portion)
+        answer = portion.requests[number].answer
+        if answer.done():
+            return answer.result()
+        began = perf_counter()
+        try:
+            return answer.result()
+        finally:
+            waited, self._has_waited = perf_counter() - began, True
+            self._lane.waited += waited
+            read_ahead().counts.waited += waited
+
+    def due(self, number: int) -> float:
+        """How far the lane's clock goes on until the record of this number falls due."""
+        return self._since - self._lane.now() + (number - self._num_used) * self._pace
+
+    def next_due(self) -> float:
+        """Likewise for what would be asked for next; infinite where nothing is."""
+        if self._is_alone or not self.is_on or self._num_ahead >= self._most_ahead:
+            return math.inf
+        return self.due(self._unasked[0].first if self._unasked else self._num_planned)
+
+    def next_portion(self) -> Portion | None:
+        """What is to be asked for next; it stays so until `asked`."""
+        # Windows of which nothing is read have no portions, and there may be nothing but such.
+        while not self._unasked and len(self._planned) < _MOST_PORTIONS and self._plan():
+            pass
+        return self._unasked[0] if self._unasked else None
+
+    def asked(self) -> None:
+        """Note that it was asked for."""
+        self._unasked.popleft()
+        self._num_ahead += 1
+
+    def last_due(self) -> float:
+        """How far the lane's clock goes on until the last portion falls due that was asked for ahead; or -1."""
+        ahead = self._asked_ahead()
+        return self.due(ahead[-1].first) if ahead else -1.0
+
+    def give_back(self) -> None:
+        """Let go of the last portion that was asked for ahead; it is asked for again."""
+        portion = self._asked_ahead()[-1]
+        read_ahead().drop(portion)
+        portion.anew()
+        self._unasked.appendleft(portion)
+        self._num_ahead -= 1
+
+    def _asked_ahead(self) -> list[Portion]:
+        return [portion for portion in self._all() if portion is not self._present][: self._num_ahead]
+
+    def _all(self) -> list[Portion]:
+        present = [] if self._present is None else [self._present]
+        return [*present, *self._portions, *(portion for _, portions in self._planned for portion in portions)]
+
+    def _plan(self) -> bool:
+        """Make the next window; False if there is none."""
+        if self._coming is None or (self._planned and isinstance(self._planned[-1][0], Exception)):
+            return False
+        try:
+            coming = next(self._coming, None)
+            portions = deque() if coming is None else deque(self._cut(coming))
+        except Exception as error:  # raised where the window is due, whatever it is
+            self._planned.append((error, deque()))
+            return False
+        if coming is None:
+            return False
+        self._planned.append((coming, portions))
+        self._unasked += portions
+        self._num_planned += len(coming.order)
+        return True
+
+    def _cut(self, coming: Coming) -> Iterator[Portion]:
+        if not coming.files:
+            return
+        most = min(read_ahead().portion_bytes(), coming.max_portion_bytes)
+        sizes: Int64s = sum((file.spans[:, 2] - file.spans[:, 1] for file in coming.files), np.zeros(1, np.int64))
+        ends = np.cumsum(sizes[coming.order])
+        begin = 0
+        while begin < len(ends):
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
+            yield Portion(self, coming, begin, end, self._num_planned + begin, most)
+            begin = end
+
+    def _ask_again(self, portion: Portion) -> None:
+        """In a fork: ask for what the parent had asked for."""
+        self._pid = os.getpid()
+        for one in self._all():
+            one.anew()
+        self._unasked = deque(one for one in self._all() if one is not portion)
+        self.waiting.clear()
+        self._num_ahead = 0
+        read_ahead().join(self._lane)
+        read_ahead().ask_for(portion)
+
+
+class ReadAhead:
+    """Asks for portions of all lanes of a process, by due time, within one bound.
+
+    Args:
+        submit: Asks for a range; by default threads that read.
+    """
+
+    def __init__(self, submit: Submit | None = None) -> None:
+        self.counts = Counts()
+        self._submit = submit or FetchThreads(MAX_CONNECTIONS).submit
+        # Re-entrant: what is collected as garbage while it is held may be an iterator, which is then closed.
+        self._lock = threading.RLock()
+        self._freed = threading.Condition(self._lock)
+        self._num_dropped = 0
+        """Requests that nobody wants, and that take memory yet."""
+        self._lanes: list[LaneAhead] = []
+        self._num_under_way = 0
+        self._sending = threading.local()
+
+    def join(self, lane: LaneAhead) -> None:
+        """Note a lane that reads; those that read no more are forgotten."""
+        with self._lock:
+            self._lanes = [one for one in self._lanes if one.upcoming and one is not lane] + [lane]
+
+    def portion_bytes(self) -> int:
+        """How much of a window each source may hold: so much that half of the bound is enough for the present ones."""
+        lanes = self._lanes
+        num_sources = sum(max(lane.num_sources, len(lane.upcoming)) for lane in lanes)
+        return max(1, _most_bytes(lanes) // (2 * num_sources))
+
+    def fill(self, lane: LaneAhead) -> None:
+        """Ask for what the sources of a lane will need, the next due first, as long as there is room."""
+        sources = list(lane.upcoming)
+        dues = [(due, number) for number, one in enumerate(sources) if (due := one.next_due()) < math.inf]
+        heapq.heapify(dues)
+        while dues:
+            number = dues[0][1]
+            upcoming = sources[number]
+            portion = upcoming.next_portion()
+            if portion is not None:
+                if not self._has_room(portion):
+                    return
+                upcoming.asked()
+                self.ask_for(portion)
+            if portion is not None and (due := upcoming.next_due()) < math.inf:
+                heapq.heapreplace(dues, (due, number))
+            else:
+                heapq.heappop(dues)
+
+    def _has_room(self, portion: Portion) -> bool:
+        """Whether there is room for a portion, beside what each source that holds nothing may need at any moment."""
+        lanes = self._lanes
+        hold_nothing = sum(lane.num_sources - sum(one.holds for one in lane.upcoming) for lane in lanes)
+        hold_nothing -= not portion.upcoming.holds
+        kept = max(0, hold_nothing) * self.portion_bytes()
+        return self.counts.held_bytes + portion.num_bytes + kept <= _most_bytes(lanes)
+
+    def make_room(self, num_bytes: int) -> None:
+        """Let go of what was asked for ahead, the last due first, until there is room for what is needed now.
+
+        There is, unless another lane began to read in this process since that was asked for.
+        """
+        while self.counts.held_bytes + num_bytes > _most_bytes(self._lanes):
+            sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
+            last = max(sources, key=Upcoming.last_due, default=None)
+            if last is not None and last.last_due() >= 0:
+                last.give_back()
+                continue
+            with self._lock:  # what is under way of that takes memory until it has come
+                if not self._num_dropped:
+                    return
+                self._freed.wait(_ENOUGH)
+
+    def ask_for(self, portion: Portion) -> None:
+        """Send the requests of a portion when it is their turn."""
+        requests = portion.by_due()
+        with self._lock:
+            for request in requests:
+                request.asked_of = self
+            if not portion.is_advice:
+                portion.upcoming.waiting += requests
+            self.counts.held_bytes += portion.num_bytes
+            self.counts.most_held_bytes = max(self.counts.most_held_bytes, self.counts.held_bytes)
+        if portion.is_advice:
+            for request in requests:
+                advise(request.url, request.begin, request.end)
+        else:
+            self._send()
+
+    def drop(self, portion: Portion) -> None:
+        """Let go of a portion; what of it is not answered yet is cancelled."""
+        under_way = []
+        # One of a parent process is not this one's, and its lock may be held for ever.
+        mine = [request for request in portion.requests if request.asked_of is self]
+        with self._lock:
+            for request in mine:
+                request.is_dropped = True
+                self._num_dropped += 1
+                self._settle(request)
+                if request.is_sent and not request.is_over and request.future is not None:
+                    under_way.append(request.future)
+        for future in under_way:  # outside: whoever is told of it asks for the lock
+            future.cancel()
+
+    def _settle(self, request: Request) -> None:
+        """Count the bytes of a request no more, once nobody wants them and they are not under way."""
+        if request.asked_of is self and request.is_dropped and (request.is_over or not request.is_sent):
+            request.asked_of = None
+            self._num_dropped -= 1
+            self.counts.held_bytes -= request.end - request.begin
+            self._freed.notify_all()
+
+    def _send(self) -> None:
+        # An answer that is there at once leads back here: the loop that sent it goes on.
+        if getattr(self._sending, "is_under_way", False):
+            return
+        self._sending.is_under_way = True
+        try:
+            while (request := self._next()) is not None:
+                future = self._submitted(request)
+                request.future = future
+                future.add_done_callback(partial(self._answered, request))
+                if request.is_dropped:
+                    future.cancel()
+        finally:
+            self._sending.is_under_way = False
+
+    def _next(self) -> Request | None:
+        """The request that falls due next, of all that wait; None where no more may be under way."""
+        with self._lock:
+            if self._num_under_way >= max((lane.settings.connections for lane in self._lanes), default=1):
+                return None
+            heads: list[tuple[float, Upcoming]] = []
+            for lane in self._lanes:
+                for upcoming in list(lane.upcoming):
+                    waiting = upcoming.waiting
+                    while waiting and waiting[0].is_dropped:
+                        waiting.popleft()
+                    if waiting:
+                        heads.append((upcoming.due(waiting[0].first_use), upcoming))
+            if not heads:
+                return None
+            request = min(heads, key=itemgetter(0))[1].waiting.popleft()
+            request.is_sent = True
+            self._num_under_way += 1
+            self.counts.requests += 1
+            self.counts.num_bytes += request.end - request.begin
+            return request
+
+    def _submitted(self, request: Request) -> "Future[bytes]":
+        try:
+            return self._submit(request.url, request.begin, request.end, request.stamp)
+        except Exception as error:  # raised by the record that needs it
+            failed: Future[bytes] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _answered(self, request: Request, future: "Future[bytes]") -> None:
+        with self._lock:
+            self._num_under_way -= 1
+            request.is_over = True
+            self._settle(request)
+        if not request.is_dropped:
+            if future.cancelled():
+                request.answer.set_exception(CancelledError())
+            elif (error := future.exception()) is not None:
+                request.answer.set_exception(error)
+            else:
+                request.answer.set_result(future.result())
+        self._send()
+
+
+def _most_bytes(lanes: Sequence[LaneAhead]) -> int:
+    return max(lane.settings.read_ahead_bytes for lane in lanes)
+
+
+_of_process: dict[int, ReadAhead] = {}
+
+
+def read_ahead() -> ReadAhead:
+    """The one of this process, made when it is first asked for."""
+    # By process: in a fork, that of the parent has no threads, and its lock may be held for ever.
+    found = _of_process.get(os.getpid())
+    if found is None:
+        _of_process.clear()
+        found = _of_process[os.getpid()] = ReadAhead()
+    return found
