@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamdata.errors import SourceError, did_you_mean
@@ -73,8 +74,15 @@ def _read_bound(value: Any) -> int | None:
 class _Caches:
     """Those of this process: a fork has none of its parent's threads and locks."""
 
-    pid = 0
-    by_path: dict[str, tuple[CacheSettings, PageCache | None]]
+    by_path: dict[str, tuple[CacheSettings, PageCache | None]] = {}  # noqa: RUF012  (of the process, on purpose)
+    lock = Lock()
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.by_path, cls.lock = {}, Lock()
+
+
+os.register_at_fork(after_in_child=_Caches.forked)
 
 
 def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
@@ -94,11 +102,12 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
     settings = named_cache(settings)
     if settings is None:
         return None
-    if _Caches.pid != os.getpid():
-        _Caches.pid, _Caches.by_path = os.getpid(), {}
     found = _Caches.by_path.get(settings.path)
     if found is None:
-        found = _Caches.by_path[settings.path] = settings, _opened(settings)
+        with _Caches.lock:  # two of a directory would let go of each other's locks
+            if settings.path not in _Caches.by_path:
+                _Caches.by_path[settings.path] = settings, _opened(settings)
+            found = _Caches.by_path[settings.path]
     if found[0] != settings:
         raise ValueError(
             f"cache '{settings.path}': expected one max_bytes, got {found[0].max_bytes} and {settings.max_bytes}\n"
