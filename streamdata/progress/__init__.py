@@ -34,6 +34,7 @@ from streamdata.progress.left_out import left_out_code, read_left_out
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
+from streamdata.progress.traffic import Report, Traffic, note, traffic_of
 
 __all__ = [
     "COUNTS",
@@ -52,9 +53,11 @@ __all__ = [
     "PlainEntry",
     "Position",
     "Progress",
+    "Report",
     "Shape",
     "States",
     "Topology",
+    "Traffic",
     "Tree",
     "announce",
     "check_complete",
@@ -70,11 +73,13 @@ __all__ = [
     "marked",
     "merge_states",
     "node_of",
+    "note",
     "number_batch",
     "read_left_out",
     "share_out",
     "state_text",
     "sums",
     "to_state",
+    "traffic_of",
     "warn_once",
 ]
