@@ -1,11 +1,11 @@
-"""How a lane sees the stores that it reads from: `counts of its process → Report`, and whether they are its limit."""
+"""How a lane sees the stores that it reads from: `counts of its process → TrafficReport`, and whether they are its limit."""
 
 import os
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from streamdata.progress import Report, Traffic
+from streamdata.progress import Traffic, TrafficReport
 from streamdata.remote.cache_settings import cache_counts
 from streamdata.remote.network import MAX_CONNECTIONS, network
 from streamdata.run import Lane
@@ -63,12 +63,12 @@ class Meter:
         self._since = _now()
         self._limit: str | None = None
 
-    def report(self) -> Report | None:
+    def report(self) -> TrafficReport | None:
         """What there is to say, if anything was asked for; called with each batch."""
         if not network().counts.requests and not cache_counts():
             return None
         self._judge()
-        return Report(self._dataset, os.getpid(), own_traffic(), self._limit)
+        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self._limit)
 
     def _judge(self) -> None:
         if self._limit is not None or time.perf_counter() - self._since.time < _STRETCH_S:

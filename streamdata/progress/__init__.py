@@ -34,7 +34,7 @@ from streamdata.progress.left_out import left_out_code, read_left_out
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
-from streamdata.progress.traffic import Report, Traffic, note, traffic_of
+from streamdata.progress.traffic import Traffic, TrafficReport, note, traffic_of
 
 __all__ = [
     "COUNTS",
@@ -53,11 +53,11 @@ __all__ = [
     "PlainEntry",
     "Position",
     "Progress",
-    "Report",
     "Shape",
     "States",
     "Topology",
     "Traffic",
+    "TrafficReport",
     "Tree",
     "announce",
     "check_complete",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
-from streamdata.progress.traffic import Report, note
+from streamdata.progress.traffic import TrafficReport, note
 
 logger = logging.getLogger("streamdata")
 
@@ -51,7 +51,7 @@ class LaneLink:
         num_batches: int | None,
         beginning: Beginning | None,
         note_batches: Callable[[int], None],
-        report: Callable[[], Report | None],
+        report: Callable[[], TrafficReport | None],
     ) -> None:
         self._num_batches, self._beginning, self._note_batches = num_batches, beginning, note_batches
         self._report = report
@@ -68,7 +68,7 @@ class LaneLink:
         """How many batches of this pass the lane has made; None if that is not known, or nobody counts them."""
         return self._num_batches + self._made if self._made and self._num_batches is not None else None
 
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, Report | None]]:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
         return receive, (self._beginning, self._made, self._report())
 
 
@@ -87,7 +87,7 @@ _warned: defaultdict[str, set[int]] = defaultdict(set)
 _announced: dict[str, int] = {}
 
 
-def receive(beginning: Beginning | None, batches: int, report: Report | None) -> None:
+def receive(beginning: Beginning | None, batches: int, report: TrafficReport | None) -> None:
     """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
     if report is not None:
         note(report)

@@ -1,4 +1,4 @@
-"""What readers ask of stores elsewhere, and how long they wait: `Report of each process → Traffic of a dataset`.
+"""What readers ask of stores elsewhere, and how long they wait: `TrafficReport of each process → Traffic of a dataset`.
 
 A report travels with batches, beside what they hold, and is no part of states. Each has all that its process has asked
 for so far, so that one that is lost, or comes twice, changes nothing.
@@ -45,7 +45,7 @@ class Traffic(NamedTuple):
         return self.waited_s / self.read_s if self.read_s else 0.0
 
 
-class Report(NamedTuple):
+class TrafficReport(NamedTuple):
     """What a process that reads a dataset says with its batches."""
 
     dataset: str
@@ -60,7 +60,7 @@ _of_processes: defaultdict[str, dict[int, Traffic]] = defaultdict(dict)
 _said: set[str] = set()
 
 
-def note(report: Report) -> None:
+def note(report: TrafficReport) -> None:
     """Keep a report; log what limits a dataset, once for all who read it."""
     if report.process != os.getpid():  # what this one has asked for, it knows
         _of_processes[report.dataset][report.process] = report.traffic

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, to_state
 from streamdata.fields import CURSOR
 from streamdata.mixing import meter
-from streamdata.progress import Report, Traffic, node_of, note, traffic_of
+from streamdata.progress import Traffic, TrafficReport, node_of, note, traffic_of
 from streamdata.remote.network import Network, NetworkCounts, _OfProcess
 from streamdata.remote.page_cache import CacheCounts
 from streamdata.run import Lane
@@ -89,7 +89,7 @@ def test_of_local_files_nothing_travels(tmp_path):
 def test_reports_count_once_for_each_process():
     """The newest of each; those of another dataset apart."""
     for name, process, requests in [("a", -1, 3), ("a", -1, 5), ("a", -2, 7), ("b", -1, 100)]:
-        note(Report(name, process, Traffic(requests, read_s=2.0, waited_s=1.0), None))
+        note(TrafficReport(name, process, Traffic(requests, read_s=2.0, waited_s=1.0), None))
     assert traffic_of("a", Traffic(1)) == Traffic(13, read_s=4.0, waited_s=2.0)
     assert traffic_of("a", Traffic(1)).waiting == 0.5
     assert traffic_of("nobody", Traffic()).waiting == 0
