@@ -1,4 +1,4 @@
-"""How a lane sees the stores that it reads from: `counts of its process → TrafficReport`, and whether they are its limit."""
+"""How a lane sees its stores: `counts of its process → TrafficReport`, and whether they limit it."""
 
 import os
 import time
