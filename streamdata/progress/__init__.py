@@ -4,6 +4,7 @@
 2. dicts of several ranks → `merge_states` → one
 3. collected dict → `Progress` → where each node stands in each lane, or an error that says what differs
 4. `Progress`, `Shape` → `check_complete` → an error that says which entries are missing
+5. `TrafficReport` of each process that reads → `traffic_of` → what was asked of stores: beside states, never in them
 """
 
 from streamdata.progress.base import Base
