@@ -6,14 +6,16 @@ import runpy
 import shlex
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from streamdata import MergedDataset, load_states
+from streamdata import MergedDataset, instantiate_from_yaml, load_states
 from streamdata.cli.main import app
 from streamdata.recipe import check_recipe
+from tests.remote.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume
 
 ROOT = Path(__file__).parents[1]
@@ -32,9 +34,18 @@ params:
 """
 
 
-def blocks(language):
+BEFORE, STORES, AFTER = re.split(r"## Shards in object stores\n|(?=## Tokens)", README)
+
+
+def blocks(language, text=BEFORE + AFTER):
     """The fenced blocks of a language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def commands(text=BEFORE + AFTER):
+    """The arguments of each of our commands in the console blocks."""
+    lines = [line for block in blocks("console", text) for line in block.splitlines()]
+    return [shlex.split(line[2:], comments=True)[1:] for line in lines if line.startswith("$ streamdata")]
 
 
 def written(name, code):
@@ -87,16 +98,36 @@ def test_the_recipe_and_the_commands_work(trained, monkeypatch):
     (recipe,) = blocks("yaml")
     Path("recipe.yaml").write_text(recipe)
     assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
-    lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ streamdata")]
-    commands = [shlex.split(line[2:], comments=True) for line in lines]
-    assert len(commands) == 6
-    for command in commands:
-        more = ["--batches", "5"] if command[1] == "run" else []
-        result = CliRunner().invoke(app, [*command[1:], *more])
+    assert len(commands()) == 6
+    for command in commands():
+        more = ["--batches", "5"] if command[0] == "run" else []
+        result = CliRunner().invoke(app, [*command, *more])
         assert result.exit_code == 0, result.output
     assert '"draws"' in Path("states.json").read_text()
     _, _, code, _ = blocks("python")
     assert runpy.run_path(str(written("tokens.py", code)))["batch"]["target_ids"].shape == (8, 1024)
+
+
+def test_shards_are_written_indexed_and_read_from_a_store(tmp_path, monkeypatch):
+    """One request for the manifest, which is a copy, and then ranges; the cache lies where the recipe says."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"CACHE": str(tmp_path / "indexes"), "DATA_CACHE": ""}.items():
+        monkeypatch.setenv(f"STREAMDATA_{name}", value)
+    (code,), (recipe,) = blocks("python", STORES), blocks("yaml", STORES)
+    runpy.run_path(str(written("write.py", code)))
+    assert len(list(Path("web").glob("*.tar"))) == 3
+    for command in commands(STORES):
+        assert CliRunner().invoke(app, command).exit_code == 0
+    files = {f"my-bucket/web/{path.name}": path.read_bytes() for path in Path("web").iterdir()}
+    with s3_server(files) as server:
+        for name, value in {"S3_ENDPOINT": server.url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
+            monkeypatch.setenv(name, value)
+        dataset = instantiate_from_yaml(written("stores.yaml", recipe), variables={"disk": str(tmp_path)})
+        assert [request.path for request in server.log] == ["my-bucket/web/streamdata.manifest"]
+        samples = list(islice(dataset, 1000))
+    assert {sample["score"] for sample in samples} == {n / 10 for n in range(1000)}
+    assert {request.method for request in server.log} == {"GET"}
+    assert list((tmp_path / "pages").iterdir())
 
 
 def test_the_packer_resumes_exactly(tmp_path):

@@ -3,7 +3,7 @@
 import itertools
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
+from streamdata.progress import Traffic
 from streamdata.recipe import instantiate_from_yaml
 from streamdata.view import Delivery, describe
 from streamdata.view.table import percent_text
@@ -74,7 +75,7 @@ def build_mixture(recipe: Path, variables: Mapping[str, Any], allow: Collection[
 
 
 def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None) -> bool:
-    pace = Pace(Delivery(dataset))
+    pace = Pace(Delivery(dataset), dataset.traffic)
     try:
         with Ticker(Console()) as ticker, Interrupt() as interrupt:
             for batch in itertools.islice(loader, batches):
@@ -94,10 +95,11 @@ class Pace:
 
     Args:
         delivery: Accumulates it.
+        traffic: Returns what was asked of stores for it.
     """
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    def __init__(self, delivery: Delivery, traffic: Callable[[], Traffic] = Traffic) -> None:
+        self._delivery, self._traffic = delivery, traffic
         self._start = time.monotonic()
         self._first: tuple[float, int, int] | None = None
         """When the first batch had come, its samples and bytes: workers start before it, at a pace of their own."""
@@ -114,8 +116,9 @@ class Pace:
         shares = [f"{source.path} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
         if len(sources) > _MAX_SHARES:
             shares.append(f"{len(sources) - _MAX_SHARES} more")
-        elapsed = time.monotonic() - self._start
-        return f"{elapsed:.1f} s  {self._delivery.samples:,} samples  {self._rates()}  {', '.join(shares)}"
+        elapsed, traffic = time.monotonic() - self._start, self._traffic()
+        waiting = f"{traffic.waiting:.0%} waiting for stores  " if traffic.is_any else ""
+        return f"{elapsed:.1f} s  {self._delivery.samples:,} samples  {self._rates()}  {waiting}{', '.join(shares)}"
 
     def summary(self) -> str:
         """All that was delivered, with wanted and achieved shares."""
@@ -124,7 +127,8 @@ class Pace:
         elapsed, late = time.monotonic() - self._start, self._first[0] - self._start
         total = f"{self._delivery.samples:,} samples, {_megabytes(self._delivery.size_bytes)} in {elapsed:.1f} s"
         later = f", then {self._rates()}" if self._delivery.samples > self._first[1] else ""
-        return f"{total}; the first batch after {late:.2f} s{later}\n{self._delivery.summary()}"
+        lines = [f"{total}; the first batch after {late:.2f} s{later}", *_of_stores(self._traffic())]
+        return "\n".join([*lines, self._delivery.summary()])
 
     def _rates(self) -> str:
         """Samples and megabytes a second, since the first batch."""
@@ -135,6 +139,15 @@ class Pace:
         samples_rate = (self._delivery.samples - samples) / duration
         bytes_rate = (self._delivery.size_bytes - size_bytes) / duration
         return f"{samples_rate:,.0f} samples/s, {_megabytes(bytes_rate)}/s"
+
+
+def _of_stores(traffic: Traffic) -> list[str]:
+    """What was asked of stores, in a line; none where nothing was."""
+    if not traffic.is_any:
+        return []
+    asked = f"{_megabytes(traffic.num_bytes)} by {traffic.requests:,} requests, {traffic.retries:,} of them repeated"
+    cached = f"{_megabytes(traffic.cached_bytes)} of the cache by {traffic.cache_hits:,} hits"
+    return [f"from stores: {asked}; {cached}; readers waited {traffic.waiting:.0%} of their time"]
 
 
 def _megabytes(size_bytes: float) -> str:

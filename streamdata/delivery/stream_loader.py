@@ -16,7 +16,7 @@ from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.progress import Progress, States, to_state
+from streamdata.progress import Progress, States, Traffic, to_state
 
 _OPTIONS: Final = (
     "generator",
@@ -127,6 +127,11 @@ class StreamLoader:
     def num_batches(self) -> int:
         """How many batches were received since the resume."""
         return self._states.num_batches
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was asked of stores elsewhere for its batches, as `MergedDataset.traffic`; not since the resume."""
+        return self.dataset.traffic()
 
     @property
     def batches_left(self) -> int:

@@ -37,6 +37,11 @@ class Control:
         self._name = uuid.uuid4().hex
 
     @property
+    def name(self) -> str:
+        """Unlike that of any other dataset."""
+        return self._name
+
+    @property
     def epoch_pass(self) -> int | None:
         """The pass that was set, None if none was."""
         return int(self._memory[_PASS]) - 1 if self._memory[_PASS] else None

@@ -21,14 +21,17 @@ from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.lane_iterator import LaneIterator
+from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.mixing.wrapped import check_not_wrapped
 from streamdata.progress import (
     Progress,
     Shape,
+    Traffic,
     check_complete,
     describe_changes,
+    traffic_of,
 )
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
@@ -319,6 +322,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             skips=self._skips,
             ahead=ahead_settings(self.read_ahead_bytes, self.connections),
         )
+
+    def traffic(self) -> Traffic:
+        """What was asked of stores elsewhere for the batches that came to this process, and how long was waited.
+
+        What this process itself has asked for is in it, whatever it was for. Of workers it is what they had asked for
+        when they made their last batch.
+        """
+        return traffic_of(self._control.name, own_traffic())
 
     def state_dict(self) -> NoReturn:
         """Raise: only who receives batches knows which were delivered, while workers read ahead of them.

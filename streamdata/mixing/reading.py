@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from streamdata.mixing.counting import check_countable, count_samples
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.default_collate import refuse_default_collate
 from streamdata.mixing.elastic import begin_deal
+from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.progress import (
@@ -28,6 +28,7 @@ from streamdata.progress import (
     announce,
     header,
     marked,
+    note,
     warn_once,
 )
 from streamdata.run import Lane
@@ -134,20 +135,27 @@ class Reading:
     def begin(self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None]) -> Iterator[Sample]:
         """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`."""
         lane, key, progress = plan.lane, plan.key, plan.progress
+        is_here = get_worker_info() is None
         beginning = self.control.begin(self.version, lane, key.epoch_pass)
         if beginning is not None:
             change = plan.change
             beginning = beginning._replace(change=change and change(plan.deals.num_pieces(self.top)))
-            if get_worker_info() is None:
+            if is_here:
                 announce(beginning)
                 if beginning.was_left:
                     warn_once(beginning)
-        note_batches = partial(self.control.note_batches, self.version, lane.worker)
+        meter = Meter(self.control.name, lane, self.ahead)
+
+        def note_batches(number: int) -> None:
+            self.control.note_batches(self.version, lane.worker, number)
+            if is_here and (report := meter.report()) is not None:  # from elsewhere it comes with the batch
+                note(report)
+
         run = replace(
             self._run(lane, key.epoch_pass, progress, plan.deals),
             ahead=ahead,
             header=plan.header,
-            link=LaneLink(progress.batches_before(key), beginning, note_batches),
+            link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
         mixture = Mixture(run, self.top)
         samples = mixture.draw(0) if self.top.dataset.customized_yield_fn is None else _yielded(run, mixture)

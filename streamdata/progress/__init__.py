@@ -34,6 +34,7 @@ from streamdata.progress.left_out import left_out_code, read_left_out
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
+from streamdata.progress.traffic import Traffic, TrafficReport, note, traffic_of
 
 __all__ = [
     "COUNTS",
@@ -55,6 +56,8 @@ __all__ = [
     "Shape",
     "States",
     "Topology",
+    "Traffic",
+    "TrafficReport",
     "Tree",
     "announce",
     "check_complete",
@@ -70,11 +73,13 @@ __all__ = [
     "marked",
     "merge_states",
     "node_of",
+    "note",
     "number_batch",
     "read_left_out",
     "share_out",
     "state_text",
     "sums",
     "to_state",
+    "traffic_of",
     "warn_once",
 ]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
+from streamdata.progress.traffic import TrafficReport, note
+
 logger = logging.getLogger("streamdata")
 
 
@@ -34,19 +36,25 @@ class LaneLink:
     """Travels with a lane's samples by reference, and stays behind when they are pickled: there it is None.
 
     A DataLoader's worker cannot warn where the user looks, and it does not know which of its batches were received.
-    So each batch brings along how the lane began, and the trainer warns.
+    So each batch brings along how the lane began, and the trainer warns; and what its process has asked of stores.
 
     Args:
         num_batches: How many batches of this pass the lane had delivered when the iteration began; None if that is not
             known.
         beginning: How it began, if it is to be compared.
         note_batches: Called with how many batches the lane has made in this iteration.
+        report: Returns what its process has asked of stores, None for nothing.
     """
 
     def __init__(
-        self, num_batches: int | None, beginning: Beginning | None, note_batches: Callable[[int], None]
+        self,
+        num_batches: int | None,
+        beginning: Beginning | None,
+        note_batches: Callable[[int], None],
+        report: Callable[[], TrafficReport | None],
     ) -> None:
         self._num_batches, self._beginning, self._note_batches = num_batches, beginning, note_batches
+        self._report = report
         self._made = 0
 
     def next_batch(self) -> int | None:
@@ -60,8 +68,8 @@ class LaneLink:
         """How many batches of this pass the lane has made; None if that is not known, or nobody counts them."""
         return self._num_batches + self._made if self._made and self._num_batches is not None else None
 
-    def __reduce__(self) -> tuple[Callable[[Beginning | None, int], None], tuple[Beginning | None, int]]:
-        return receive, (self._beginning, self._made)
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
+        return receive, (self._beginning, self._made, self._report())
 
 
 # Where torch's DataLoader takes, and throws away, what its persistent workers had ready; and torchdata's.
@@ -79,8 +87,10 @@ _warned: defaultdict[str, set[int]] = defaultdict(set)
 _announced: dict[str, int] = {}
 
 
-def receive(beginning: Beginning | None, batches: int) -> None:
+def receive(beginning: Beginning | None, batches: int, report: TrafficReport | None) -> None:
     """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
+    if report is not None:
+        note(report)
     if beginning is None or _is_thrown_away():
         return
     announce(beginning)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from streamdata.errors import SourceError, did_you_mean
 from streamdata.recipe.permission import refusal_of_directory
 from streamdata.remote.cache_files import PAGE_BYTES
-from streamdata.remote.page_cache import PageCache
+from streamdata.remote.page_cache import CacheCounts, PageCache
 
 logger = logging.getLogger(__name__)
 _ENVIRONMENT: Final = "STREAMDATA_DATA_CACHE"
@@ -114,6 +114,11 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
             "  Give all sources that share a directory the same, or each its own directory."
         )
     return found[1]
+
+
+def cache_counts() -> list[CacheCounts]:
+    """What was read through each cache of this process."""
+    return [cache.counts for _, cache in list(_Caches.by_path.values()) if cache is not None]
 
 
 def _opened(settings: CacheSettings) -> PageCache | None:

@@ -10,7 +10,9 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any
@@ -38,14 +40,21 @@ class NetworkCounts:
         retries: Those of them that repeated one.
         num_bytes: Bytes that arrived in good answers.
         seconds: From first attempts to last bytes, summed over all requests.
-        cache_hits: Requests that a cache answered.
+        waited: Seconds that who reads has waited for answers.
+        since: When the process began to read samples, by `time.perf_counter`; None before.
     """
 
     requests: int = 0
     retries: int = 0
     num_bytes: int = 0
     seconds: float = 0.0
-    cache_hits: int = 0
+    waited: float = 0.0
+    since: float | None = None
+
+    def begin(self) -> None:
+        """Note that the process begins to read samples; what it waited before was its start."""
+        if self.since is None:
+            self.since, self.waited = time.perf_counter(), 0.0
 
 
 def checked_connections(connections: Any) -> int | None:
@@ -119,6 +128,15 @@ class Network:
         options = options_of(url)
         patience = Patience(asked, health_of(asked.url, options))
         return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), self._running())
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time that passes meanwhile as waited."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.counts.waited += time.perf_counter() - began
 
     def limit(self, connections: int) -> None:
         """From now on have at most so many requests in flight; it may be called until the first request."""

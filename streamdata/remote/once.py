@@ -21,6 +21,7 @@ from streamdata.errors import ShardError
 from streamdata.remote.addresses import bare_url, options_of, signed_url
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, Listed, Stat
 from streamdata.remote.file_client import file_list, file_range, file_stat
+from streamdata.remote.network import network
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import DEADLINE_S, STALL_S, Patience
 from streamdata.remote.stores import Door, door_of, health_of, kind_of
@@ -98,11 +99,13 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
 
 
 def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], T]) -> T:
-    patience = Patience(asked, health_of(asked.url, options))
+    patience, counts = Patience(asked, health_of(asked.url, options)), network().counts
     start = time.monotonic()
     while True:
         while (wait := patience.begin()) is not None:
             time.sleep(wait)
+        counts.requests += 1
+        counts.retries += patience.attempts > 1
         try:
             found = attempt()
         except FailureError as failure:
@@ -113,6 +116,7 @@ def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], 
             raise with_attempts(error, patience.attempts) from error.__cause__
         patience.succeeded()
         if isinstance(found, Answer):
+            counts.num_bytes += len(found.data)
             return found._replace(waited=time.monotonic() - start)
         return found
 

@@ -53,13 +53,14 @@ class CacheCounts:
     """What was read through a cache, in this process.
 
     Attributes:
+        reads: How often all that was wanted was there.
         hits: Bytes that were there.
         misses: Bytes that were wanted and not there.
         fetched: Bytes that were fetched, those of whole pages included.
     """
 
     def __init__(self) -> None:
-        self.hits = self.misses = self.fetched = 0
+        self.reads = self.hits = self.misses = self.fetched = 0
 
 
 class _Piece(NamedTuple):
@@ -146,6 +147,7 @@ class PageCache:
             result: Future[bytes] = Future()
             self._threads.submit(lambda: self._fill(result, pieces, found, fetch))
             return result
+        self.counts.reads += 1
         data = _joined(found)
         if begin:
             return _done(data)

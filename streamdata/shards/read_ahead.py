@@ -17,12 +17,11 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.remote.network import MAX_CONNECTIONS
+from streamdata.remote.network import MAX_CONNECTIONS, network
 from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.shards.coalesced import coalesced
 from streamdata.shards.fetching import FetchThreads, Submit
@@ -66,8 +65,6 @@ class LaneAhead:
     """Of the top mixture: its clocks, the lowest first."""
     num_sources: int = 0
     """How many sources of it are remote."""
-    waited: float = 0.0
-    """For how many seconds it waited for bytes."""
     upcoming: "list[Upcoming]" = field(default_factory=list)
 
     def now(self) -> float:
@@ -86,8 +83,6 @@ class Counts:
 
     requests: int = 0
     num_bytes: int = 0
-    waited: float = 0.0
-    """Seconds, of all lanes."""
     held_bytes: int = 0
     """Now: asked for, and not let go of yet."""
     most_held_bytes: int = 0
@@ -302,13 +297,9 @@ class Upcoming:
         answer = portion.requests[number].answer
         if answer.done():
             return answer.result()
-        began = perf_counter()
-        try:
+        self._has_waited = True
+        with network().waiting():
             return answer.result()
-        finally:
-            waited, self._has_waited = perf_counter() - began, True
-            self._lane.waited += waited
-            read_ahead().counts.waited += waited
 
     def due(self, number: int) -> float:
         """How far the lane's clock goes on until the record of this number falls due."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from streamdata.remote import DeniedError, fetch_once
+from streamdata.remote import DeniedError, fetch_once, network
 from streamdata.shards.storage import FileStamp, stamp_of_answer
 
 _MAX_REQUESTS = 16
@@ -21,7 +21,8 @@ class Fetched(NamedTuple):
 def fetch(url: str, begin: int, end: int) -> Fetched | None:
     """The bytes [begin, end) of a file, fewer at its end; None where there is no such file."""
     try:
-        answer = fetch_once(url, begin, end)
+        with network().waiting():
+            answer = fetch_once(url, begin, end)
     except (FileNotFoundError, DeniedError):  # some stores say the latter of what is not there
         return None
     return Fetched(answer.data, stamp_of_answer(answer), answer.version)
@@ -29,7 +30,8 @@ def fetch(url: str, begin: int, end: int) -> Fetched | None:
 
 def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
     """Several ranges of one file of a known version."""
-    if len(spans) == 1:
-        return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
-    with ThreadPoolExecutor(min(_MAX_REQUESTS, len(spans))) as threads:
-        return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]
+    with network().waiting():
+        if len(spans) == 1:
+            return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
+        with ThreadPoolExecutor(min(_MAX_REQUESTS, len(spans))) as threads:
+            return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]

@@ -473,8 +473,9 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
         (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]])) for piece in pieces if piece[1] < piece[2]
     ]
     try:
-        for (_, begin, end, at), future in waiting:
-            memory[at : at + end - begin] = future.result()
+        with network().waiting():
+            for (_, begin, end, at), future in waiting:
+                memory[at : at + end - begin] = future.result()
     finally:
         for _, future in waiting:
             future.cancel()

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs
+from streamdata.remote import network
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
@@ -97,7 +98,8 @@ class _RemoteBytes:
                 self._ask()
             if not self._coming:
                 return b""
-            self._piece = memoryview(self._coming.popleft().result())
+            with network().waiting():
+                self._piece = memoryview(self._coming.popleft().result())
         piece = bytes(self._piece[:size])
         self._piece = self._piece[len(piece) :]
         return piece

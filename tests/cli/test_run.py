@@ -12,7 +12,10 @@ from typer.testing import Result
 
 from streamdata import MergedDataset, RecipeError
 from streamdata.cli.run import Pace, build_mixture
+from streamdata.progress import Traffic
+from streamdata.remote.network import _OfProcess
 from streamdata.view import Delivery
+from tests.remote.servers import http_server
 from tests.streams import Numbers
 
 Streamdata = Callable[..., Result]
@@ -104,6 +107,30 @@ def test_the_live_line_names_the_heaviest_sources_only() -> None:
     pace.add([next(iter(dataset))])
     assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 MB/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", pace.line())
     assert len(pace.summary().splitlines()) == 11
+
+
+def test_what_was_asked_of_stores_is_in_the_summary(
+    streamdata: Streamdata, write_recipe: WriteRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of workers too; the live line says how much they wait. Of local files neither says anything."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
+    monkeypatch.setattr(_OfProcess, "network", None)  # of this test alone
+    recipe = write_recipe("cyclic: false\nstop: all_exhausted")
+    local = streamdata("run", recipe, "--workers", "1")
+    with http_server({f"{name}.jsonl": (tmp_path / f"{name}.jsonl").read_bytes() for name in "ab"}) as server:
+        recipe.write_text(recipe.read_text().replace(str(tmp_path), server.url))
+        done = streamdata("run", recipe, "--workers", "1")
+    found = re.search(
+        r"^from stores: \S+ MB by (\d+) requests, 0 of them repeated; 0 MB of the cache by 0 hits; "
+        r"readers waited \d+% of their time$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert found is not None
+    assert int(found[1]) == len(server.log)
+    assert "from stores" not in local.stdout
+    dataset = MergedDataset([Numbers("a", 5)])
+    assert "  40% waiting for stores  a " in Pace(Delivery(dataset), lambda: Traffic(1, waited_s=2, read_s=5)).line()
 
 
 def test_nothing_delivered_is_said() -> None:

@@ -1,0 +1,114 @@
+"""How a lane sees its stores: `counts of its process → TrafficReport`, and whether they limit it."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from streamdata.progress import Traffic, TrafficReport
+from streamdata.remote.cache_settings import cache_counts
+from streamdata.remote.network import MAX_CONNECTIONS, network
+from streamdata.run import Lane
+from streamdata.shards.ahead_settings import AheadSettings
+
+_STRETCH_S: Final = 30.0
+"""So long is a lane observed before it is judged."""
+_LIMITS: Final = 0.5
+"""Stores limit a lane that waits for them for more than this share of its time."""
+_MANY_RETRIES: Final = 0.05
+_MOST_IN_FLIGHT: Final = 0.75
+"""Of the connections: with more in flight all of them are used."""
+_SMALL_BYTES: Final = 1 << 20
+"""Of a request, on average: it takes a store about as long to begin an answer as to send so much."""
+
+
+class _Since(NamedTuple):
+    """Where a stretch began, for differences."""
+
+    time: float
+    requests: float
+    retries: float
+    num_bytes: float
+    seconds: float
+    waited: float
+
+
+def own_traffic() -> Traffic:
+    """What this process has asked of stores so far."""
+    counts, caches = network().counts, cache_counts()
+    read_s = time.perf_counter() - counts.since if counts.since is not None else 0.0
+    return Traffic(
+        counts.requests,
+        counts.retries,
+        counts.num_bytes,
+        sum(cache.reads for cache in caches),
+        sum(cache.hits for cache in caches),
+        counts.waited if read_s else 0.0,
+        read_s,
+    )
+
+
+class Meter:
+    """Observes a lane while it is read.
+
+    Args:
+        dataset: Unlike any other.
+        lane: The lane.
+        settings: How it reads ahead.
+    """
+
+    def __init__(self, dataset: str, lane: Lane, settings: AheadSettings) -> None:
+        self._dataset, self._lane, self._settings = dataset, lane, settings
+        network().counts.begin()
+        self._since = _now()
+        self._limit: str | None = None
+
+    def report(self) -> TrafficReport | None:
+        """What there is to say, if anything was asked for; called with each batch."""
+        if not network().counts.requests and not cache_counts():
+            return None
+        self._judge()
+        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self._limit)
+
+    def _judge(self) -> None:
+        if self._limit is not None or time.perf_counter() - self._since.time < _STRETCH_S:
+            return
+        now = _now()
+        stretch = _Since(*(after - before for after, before in zip(now, self._since, strict=True)))
+        self._since = now
+        if stretch.waited > _LIMITS * stretch.time:
+            self._limit = self._described(stretch)
+
+    def _described(self, stretch: _Since) -> str:
+        took, requests = stretch.time, max(1, stretch.requests)
+        in_flight, mean_bytes = stretch.seconds / took, stretch.num_bytes / requests
+        who = f"rank {self._lane.dp_rank}, worker {self._lane.worker}"
+        return (
+            f"the network is the limit: {who} waited {stretch.waited / took:.0%} of {took:.0f} s for shards, which "
+            f"came at {stretch.num_bytes / took / 1e6:.3g} MB/s by {requests / took:.3g} requests a second of "
+            f"{mean_bytes / 1e6:.2g} MB, {in_flight:.1f} at a time, {stretch.retries:.0f} of them repeated\n"
+            f"  What may help: {'; '.join(self._remedies(stretch, in_flight, mean_bytes))}."
+        )
+
+    def _remedies(self, stretch: _Since, in_flight: float, mean_bytes: float) -> Sequence[str]:
+        connections, num_bytes = self._settings.connections, self._settings.read_ahead_bytes
+        found = []
+        if stretch.retries > _MANY_RETRIES * stretch.requests:
+            found.append("fewer `connections`, or a higher rate of the store, which refuses or breaks off requests")
+        elif in_flight > _MOST_IN_FLIGHT * connections:
+            more = "more workers" if connections >= MAX_CONNECTIONS else "more `connections` of the node"
+            found.append(f"{more}, since all {connections} of this process are used, unless its link is full")
+        else:
+            found.append(f"more `read_ahead_bytes` (now {num_bytes}), since connections are idle")
+        if mean_bytes < _SMALL_BYTES:
+            found.append(
+                "larger `block_bytes` or `block_size`, or fewer and larger shards, so that requests are larger"
+            )
+        if not cache_counts():
+            found.append("a `cache` on a disk of the node, for what is read again")
+        return found
+
+
+def _now() -> _Since:
+    counts = network().counts
+    return _Since(time.perf_counter(), counts.requests, counts.retries, counts.num_bytes, counts.seconds, counts.waited)

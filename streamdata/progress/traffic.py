@@ -1,0 +1,80 @@
+"""What readers ask of stores elsewhere, and how long they wait: `TrafficReport of each process → Traffic of a dataset`.
+
+A report travels with batches, beside what they hold, and is no part of states. Each has all that its process has asked
+for so far, so that one that is lost, or comes twice, changes nothing.
+"""
+
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+logger = logging.getLogger("streamdata")
+
+
+class Traffic(NamedTuple):
+    """What some processes have asked of stores.
+
+    Attributes:
+        requests: Attempts that were made.
+        retries: Those of them that repeated one.
+        num_bytes: Bytes that arrived.
+        cache_hits: Reads that the page cache answered whole.
+        cached_bytes: Bytes that were read from it.
+        waited_s: How long the processes waited for bytes, since they began to read samples.
+        read_s: How long ago that is. Both are sums over the processes.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    num_bytes: int = 0
+    cache_hits: int = 0
+    cached_bytes: int = 0
+    waited_s: float = 0.0
+    read_s: float = 0.0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything was asked for, or found in a cache."""
+        return bool(self.requests or self.cache_hits)
+
+    @property
+    def waiting(self) -> float:
+        """The share of their time that the processes waited, 0 to 1."""
+        return self.waited_s / self.read_s if self.read_s else 0.0
+
+
+class TrafficReport(NamedTuple):
+    """What a process that reads a dataset says with its batches."""
+
+    dataset: str
+    """Unlike any other."""
+    process: int
+    traffic: Traffic
+    limit: str | None
+    """Once its stores were seen to be what limits it: how, and what would help."""
+
+
+_of_processes: defaultdict[str, dict[int, Traffic]] = defaultdict(dict)
+_said: set[str] = set()
+
+
+def note(report: TrafficReport) -> None:
+    """Keep a report; log what limits a dataset, once for all who read it."""
+    if report.process != os.getpid():  # what this one has asked for, it knows
+        _of_processes[report.dataset][report.process] = report.traffic
+    if report.limit is not None and report.dataset not in _said:
+        _said.add(report.dataset)
+        for line in report.limit.splitlines():
+            logger.warning("%s", line)
+
+
+def traffic_of(dataset: str, own: Traffic) -> Traffic:
+    """What all processes have asked for whose batches came here, and this one, which asked for `own`."""
+    return total([own, *_of_processes.get(dataset, {}).values()])
+
+
+def total(parts: Iterable[Traffic]) -> Traffic:
+    """The sum."""
+    return Traffic(*map(sum, zip(*parts, strict=True)))
