@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
-from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, RowRun
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
@@ -141,13 +141,27 @@ class IndexedFiles:
 
     def _read_listed(self, shards: Int64s, bounds: list[tuple[int, int]], pieces: list[bytes]) -> None:
         """Fill in the rows of those runs whose shards a manifest knows."""
+        for rows, numbers, runs in self._listed(shards, bounds):
+            for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
+                pieces[number] = piece
+
+    def _listed(
+        self, shards: Int64s, bounds: list[tuple[int, int]]
+    ) -> Iterator[tuple[ManifestRows, list[int], list[RowRun]]]:
+        """Of each manifest: its rows, the numbers of those runs whose shards it knows, and where their rows are."""
         manifest_of = self._manifest_of[shards]
         offsets, counts = self._offsets[shards].tolist(), self.num_records[shards].tolist()
         for manifest, rows in enumerate(self._manifests):
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
-            runs = [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
-            for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
-                pieces[number] = piece
+            yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
+
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        """Ask for what `rows` reads of a store, and wait for nothing."""
+        if self._manifests:
+            runs = self.runs(shards, firsts, counts)
+            bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
+            for rows, _, wanted in self._listed(runs.shards, bounds):
+                rows.prefetch(wanted, self._dtype.itemsize)
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""

@@ -68,6 +68,12 @@ class TarShards(IndexedFiles):
         """The window of the runs [first, first + count) of the shards."""
         return TarWindow(self, self.runs(shards, firsts, counts))
 
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        """Ask for what a window's index rows are read from, and wait for nothing."""
+        super().prefetch_rows(shards, firsts, counts)
+        if self.sidecars is not None:
+            self.sidecars.prefetch_rows(shards, firsts, counts)
+
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
         found = {"members without key and field": self.skipped}
