@@ -1,6 +1,7 @@
 """What is read before a process forks: the requests of `network`, one at a time, without threads and event loop.
 
 Each thread that calls keeps one connection to each host; a forked process begins without.
+What is written goes this way, too.
 """
 
 import http.client
@@ -10,8 +11,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from html import unescape
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -20,11 +23,11 @@ from xml.etree import ElementTree as ET
 from streamdata.errors import ShardError
 from streamdata.remote.addresses import bare_url, options_of, signed_url
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, Listed, Stat
-from streamdata.remote.file_client import file_list, file_range, file_stat
+from streamdata.remote.file_client import file_list, file_put, file_range, file_stat
 from streamdata.remote.network import network
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import DEADLINE_S, STALL_S, Patience
-from streamdata.remote.stores import Door, door_of, health_of, kind_of
+from streamdata.remote.stores import Door, Prepared, door_of, health_of, kind_of
 from streamdata.remote.web import (
     MAX_WORD,
     answer,
@@ -45,6 +48,7 @@ _HREF = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 _SPACE = "{*}"  # of names in answers: any
 _READ_STEP = 1 << 20
 _MAX_PAGE = 1 << 26
+_MAX_PUT = 5 << 30  # bytes that S3 takes in one request
 
 
 def fetch_once(url: str, begin: int | None = None, end: int | None = None, version: str = "") -> Answer:
@@ -98,6 +102,41 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
     return _list_web(asked, options, deep=deep)
 
 
+def put_once(url: str, body: Path) -> None:
+    """Write an object in one step: who reads it gets the one before or this one, where its store has such a step.
+
+    Args:
+        url: The object.
+        body: A local file, whose bytes it gets.
+
+    Raises:
+        ShardError: As `Network.submit` has it; also where nothing can be written there, or not as much at once.
+    """
+    check_can_put(url)
+    asked, options = Asked(signed_url(url), body=body), options_of(url)
+    kind = kind_of(asked.url)
+    if kind == "objects":
+        _apart("put", asked, options)
+    elif kind == "files":
+        _with_patience(asked, options, lambda: file_put(asked))
+    elif (size := body.stat().st_size) > _MAX_PUT:
+        raise ShardError(
+            f"{asked.describe()}: expected at most {_MAX_PUT} bytes, which can be written in one step, got {size}\n"
+            "  Write it to a disk, and copy it there by a tool that sends it in parts."
+        )
+    else:
+        _with_patience(asked, options, lambda: _Exchange(asked, options).put())
+
+
+def check_can_put(url: str) -> None:
+    """Raise ShardError where nothing can be written, whatever the permissions are."""
+    if kind_of(url) == "web":
+        raise ShardError(
+            f"object '{bare_url(url)}': expected a store that can be written (such as s3, gs, az), got a web server\n"
+            "  Write it to a disk, and copy it to where the server has its files."
+        )
+
+
 def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], T]) -> T:
     patience, counts = Patience(asked, health_of(asked.url, options)), network().counts
     start = time.monotonic()
@@ -138,6 +177,9 @@ class _Exchange:
             return Stat(found.size, found.version)
         return self._told("HEAD", self._head)
 
+    def put(self) -> None:
+        self._told("PUT", lambda response: response.read(MAX_WORD))
+
     def _whole(self, response: http.client.HTTPResponse) -> Answer:
         if is_empty(self._asked, response.status, response.headers):
             return Answer(b"", version_of(response.headers), 0, response.status, 0.0)
@@ -168,9 +210,10 @@ class _Exchange:
     def _told(self, method: str, take: Callable[[http.client.HTTPResponse], T]) -> T:
         """What `take` makes of a good answer."""
         for _ in range(3):  # other credentials and another region may each be tried once
-            prepared = self._door.prepare(method, self._asked.url, range_headers(self._asked), self._query)
+            asked = self._asked
+            prepared = self._door.prepare(method, asked.url, range_headers(asked), self._query, asked.body)
             try:
-                with _Sent(method, prepared.url, prepared.headers, follows=self._door.follows) as response:
+                with _Sent(method, prepared, asked.body, follows=self._door.follows) as response:
                     if response.status in _GOOD or is_empty(self._asked, response.status, response.headers):
                         return take(response)
                     body = response.read(MAX_WORD)
@@ -223,8 +266,11 @@ def _connections() -> _Connections:
 class _Sent:
     """A request that was sent, and its answer; redirects are followed where that is asked for."""
 
-    def __init__(self, method: str, url: str, headers: dict[str, str], *, follows: bool) -> None:
-        self._method, self._url, self._headers, self._follows = method, url, headers, follows
+    def __init__(self, method: str, prepared: Prepared, body: Path | None, *, follows: bool) -> None:
+        self._method, self._url, self._headers, self._follows = method, prepared.url, prepared.headers, follows
+        self._body = body
+        if body is not None:  # http.client would send a file in chunks, which S3 does not take so
+            self._headers = self._headers | {"Content-Length": str(body.stat().st_size)}
         self._key: tuple[str, str] = ("", "")
         self._response: http.client.HTTPResponse | None = None
         self._connection: http.client.HTTPConnection | None = None
@@ -250,7 +296,8 @@ class _Sent:
             self._connection = connection
             try:
                 target = parts.path + (f"?{parts.query}" if parts.query else "")
-                connection.request(self._method, _target(self._url, target), headers=self._headers)
+                with nullcontext() if self._body is None else self._body.open("rb") as body, self._refusals():
+                    connection.request(self._method, _target(self._url, target), body, self._headers)
                 self._response = connection.getresponse()
                 return self._response
             except (http.client.RemoteDisconnected, ConnectionError):
@@ -261,6 +308,10 @@ class _Sent:
                 connection.close()
                 raise
         raise AssertionError("a new connection either answers or raises")
+
+    def _refusals(self) -> AbstractContextManager[None]:
+        """Go on where the server ends a request with a body: it may have answered before it read all of it."""
+        return nullcontext() if self._body is None else suppress(BrokenPipeError, ConnectionResetError)
 
     def _finish(self) -> None:
         """Keep the connection where all of the answer was read."""
@@ -360,5 +411,5 @@ def _ask_objects(task: tuple[str, Asked, StorageOptions, Mapping[str, bool]], _:
 
     what, asked, options, settings = task
     client = ObjectClient(options)
-    ask: Any = {"fetch": client.get_here, "stat": client.stat, "list": client.list}[what]
+    ask: Any = {"fetch": client.get_here, "stat": client.stat, "list": client.list, "put": client.put}[what]
     return _with_patience(asked, options, lambda: ask(asked, **settings))

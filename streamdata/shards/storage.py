@@ -207,6 +207,23 @@ def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
         return list(pool.map(stamp_of, urls))
 
 
+def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
+    """The stamps of those of the files that there are; remote ones are asked for at the same time."""
+    files = list(urls)
+    if not any(map(is_remote, files)):
+        return {url: stamp_of(url) for url in files if Path(local_path(url)).is_file()}
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+        stamps = pool.map(_stamp_if_there, files)
+        return {url: stamp for url, stamp in zip(files, stamps, strict=True) if stamp is not None}
+
+
+def _stamp_if_there(url: str) -> FileStamp | None:
+    try:
+        return stamp_of(url)
+    except FileNotFoundError:
+        return None
+
+
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
     return ShardError(

@@ -107,11 +107,11 @@ class ObjectServer:
             status, _, code = fault.partition(" ")
             text = f"<Error><Code>{code}</Code><Message>the server's word</Message></Error>" if code else ""
             return await _send(writer, int(status), {"Content-Type": "application/xml"}, text.encode())
-        if self.secret and not _is_signed(request, self.secret):
+        if self.secret and not _is_signed(request, body, self.secret):
             return await _send(writer, 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         if request.method == "PUT":
             self.objects[request.path] = body
-            return await _send(writer, 200, {}, b"")
+            return await _send(writer, 200, {"ETag": self.tag_of(body)}, b"")
         status, headers, data = self._found(request, ignore_range=fault == "ignore_range")
         if request.method == "HEAD":
             headers.setdefault("Content-Length", str(len(data)))
@@ -166,14 +166,14 @@ class ObjectServer:
         ).encode()
 
 
-def _is_signed(request: Request, secret: str) -> bool:
-    """By https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html, without a body."""
+def _is_signed(request: Request, body: bytes, secret: str) -> bool:
+    """By https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html."""
     fields = dict(re.findall(r"(\w+)=([^,\s]+)", request.headers.get("authorization", "")))
     path, _, query = request.target.partition("?")
     names = fields.get("SignedHeaders", "").split(";")
     headers = "".join(f"{name}:{request.headers.get(name)}\n" for name in names)
     canonical = (request.method, path, "&".join(sorted(query.split("&"))), headers, ";".join(names))
-    digest = hashlib.sha256("\n".join([*canonical, hashlib.sha256().hexdigest()]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([*canonical, hashlib.sha256(body).hexdigest()]).encode()).hexdigest()
     scope = fields.get("Credential", "").partition("/")[2]
     text = f"AWS4-HMAC-SHA256\n{request.headers.get('x-amz-date')}\n{scope}\n{digest}"
     key = f"AWS4{secret}".encode()
