@@ -26,7 +26,7 @@ from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, 
 from streamdata.remote.file_client import file_list, file_put, file_range, file_stat
 from streamdata.remote.network import network
 from streamdata.remote.options import StorageOptions
-from streamdata.remote.retries import DEADLINE_S, STALL_S, Patience
+from streamdata.remote.retries import STALL_S, Patience
 from streamdata.remote.stores import Door, Prepared, door_of, health_of, kind_of
 from streamdata.remote.web import (
     MAX_WORD,
@@ -47,7 +47,6 @@ _REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 10
 _HREF = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 _SPACE = "{*}"  # of names in answers: any
 _READ_STEP = 1 << 20
-_MAX_PAGE = 1 << 26
 _MAX_PUT = 5 << 30  # bytes that S3 takes in one request
 
 
@@ -166,7 +165,7 @@ class _Exchange:
     def __init__(self, asked: Asked, options: StorageOptions, query: str = "") -> None:
         self._asked, self._query = asked, query
         self._door: Door = door_of(asked.url, options)
-        self._until = time.monotonic() + DEADLINE_S
+        self._until = health_of(asked.url, options).until()
 
     def fetch(self) -> Answer:
         return self._told("GET", self._whole)
@@ -188,7 +187,15 @@ class _Exchange:
 
     def page(self) -> str:
         """The text of a page, in place of bytes."""
-        return self._told("GET", lambda response: response.read(_MAX_PAGE).decode("utf-8", "replace"))
+        return self._told("GET", self._text)
+
+    def _text(self, response: http.client.HTTPResponse) -> str:
+        # Of a body that is read by size, http.client does not tell that it was cut: links would be missing.
+        length = response.length
+        data = self._body(response, length)
+        if length is not None and len(data) != length:
+            raise FailureError(f"a page of {len(data)} bytes, expected {length}", response.status)
+        return data.decode("utf-8", "replace")
 
     def _head(self, response: http.client.HTTPResponse) -> Stat:
         found = promise(self._asked, response.status, response.headers)
@@ -198,11 +205,11 @@ class _Exchange:
 
     def _body(self, response: http.client.HTTPResponse, length: int | None) -> bytes:
         pieces, left = [], length
-        while (left is None or left > 0) and (piece := response.read(min(_READ_STEP, left or _READ_STEP))):
+        while (left is None or left > 0) and (piece := response.read1(min(_READ_STEP, left or _READ_STEP))):
             pieces.append(piece)
             left = None if left is None else left - len(piece)
             if time.monotonic() > self._until:
-                raise FailureError(f"no end of it after {DEADLINE_S:.0f} s")
+                raise FailureError("no end of it within the deadline")
         if left == 0:
             response.read()  # of chunks, what says that there are no more
         return b"".join(pieces)
@@ -212,8 +219,9 @@ class _Exchange:
         for _ in range(3):  # other credentials and another region may each be tried once
             asked = self._asked
             prepared = self._door.prepare(method, asked.url, range_headers(asked), self._query, asked.body)
+            limit_s = max(0.1, min(STALL_S, self._until - time.monotonic()))
             try:
-                with _Sent(method, prepared, asked.body, follows=self._door.follows) as response:
+                with _Sent(method, prepared, asked.body, limit_s, follows=self._door.follows) as response:
                     if response.status in _GOOD or is_empty(self._asked, response.status, response.headers):
                         return take(response)
                     body = response.read(MAX_WORD)
@@ -225,14 +233,14 @@ class _Exchange:
             except (http.client.HTTPException, OSError) as error:
                 if isinstance(error, ShardError):
                     raise
-                raise FailureError(_described(error)) from error
+                raise FailureError(_described(error, limit_s)) from error
         raise denied(self._asked, DenialError("one refusal after the other", 403))
 
 
-def _described(error: Exception) -> str:
+def _described(error: Exception, limit_s: float) -> str:
     """What happened, without the address."""
     if isinstance(error, TimeoutError):
-        return f"no byte for {STALL_S:.0f} s"
+        return f"no byte for {limit_s:.0f} s"
     if isinstance(error, http.client.IncompleteRead):
         return "a body that was cut"
     if isinstance(error, http.client.RemoteDisconnected):
@@ -266,9 +274,10 @@ def _connections() -> _Connections:
 class _Sent:
     """A request that was sent, and its answer; redirects are followed where that is asked for."""
 
-    def __init__(self, method: str, prepared: Prepared, body: Path | None, *, follows: bool) -> None:
+    def __init__(self, method: str, prepared: Prepared, body: Path | None, limit_s: float, *, follows: bool) -> None:
         self._method, self._url, self._headers, self._follows = method, prepared.url, prepared.headers, follows
         self._body = body
+        self._limit_s = limit_s  # without a byte
         if body is not None:  # http.client would send a file in chunks, which S3 does not take so
             self._headers = self._headers | {"Content-Length": str(body.stat().st_size)}
         self._key: tuple[str, str] = ("", "")
@@ -294,6 +303,9 @@ class _Sent:
         kept = _connections().by_host.pop(self._key, None)
         for connection in filter(None, (kept, _connect(*self._key))):
             self._connection = connection
+            connection.timeout = self._limit_s
+            if connection.sock is not None:
+                connection.sock.settimeout(self._limit_s)
             try:
                 target = parts.path + (f"?{parts.query}" if parts.query else "")
                 with nullcontext() if self._body is None else self._body.open("rb") as body, self._refusals():
@@ -343,9 +355,9 @@ def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:
     proxy = _proxy(scheme, netloc)
     through = urlsplit(proxy).netloc.rpartition("@")[2] if proxy else netloc
     if scheme == "http":
-        connection = http.client.HTTPConnection(through, timeout=STALL_S)
+        connection = http.client.HTTPConnection(through)
     else:
-        connection = http.client.HTTPSConnection(through, timeout=STALL_S, context=ssl.create_default_context())
+        connection = http.client.HTTPSConnection(through, context=ssl.create_default_context())
         if proxy:
             connection.set_tunnel(netloc)
     connection.blocksize = 1 << 16

@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 Fault = str | None
 """A status such as "503", with a code of S3 after a space; or one of: stall (no byte), half (of the body, then none),
-cut (half of the body, then the end), cut_chunked, cut_unsized, reset, ignore_range, html."""
+drip (byte by byte), cut (half of the body, then the end), cut_chunked, cut_unsized, reset, ignore_range, html."""
 
 
 @cache  # what a bytes object hashes to is kept in it
@@ -196,6 +196,10 @@ async def _send(
     writer.write((head + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n").encode("latin-1"))
     is_whole = fault not in ("half", "cut", "cut_chunked", "cut_unsized")
     data = data if is_whole else data[: len(data) // 2]
+    for byte in data if fault == "drip" else b"":
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+    data = b"" if fault == "drip" else data
     writer.write(b"%x\r\n%b\r\n" % (len(data), data) if fault == "cut_chunked" else data)
     await writer.drain()
     if fault == "half":

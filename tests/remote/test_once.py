@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 
 import pytest
 
@@ -82,6 +83,23 @@ def test_a_dead_store_and_another_version():
             fetch_once(f"{server.url}/a", 0, 9, '"another"')
     with pytest.raises(DeadStoreError, match="ConnectionRefusedError"):
         stat_once(f"{server.url}/a")
+
+
+def test_a_body_that_drips_is_no_answer():
+    """Though each byte comes in time, it has an end within the deadline."""
+    with http_server({"a": DATA}, lambda _: "drip") as server:
+        began = time.monotonic()
+        with pytest.raises(DeadStoreError, match="no end of it"):
+            fetch_once(f"{server.url}/a", 0, 4000)
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("kind", ["503", "cut", "cut_chunked", "reset"])
+def test_the_page_of_a_folder_is_read_again_where_it_was_cut(kind):
+    """Otherwise shards would be missing, and nobody would know."""
+    page = "".join(f'<a href="{number}.tar">x</a>' for number in range(50)).encode()
+    with http_server({"d/": page}, lambda request: kind if not request.number else None) as server:
+        assert len(list_once(f"{server.url}/d/")) == 50
 
 
 def test_a_redirect_is_followed_without_the_password():
