@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from streamdata.remote import StorageOptions
 from streamdata.shards.make_manifest import IndexProgress, Inventory, Report, differences, make_manifest, take_stock
 from streamdata.shards.manifest import Manifest
 from streamdata.shards.manifest_file import ManifestRows, open_manifest
@@ -16,14 +17,20 @@ _PLAIN_INTERVAL_S = 10.0
 _RECORD_KINDS = ("jsonl", "tar")
 
 
-def index_shards(paths: Sequence[str], output: str | None, num_processes: int | None) -> None:
+def index_shards(paths: Sequence[str], output: str | None, options: StorageOptions, num_processes: int | None) -> None:
     """Make the manifest of each path, or one of all where the output says so, and say what is in it.
+
+    Args:
+        paths: What the `path` of a source may be.
+        output: The manifest of all.
+        options: Of the stores that hold the shards.
+        num_processes: How many index local shards at the same time.
 
     Raises:
         FileNotFoundError: There is no shard.
         ShardError: A shard is damaged.
     """
-    for stock in _stocks(paths, output):
+    for stock in _stocks(paths, output, options):
         with _bar() as report:
             made = make_manifest(stock, report, num_processes)
         directory = _opened(made)[0].directory
@@ -33,7 +40,7 @@ def index_shards(paths: Sequence[str], output: str | None, num_processes: int | 
         typer.echo(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
 
 
-def check_shards(paths: Sequence[str], output: str | None) -> bool:
+def check_shards(paths: Sequence[str], output: str | None, options: StorageOptions) -> bool:
     """Compare manifests with the shards that are there, and name each that differs; return whether none does.
 
     Raises:
@@ -41,7 +48,7 @@ def check_shards(paths: Sequence[str], output: str | None) -> bool:
         ShardError: The manifest is damaged.
     """
     num_wrong = 0
-    for stock in _stocks(paths, output):
+    for stock in _stocks(paths, output, options):
         manifest, rows = _opened(stock.target)
         lines = [*differences(stock, manifest), *rows.damages(manifest)]
         typer.echo("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
@@ -49,8 +56,10 @@ def check_shards(paths: Sequence[str], output: str | None) -> bool:
     return not num_wrong
 
 
-def _stocks(paths: Sequence[str], output: str | None) -> list[Inventory]:
-    return [take_stock(paths, output)] if output else [take_stock([path]) for path in paths]
+def _stocks(paths: Sequence[str], output: str | None, options: StorageOptions) -> list[Inventory]:
+    if output:
+        return [take_stock(paths, output, options)]
+    return [take_stock([path], options=options) for path in paths]
 
 
 def _opened(url: str) -> tuple[Manifest, ManifestRows]:

@@ -107,16 +107,23 @@ def index(
     check: Annotated[
         bool, typer.Option("--check", help="Only compare: name each shard that differs, and exit 1 if one does.")
     ] = False,
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="Of the API of the shards' store.")] = None,
+    region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {output!r}", param_hint="--output")
-    with messages(OSError):
+    with messages(OSError, ValueError):
         from streamdata.cli.index import check_shards, index_shards
+        from streamdata.remote import checked_options
 
+        given = {"endpoint": endpoint, "region": region, "profile": profile, "anonymous": anonymous or None}
+        options = checked_options(given, "index")
         if check:
-            raise typer.Exit(0 if check_shards(paths, output) else 1)
-        index_shards(paths, output, jobs)
+            raise typer.Exit(0 if check_shards(paths, output, options) else 1)
+        index_shards(paths, output, options, jobs)
 
 
 @app.command()

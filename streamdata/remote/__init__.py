@@ -2,7 +2,8 @@
 
 1. `url, storage_options` → `stores` → how its store is spoken to
 2. `url, range, version` → `Network.submit` → `Future[Answer]`: one pool of connections per process, with retries
-3. `url` → `fetch_once`, `stat_once`, `list_once` → the same without threads and event loop: what is read before a fork
+3. `url` → `fetch_once`, `stat_once`, `list_once` → the same without threads and event loop: what is read before a fork;
+   `url, file` → `put_once` → an object
 4. `url, version, range` → `PageCache.read` → from pages on the disk of the node, else by a request, once on the node
 """
 
@@ -19,7 +20,7 @@ from streamdata.remote.answers import (
     Stat,
 )
 from streamdata.remote.network import Network, network
-from streamdata.remote.once import fetch_once, list_once, stat_once
+from streamdata.remote.once import check_can_put, fetch_once, list_once, put_once, stat_once
 from streamdata.remote.options import NO_OPTIONS, StorageOptions, checked_options, options_of_source
 from streamdata.remote.stores import canonical_url, kind_of
 
@@ -40,6 +41,7 @@ __all__ = [
     "bare_url",
     "beside",
     "canonical_url",
+    "check_can_put",
     "checked_options",
     "fetch_once",
     "kind_of",
@@ -47,5 +49,6 @@ __all__ = [
     "network",
     "options_of",
     "options_of_source",
+    "put_once",
     "stat_once",
 ]

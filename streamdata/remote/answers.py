@@ -1,5 +1,6 @@
 """What is asked of a store and what it answers: `url, range, version → bytes, version, size`, or an error."""
 
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from streamdata.errors import ShardError
@@ -47,12 +48,14 @@ class Asked(NamedTuple):
         begin: The first byte; None for a request of no bytes, such as a list.
         end: After the last byte; None for all.
         version: Which version it has to be, "" for any.
+        body: The local file whose bytes are to be written there; None to read.
     """
 
     url: str
     begin: int | None = None
     end: int | None = None
     version: str = ""
+    body: Path | None = None
 
     @property
     def is_range(self) -> bool:
@@ -62,7 +65,12 @@ class Asked(NamedTuple):
     def describe(self) -> str:
         """The shard and the range, for messages."""
         where = f": bytes {self.begin} to {self.end}" if self.is_range else ""
-        return f"shard '{bare_url(self.url)}'{where}"
+        return f"{'shard' if self.body is None else 'object'} '{bare_url(self.url)}'{where}"
+
+    @property
+    def aim(self) -> str:
+        """What is expected of the answer, for messages."""
+        return "its bytes" if self.body is None else "to write it"
 
 
 class RangeClient(Protocol):

@@ -80,6 +80,20 @@ def file_stat(asked: Asked) -> Stat:
         raise _translated(asked, error) from error
 
 
+def file_put(asked: Asked) -> None:
+    """One attempt at writing a file.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem.put_file(str(asked.body), path)
+    except Exception as error:
+        raise _translated(asked, error) from error
+
+
 def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
     """One attempt at the files below a folder; without `deep` those in it, and its folders.
 

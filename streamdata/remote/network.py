@@ -167,11 +167,12 @@ class Network:
                 await asyncio.sleep(wait)
             self.counts.requests += 1
             self.counts.retries += patience.attempts > 1
+            limit_s = patience.limit_s
             try:
-                async with asyncio.timeout(patience.limit_s):
+                async with asyncio.timeout(limit_s):
                     answer = await client.get(asked.url, asked.begin, asked.end, asked.version)
             except (FailureError, TimeoutError) as error:
-                patience.failed(error if isinstance(error, FailureError) else too_slow(patience.limit_s))
+                patience.failed(error if isinstance(error, FailureError) else too_slow(limit_s))
                 continue
             except ShardError as error:
                 patience.succeeded()

@@ -8,7 +8,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamdata.errors import needs
+from streamdata.errors import ShardError, needs
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import STALL_S
@@ -84,6 +84,20 @@ class ObjectClient:
         store, path = self._store(asked.url)
         try:
             return _stat(obstore.head(store, path))
+        except Exception as error:
+            raise _translated(asked, error) from None
+
+    def put(self, asked: Asked) -> None:
+        """One attempt at writing an object; what is large is sent in parts, and is there with the last one."""
+        assert asked.body is not None, "nothing is to be written"
+        if self._options.anonymous and asked.url.startswith(("gs://", "gcs://")):  # obstore would look for a token
+            raise ShardError(
+                f"{asked.describe()}: expected credentials to write it, got anonymous: true\n"
+                "  Leave it out, and set credentials in the environment."
+            )
+        store, path = self._store(asked.url)
+        try:
+            obstore.put(store, path, asked.body)
         except Exception as error:
             raise _translated(asked, error) from None
 

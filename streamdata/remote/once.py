@@ -1,6 +1,7 @@
 """What is read before a process forks: the requests of `network`, one at a time, without threads and event loop.
 
 Each thread that calls keeps one connection to each host; a forked process begins without.
+What is written goes this way, too.
 """
 
 import http.client
@@ -10,8 +11,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from html import unescape
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -20,11 +23,11 @@ from xml.etree import ElementTree as ET
 from streamdata.errors import ShardError
 from streamdata.remote.addresses import bare_url, options_of, signed_url
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, Listed, Stat
-from streamdata.remote.file_client import file_list, file_range, file_stat
+from streamdata.remote.file_client import file_list, file_put, file_range, file_stat
 from streamdata.remote.network import network
 from streamdata.remote.options import StorageOptions
-from streamdata.remote.retries import DEADLINE_S, STALL_S, Patience
-from streamdata.remote.stores import Door, door_of, health_of, kind_of
+from streamdata.remote.retries import STALL_S, Patience
+from streamdata.remote.stores import Door, Prepared, door_of, health_of, kind_of
 from streamdata.remote.web import (
     MAX_WORD,
     answer,
@@ -44,7 +47,7 @@ _REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 10
 _HREF = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 _SPACE = "{*}"  # of names in answers: any
 _READ_STEP = 1 << 20
-_MAX_PAGE = 1 << 26
+_MAX_PUT = 5 << 30  # bytes that S3 takes in one request
 
 
 def fetch_once(url: str, begin: int | None = None, end: int | None = None, version: str = "") -> Answer:
@@ -98,6 +101,41 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
     return _list_web(asked, options, deep=deep)
 
 
+def put_once(url: str, body: Path) -> None:
+    """Write an object in one step: who reads it gets the one before or this one, where its store has such a step.
+
+    Args:
+        url: The object.
+        body: A local file, whose bytes it gets.
+
+    Raises:
+        ShardError: As `Network.submit` has it; also where nothing can be written there, or not as much at once.
+    """
+    check_can_put(url)
+    asked, options = Asked(signed_url(url), body=body), options_of(url)
+    kind = kind_of(asked.url)
+    if kind == "objects":
+        _apart("put", asked, options)
+    elif kind == "files":
+        _with_patience(asked, options, lambda: file_put(asked))
+    elif (size := body.stat().st_size) > _MAX_PUT:
+        raise ShardError(
+            f"{asked.describe()}: expected at most {_MAX_PUT} bytes, which can be written in one step, got {size}\n"
+            "  Write it to a disk, and copy it there by a tool that sends it in parts."
+        )
+    else:
+        _with_patience(asked, options, lambda: _Exchange(asked, options).put())
+
+
+def check_can_put(url: str) -> None:
+    """Raise ShardError where nothing can be written, whatever the permissions are."""
+    if kind_of(url) == "web":
+        raise ShardError(
+            f"object '{bare_url(url)}': expected a store that can be written (such as s3, gs, az), got a web server\n"
+            "  Write it to a disk, and copy it to where the server has its files."
+        )
+
+
 def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], T]) -> T:
     patience, counts = Patience(asked, health_of(asked.url, options)), network().counts
     start = time.monotonic()
@@ -127,7 +165,7 @@ class _Exchange:
     def __init__(self, asked: Asked, options: StorageOptions, query: str = "") -> None:
         self._asked, self._query = asked, query
         self._door: Door = door_of(asked.url, options)
-        self._until = time.monotonic() + DEADLINE_S
+        self._until = health_of(asked.url, options).until()
 
     def fetch(self) -> Answer:
         return self._told("GET", self._whole)
@@ -138,6 +176,9 @@ class _Exchange:
             return Stat(found.size, found.version)
         return self._told("HEAD", self._head)
 
+    def put(self) -> None:
+        self._told("PUT", lambda response: response.read(MAX_WORD))
+
     def _whole(self, response: http.client.HTTPResponse) -> Answer:
         if is_empty(self._asked, response.status, response.headers):
             return Answer(b"", version_of(response.headers), 0, response.status, 0.0)
@@ -146,7 +187,15 @@ class _Exchange:
 
     def page(self) -> str:
         """The text of a page, in place of bytes."""
-        return self._told("GET", lambda response: response.read(_MAX_PAGE).decode("utf-8", "replace"))
+        return self._told("GET", self._text)
+
+    def _text(self, response: http.client.HTTPResponse) -> str:
+        # Of a body that is read by size, http.client does not tell that it was cut: links would be missing.
+        length = response.length
+        data = self._body(response, length)
+        if length is not None and len(data) != length:
+            raise FailureError(f"a page of {len(data)} bytes, expected {length}", response.status)
+        return data.decode("utf-8", "replace")
 
     def _head(self, response: http.client.HTTPResponse) -> Stat:
         found = promise(self._asked, response.status, response.headers)
@@ -156,11 +205,11 @@ class _Exchange:
 
     def _body(self, response: http.client.HTTPResponse, length: int | None) -> bytes:
         pieces, left = [], length
-        while (left is None or left > 0) and (piece := response.read(min(_READ_STEP, left or _READ_STEP))):
+        while (left is None or left > 0) and (piece := response.read1(min(_READ_STEP, left or _READ_STEP))):
             pieces.append(piece)
             left = None if left is None else left - len(piece)
             if time.monotonic() > self._until:
-                raise FailureError(f"no end of it after {DEADLINE_S:.0f} s")
+                raise FailureError("no end of it within the deadline")
         if left == 0:
             response.read()  # of chunks, what says that there are no more
         return b"".join(pieces)
@@ -168,9 +217,11 @@ class _Exchange:
     def _told(self, method: str, take: Callable[[http.client.HTTPResponse], T]) -> T:
         """What `take` makes of a good answer."""
         for _ in range(3):  # other credentials and another region may each be tried once
-            prepared = self._door.prepare(method, self._asked.url, range_headers(self._asked), self._query)
+            asked = self._asked
+            prepared = self._door.prepare(method, asked.url, range_headers(asked), self._query, asked.body)
+            limit_s = max(0.1, min(STALL_S, self._until - time.monotonic()))
             try:
-                with _Sent(method, prepared.url, prepared.headers, follows=self._door.follows) as response:
+                with _Sent(method, prepared, asked.body, limit_s, follows=self._door.follows) as response:
                     if response.status in _GOOD or is_empty(self._asked, response.status, response.headers):
                         return take(response)
                     body = response.read(MAX_WORD)
@@ -182,14 +233,14 @@ class _Exchange:
             except (http.client.HTTPException, OSError) as error:
                 if isinstance(error, ShardError):
                     raise
-                raise FailureError(_described(error)) from error
+                raise FailureError(_described(error, limit_s)) from error
         raise denied(self._asked, DenialError("one refusal after the other", 403))
 
 
-def _described(error: Exception) -> str:
+def _described(error: Exception, limit_s: float) -> str:
     """What happened, without the address."""
     if isinstance(error, TimeoutError):
-        return f"no byte for {STALL_S:.0f} s"
+        return f"no byte for {limit_s:.0f} s"
     if isinstance(error, http.client.IncompleteRead):
         return "a body that was cut"
     if isinstance(error, http.client.RemoteDisconnected):
@@ -223,8 +274,12 @@ def _connections() -> _Connections:
 class _Sent:
     """A request that was sent, and its answer; redirects are followed where that is asked for."""
 
-    def __init__(self, method: str, url: str, headers: dict[str, str], *, follows: bool) -> None:
-        self._method, self._url, self._headers, self._follows = method, url, headers, follows
+    def __init__(self, method: str, prepared: Prepared, body: Path | None, limit_s: float, *, follows: bool) -> None:
+        self._method, self._url, self._headers, self._follows = method, prepared.url, prepared.headers, follows
+        self._body = body
+        self._limit_s = limit_s  # without a byte
+        if body is not None:  # http.client would send a file in chunks, which S3 does not take so
+            self._headers = self._headers | {"Content-Length": str(body.stat().st_size)}
         self._key: tuple[str, str] = ("", "")
         self._response: http.client.HTTPResponse | None = None
         self._connection: http.client.HTTPConnection | None = None
@@ -248,9 +303,13 @@ class _Sent:
         kept = _connections().by_host.pop(self._key, None)
         for connection in filter(None, (kept, _connect(*self._key))):
             self._connection = connection
+            connection.timeout = self._limit_s
+            if connection.sock is not None:
+                connection.sock.settimeout(self._limit_s)
             try:
                 target = parts.path + (f"?{parts.query}" if parts.query else "")
-                connection.request(self._method, _target(self._url, target), headers=self._headers)
+                with nullcontext() if self._body is None else self._body.open("rb") as body, self._refusals():
+                    connection.request(self._method, _target(self._url, target), body, self._headers)
                 self._response = connection.getresponse()
                 return self._response
             except (http.client.RemoteDisconnected, ConnectionError):
@@ -261,6 +320,10 @@ class _Sent:
                 connection.close()
                 raise
         raise AssertionError("a new connection either answers or raises")
+
+    def _refusals(self) -> AbstractContextManager[None]:
+        """Go on where the server ends a request with a body: it may have answered before it read all of it."""
+        return nullcontext() if self._body is None else suppress(BrokenPipeError, ConnectionResetError)
 
     def _finish(self) -> None:
         """Keep the connection where all of the answer was read."""
@@ -292,9 +355,9 @@ def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:
     proxy = _proxy(scheme, netloc)
     through = urlsplit(proxy).netloc.rpartition("@")[2] if proxy else netloc
     if scheme == "http":
-        connection = http.client.HTTPConnection(through, timeout=STALL_S)
+        connection = http.client.HTTPConnection(through)
     else:
-        connection = http.client.HTTPSConnection(through, timeout=STALL_S, context=ssl.create_default_context())
+        connection = http.client.HTTPSConnection(through, context=ssl.create_default_context())
         if proxy:
             connection.set_tunnel(netloc)
     connection.blocksize = 1 << 16
@@ -360,5 +423,5 @@ def _ask_objects(task: tuple[str, Asked, StorageOptions, Mapping[str, bool]], _:
 
     what, asked, options, settings = task
     client = ObjectClient(options)
-    ask: Any = {"fetch": client.get_here, "stat": client.stat, "list": client.list}[what]
+    ask: Any = {"fetch": client.get_here, "stat": client.stat, "list": client.list, "put": client.put}[what]
     return _with_patience(asked, options, lambda: ask(asked, **settings))

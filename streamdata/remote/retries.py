@@ -28,7 +28,7 @@ class StoreHealth:
         self.is_dead = False
         self.last: FailureError | None = None
         self._planned = self._made = 0  # attempts since the last success
-        self._next_probe = 0.0
+        self._next_probe = self._failed_at = 0.0
 
     def plan(self) -> float:
         """An attempt will be made; when, by the monotonic clock."""
@@ -54,10 +54,18 @@ class StoreHealth:
     def failed(self, failure: FailureError) -> float:
         """It has failed; since when it does nothing else."""
         with self._lock:
-            self.last = failure
+            now, self.last = time.monotonic(), failure
             if self.failing_since is None:
-                self.failing_since = time.monotonic()
+                self.failing_since = now
+            elif now - self._failed_at > DEADLINE_S:  # who saw that was cancelled, and nobody has asked since
+                self._planned, self._made, self.failing_since = 0, 0, now
+            self._failed_at = now
             return self.failing_since
+
+    def until(self) -> float:
+        """When an attempt that begins now has to end, by the monotonic clock."""
+        now, since = time.monotonic(), self.failing_since
+        return (now if since is None or now - since > DEADLINE_S else since) + DEADLINE_S
 
     def is_hopeless(self) -> bool:
         """Whether there were as many requests as one that is dead may get."""

@@ -8,6 +8,8 @@ are signed: others may be changed on the way.
 import base64
 import os
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -45,8 +47,10 @@ class Door(Protocol):
 
     follows: bool  # redirects
 
-    def prepare(self, method: str, url: str, headers: dict[str, str], query: str = "") -> Prepared:
-        """What to send for an object."""
+    def prepare(
+        self, method: str, url: str, headers: dict[str, str], query: str = "", body: Path | None = None
+    ) -> Prepared:
+        """What to send for an object, with the bytes of the file `body` if there is one."""
         ...
 
     def renewed(self, used: int) -> bool:
@@ -63,7 +67,10 @@ class WebDoor:
 
     follows = True
 
-    def prepare(self, method: str, url: str, headers: dict[str, str], query: str = "") -> Prepared:
+    def prepare(
+        self, method: str, url: str, headers: dict[str, str], query: str = "", body: Path | None = None
+    ) -> Prepared:
+        assert body is None, "web servers take no files"
         parts = urlsplit(url)
         userinfo, at, host = parts.netloc.rpartition("@")
         if at:
@@ -95,13 +102,15 @@ class S3Door:
         self._endpoint: str | None = None
         self._region = "us-east-1"
 
-    def prepare(self, method: str, url: str, headers: dict[str, str], query: str = "") -> Prepared:
+    def prepare(
+        self, method: str, url: str, headers: dict[str, str], query: str = "", body: Path | None = None
+    ) -> Prepared:
         with self._lock:
             self._find()
             bucket, _, key = url.partition("://")[2].partition("/")
             region = self._regions.get(bucket, self._region)
             target = self._address(bucket, key, region) + (f"?{query}" if query else "")
-            signed = {} if self._options.anonymous else self._signed(method, target, region)
+            signed = {} if self._options.anonymous else self._signed(method, target, region, body)
             return Prepared(target, headers | signed, self._number)
 
     def _address(self, bucket: str, key: str, region: str) -> str:
@@ -137,7 +146,7 @@ class S3Door:
         self._region = region or configured.get("region") or self._region
         self._credentials = self._session.get_credentials()
 
-    def _signed(self, method: str, target: str, region: str) -> dict[str, str]:
+    def _signed(self, method: str, target: str, region: str, body: Path | None) -> dict[str, str]:
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
 
@@ -146,8 +155,9 @@ class S3Door:
                 "reading s3://: expected credentials in the environment, a profile or a role, got none\n"
                 "  Set them as for the AWS tools, or storage_options: {anonymous: true} for a public bucket."
             )
-        request = AWSRequest(method, target)
-        S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region).add_auth(request)
+        with nullcontext() if body is None else body.open("rb") as data:
+            request = AWSRequest(method, target, data=data)
+            S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region).add_auth(request)
         return dict(request.headers.items())
 
     def renewed(self, used: int) -> bool:

@@ -145,7 +145,7 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
         raise DenialError(said, status)
     if status in (404, 410):
         raise GoneError(
-            f"{asked.describe()}: expected a file, got {said}\n"
+            f"{asked.describe()}: expected {'a file' if asked.body is None else asked.aim}, got {said}\n"
             "  Check the address; if it was there, it was removed after the run began."
         )
     if status == HTTPStatus.PRECONDITION_FAILED:
@@ -153,7 +153,7 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
         size = headers.get("Content-Range", "").rpartition("/")[2] or "fewer"
         raise replaced(asked, f"a file that ends before, of {size} bytes ({said})")
-    raise ShardError(f"{asked.describe()}: expected its bytes, got {said}\n  Check address and settings.")
+    raise ShardError(f"{asked.describe()}: expected {asked.aim}, got {said}\n  Check address and settings.")
 
 
 def _words(body: bytes) -> tuple[str, str]:
@@ -166,8 +166,9 @@ def _words(body: bytes) -> tuple[str, str]:
 def denied(asked: Asked, error: DenialError) -> DeniedError:
     """The final error of a refusal."""
     return DeniedError(
-        f"{asked.describe()}: expected its bytes, got {error.word}: credentials expired or no permission\n"
-        "  Renew the credentials, or ask for permission to read it; S3 says so of missing objects, too."
+        f"{asked.describe()}: expected {asked.aim}, got {error.word}: credentials expired or no permission\n"
+        f"  Renew the credentials, or ask for permission to {'read' if asked.body is None else 'write'} it; S3 says so "
+        "of missing objects, too."
     )
 
 

@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,10 +15,11 @@ from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
-from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, RowRun
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
+from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
 from streamdata.shards.storage import (
     NO_STAMP,
@@ -31,7 +32,6 @@ from streamdata.shards.storage import (
     read_spans,
     stamps_of,
 )
-from streamdata.shards.suffixes import sidecars_of
 
 logger = logging.getLogger(__name__)
 MAX_OPEN_INDEXES = 128
@@ -60,7 +60,7 @@ class IndexedFiles:
     Args:
         urls: The shards, some perhaps several times.
         kind: Of their indexes.
-        sidecar_of: The sidecar of a shard, where the kind has one.
+        has_sidecars: Whether the kind is of shards with their sidecars.
         known: Of those shards that a manifest knows, nothing is asked here; of others not what is known.
 
     Raises:
@@ -71,8 +71,9 @@ class IndexedFiles:
         self,
         urls: list[str],
         kind: str,
-        sidecar_of: Callable[[str], str] | None = None,
         known: Known = NOTHING_KNOWN,
+        *,
+        has_sidecars: bool = False,
     ) -> None:
         self.urls, self._kind, self._dtype = urls, kind, KINDS[kind].dtype
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
@@ -86,7 +87,7 @@ class IndexedFiles:
         self._first_skipped = table.first_skipped
         self._unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
         self.is_remote = table.is_remote
-        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], sidecar_of, known.stamps)
+        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], known.stamps, has_sidecars=has_sidecars)
         self.jobs = {shard: jobs[urls[shard]] for shard in self._unlisted}
         self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
         for shard, job in self.jobs.items():
@@ -97,19 +98,12 @@ class IndexedFiles:
         self.sizes: Int64s = self.stamps.sizes
         self.has_remote, self.reads = any(self.is_remote), SlowReads()
 
-    def _jobs_of(
-        self, urls: list[str], sidecar_of: Callable[[str], str] | None, known: Mapping[str, FileStamp]
-    ) -> dict[str, IndexJob]:
+    def _jobs_of(self, urls: list[str], known: Mapping[str, FileStamp], *, has_sidecars: bool) -> dict[str, IndexJob]:
         different = list(dict.fromkeys(urls))
-        sidecars = dict.fromkeys(different, "")
-        if sidecar_of:
-            there = (
-                (url, next((sidecar for sidecar in sidecars_of(url) if sidecar in known), "")) for url in different
-            )
-            sidecars = {url: sidecar or sidecar_of(url) for url, sidecar in there}
-        unknown = [url for url in dict.fromkeys([*different, *sidecars.values()]) if url and url not in known]
-        stamps = {**known, "": NO_STAMP, **dict(zip(unknown, stamps_of(unknown), strict=True))}
-        return {url: IndexJob(self._kind, url, stamps[url], sidecars[url], stamps[sidecars[url]]) for url in different}
+        unknown = [url for url in different if url not in known]
+        stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
+        sidecars = find_sidecars(different, known) if has_sidecars else dict.fromkeys(different, ("", NO_STAMP))
+        return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url]) for url in different}
 
     @property
     def skipped(self) -> int:
@@ -147,13 +141,27 @@ class IndexedFiles:
 
     def _read_listed(self, shards: Int64s, bounds: list[tuple[int, int]], pieces: list[bytes]) -> None:
         """Fill in the rows of those runs whose shards a manifest knows."""
+        for rows, numbers, runs in self._listed(shards, bounds):
+            for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
+                pieces[number] = piece
+
+    def _listed(
+        self, shards: Int64s, bounds: list[tuple[int, int]]
+    ) -> Iterator[tuple[ManifestRows, list[int], list[RowRun]]]:
+        """Of each manifest: its rows, the numbers of those runs whose shards it knows, and where their rows are."""
         manifest_of = self._manifest_of[shards]
         offsets, counts = self._offsets[shards].tolist(), self.num_records[shards].tolist()
         for manifest, rows in enumerate(self._manifests):
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
-            runs = [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
-            for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
-                pieces[number] = piece
+            yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
+
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        """Ask for what `rows` reads of a store, and wait for nothing."""
+        if self._manifests:
+            runs = self.runs(shards, firsts, counts)
+            bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
+            for rows, _, wanted in self._listed(runs.shards, bounds):
+                rows.prefetch(wanted, self._dtype.itemsize)
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""

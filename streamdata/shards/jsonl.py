@@ -32,7 +32,7 @@ class JsonlShards(IndexedFiles):
     """
 
     def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20, known: Known = NOTHING_KNOWN) -> None:
-        super().__init__(urls, "jsonl", None, known)
+        super().__init__(urls, "jsonl", known)
         complete(self)
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()

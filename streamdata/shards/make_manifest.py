@@ -8,15 +8,25 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, list_once
+from streamdata.remote import (
+    NO_OPTIONS,
+    Address,
+    DeniedError,
+    StorageOptions,
+    bare_url,
+    beside,
+    check_can_put,
+    list_once,
+    put_once,
+)
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
@@ -38,7 +48,15 @@ from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, Manifests, 
 from streamdata.shards.publish import locked
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar import SIDECAR_KEYS
-from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, stamps_of, version_of_stamp
+from streamdata.shards.storage import (
+    FileStamp,
+    is_pipe,
+    is_remote,
+    local_path,
+    stamps_of,
+    stamps_there,
+    version_of_stamp,
+)
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential, sidecars_of
 from streamdata.shards.urls import as_listed, expand_home, find_shards
 
@@ -102,13 +120,14 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
     root = root or _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
-    there = known.keys() | _those_there([o for url, others in candidates.items() if url not in known for o in others])
+    there = _those_there([o for url, others in candidates.items() if url not in known for o in others], known)
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
     sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
     files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
     unknown = [url for url in files if url not in known]
     asked = dict(zip(unknown, stamps_of(unknown), strict=True))
     stamps = {url: known[url] if url in known else asked[url] for url in files}
+    target = Address(target, options) if target and is_remote(target) else target
     return Inventory(
         target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars
     )
@@ -155,14 +174,20 @@ def _common_folder(urls: Sequence[str]) -> str:
     return root
 
 
-def _those_there(urls: Sequence[str]) -> set[str]:
-    """Which of the files there are; remote folders are listed."""
+def _those_there(urls: Sequence[str], known: dict[str, FileStamp]) -> set[str]:
+    """Which files there are, of these and of those that are known; what shows of others meanwhile is known then.
+
+    Remote folders are listed; where that is not possible, as of some web servers, each file is asked for.
+    """
     if not any(map(is_remote, urls)):
-        return {url for url in urls if os.path.isfile(local_path(url))}
+        return {*known, *(url for url in urls if os.path.isfile(local_path(url)))}
     found: set[str] = set()
     for folder in sorted({folder_of(url) for url in urls}):
-        found |= {bare_url(file.url) for file in list_once(beside(urls[0], folder), deep=False)}
-    return {url for url in urls if url in found}
+        try:
+            found |= {bare_url(file.url) for file in list_once(beside(urls[0], folder), deep=False)}
+        except (FileNotFoundError, DeniedError):
+            known.update(stamps_there(url for url in urls if folder_of(url) == folder))
+    return {*known, *(url for url in urls if url in found)}
 
 
 def make_manifest(stock: Inventory, report: Report = lambda _: None, num_processes: int | None = None) -> str:
@@ -179,6 +204,9 @@ def make_manifest(stock: Inventory, report: Report = lambda _: None, num_process
     Raises:
         ShardError: A shard is damaged.
     """
+    if is_remote(stock.target):
+        with _saying_where_else():  # now, not when all is indexed
+            check_can_put(stock.target)
     with locked("manifest", stock.target):
         old = _earlier(stock.target)
         kept = _kept_from(old, stock) if old else {}
@@ -394,14 +422,17 @@ def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
     with TemporaryDirectory() as folder:
         temporary = Path(folder, NAME)
         write(temporary)
-        try:
-            filesystem, path = fsspec.core.url_to_fs(target)
-            filesystem.put_file(str(temporary), path)
-        except Exception as error:  # whatever its file system raises, or that there is none
-            raise ShardError(
-                f"manifest '{target}': expected a place that can be written, got {type(error).__name__}: {error}\n"
-                "  Write it to a disk, and copy it there: streamdata index PATH --output streamdata.manifest."
-            ) from error
+        with _saying_where_else():
+            put_once(target, temporary)
+
+
+@contextmanager
+def _saying_where_else() -> Iterator[None]:
+    try:
+        yield
+    except ShardError as error:
+        error.add_note("  To write the manifest to a disk: streamdata index PATH --output streamdata.manifest.")
+        raise
 
 
 def differences(stock: Inventory, manifest: Manifest) -> list[str]:

@@ -9,11 +9,14 @@ import hashlib
 import logging
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from streamdata.remote import beside
+from streamdata.remote import Answer, beside, network
+from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.indexing import KINDS
 from streamdata.shards.manifest import (
@@ -66,22 +69,30 @@ class ManifestRows:
         Raises:
             ManifestError: They are damaged, or the manifest is another.
         """
-        chunk_bytes = CHUNK_ROWS * row_bytes + _CRC_BYTES
-        spans, skips = [], []
-        for offset, num_records, first, num_read in runs:
-            chunk, last = first // CHUNK_ROWS, (first + num_read) // CHUNK_ROWS + 1
-            begin = self.rows_at + offset
-            spans.append((
-                begin + chunk * chunk_bytes,
-                begin + min(last * chunk_bytes, rows_bytes(num_records, row_bytes)),
-            ))  # fmt: skip
-            skips.append(first - chunk * CHUNK_ROWS)
+        chunk_bytes = _chunk_bytes(row_bytes)
+        spans = self._spans(runs, row_bytes)
         pieces = self._remote(spans, chunk_bytes) if is_remote(self.url) else self._local(spans)
         return [
-            _rows_in(piece, chunk_bytes, skip * row_bytes, (run.num_read + 1) * row_bytes)
+            _rows_in(piece, chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
             or self._damaged(span, piece, chunk_bytes)
-            for piece, skip, run, span in zip(pieces, skips, runs, spans, strict=True)
+            for piece, run, span in zip(pieces, runs, spans, strict=True)
         ]
+
+    def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> None:
+        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to."""
+        if is_remote(self.url):
+            pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
+            spans = self._spans(runs, row_bytes)
+            pages.ask_for([span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)])
+
+    def _spans(self, runs: Sequence[RowRun], row_bytes: int) -> list[tuple[int, int]]:
+        """Where the chunks of each run begin and end."""
+        spans, chunk_bytes = [], _chunk_bytes(row_bytes)
+        for offset, num_records, first, num_read in runs:
+            chunk, last = first // CHUNK_ROWS, (first + num_read) // CHUNK_ROWS + 1
+            begin, size = self.rows_at + offset, rows_bytes(num_records, row_bytes)
+            spans.append((begin + chunk * chunk_bytes, begin + min(last * chunk_bytes, size)))
+        return spans
 
     def damages(self, manifest: Manifest) -> Iterator[str]:
         """What of the rows is damaged, a line for each shard."""
@@ -111,14 +122,23 @@ class ManifestRows:
         return [file.read(end - begin, begin) for begin, end in spans]
 
     def _remote(self, spans: Sequence[tuple[int, int]], chunk_bytes: int) -> list[bytes]:
-        pages = _Pages(self.url, self._tag, self.stamp)
-        pieces = [pages.read(begin, end) for begin, end in spans]
-        missing = {index for index, piece in enumerate(pieces) if not _is_sound(piece, chunk_bytes)}
-        if missing:
-            pages.fetch([spans[index] for index in missing], self.rows_at)
+        pages = self._pages()
+        pieces = [pages.read(*span) for span in spans]
+        missing = list(range(len(spans)))
+        for bring in (pages.wait_for, pages.fetch):
+            missing = [index for index in missing if not _is_sound(pieces[index], chunk_bytes)]
+            if missing:
+                bring([spans[index] for index in missing])
             for index in missing:
                 pieces[index] = pages.read(*spans[index])
         return pieces
+
+    def _pages(self) -> "_Pages":
+        return _Pages(self.url, self._tag, self.stamp, self.rows_at)
+
+
+def _chunk_bytes(row_bytes: int) -> int:
+    return CHUNK_ROWS * row_bytes + _CRC_BYTES
 
 
 def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
@@ -150,14 +170,37 @@ def _replaced(url: str) -> ManifestError:
     )
 
 
-class _Pages:
-    """What was fetched of a remote file, in a file of holes: other processes write into it too."""
+class _UnderWay:
+    """What this process has asked for ahead, by file and page, until it is there; what failed stays to be said."""
 
-    def __init__(self, url: str, tag: str, stamp: FileStamp) -> None:
-        self._url, self._tag, self._size = url, tag, stamp.size
+    pages: dict[tuple[str, int], "Future[None]"]
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a forked child: its parent's answers do not come here."""
+        cls.pages = {}
+
+
+_UnderWay.forget()
+os.register_at_fork(after_in_child=_UnderWay.forget)
+
+
+class _Pages:
+    """What was fetched of a remote file, in a file of holes: other processes write into it too.
+
+    Args:
+        url: The file.
+        tag: What its server calls its version.
+        stamp: Its version.
+        rows_at: Where the rows begin: where these are few, all are fetched at once.
+    """
+
+    def __init__(self, url: str, tag: str, stamp: FileStamp, rows_at: int = 0) -> None:
+        self._url, self._tag, self._size, self._rows_at = url, tag, stamp.size, rows_at
         name = hashlib.blake2b(repr((url, tag, stamp)).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         folder = cache_directory() / "manifests" / name[:2]
         folder.mkdir(parents=True, exist_ok=True)
+        self._name = name
         self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
 
     def __del__(self) -> None:
@@ -171,17 +214,71 @@ class _Pages:
         """Keep some bytes."""
         os.pwrite(self._fd, data, offset)
 
-    def fetch(self, spans: Sequence[tuple[int, int]], rows_at: int) -> None:
+    def fetch(self, spans: Sequence[tuple[int, int]]) -> None:
         """Fetch the pages that hold these spans, or all rows where they are few."""
-        if self._size - rows_at <= _WHOLE_BYTES:
-            wanted = [(rows_at, self._size)]
-        else:
-            numbers = {page for begin, end in spans for page in range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))}
-            wanted = [(page * _PAGE_BYTES, min((page + 1) * _PAGE_BYTES, self._size)) for page in sorted(numbers)]
+        wanted = self._joined(self._holding(spans))
         for (begin, end), data in zip(wanted, fetch_many(self._url, wanted, self._tag), strict=True):
-            if len(data) != end - begin:
-                raise _replaced(self._url)
-            self.write(data, begin)
+            self._take(data, begin, end)
+
+    def ask_for(self, spans: Sequence[tuple[int, int]]) -> None:
+        """As `fetch`, without waiting; what was asked for already is not asked for again."""
+        pages = {page for page in self._holding(spans) if (self._name, page) not in _UnderWay.pages}
+        for begin, end in self._joined(pages):
+            there: Future[None] = Future()
+            keys = [(self._name, page) for page in _pages_of(begin, end)]
+            _UnderWay.pages.update(dict.fromkeys(keys, there))
+            asked = network().submit(self._url, begin, end, self._tag)
+            asked.add_done_callback(partial(self._came, begin, end, keys, there))
+
+    def _came(
+        self, begin: int, end: int, keys: list[tuple[str, int]], there: "Future[None]", asked: "Future[Answer]"
+    ) -> None:
+        try:
+            self._take(asked.result().data, begin, end)
+        except BaseException as error:
+            there.set_exception(error)
+            return
+        for key in keys:
+            _UnderWay.pages.pop(key, None)
+        there.set_result(None)
+
+    def wait_for(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Wait for what of these spans was asked for.
+
+        Raises:
+            ShardError: It does not come. Who asks for it again does so anew.
+        """
+        for page in sorted(self._holding(spans)):
+            if (there := _UnderWay.pages.get((self._name, page))) is not None:
+                try:
+                    there.result()
+                except BaseException:
+                    _UnderWay.pages.pop((self._name, page), None)
+                    raise
+
+    def _holding(self, spans: Iterable[tuple[int, int]]) -> set[int]:
+        if self._size - self._rows_at <= _WHOLE_BYTES:
+            spans = [(self._rows_at, self._size)]
+        return {page for span in spans for page in _pages_of(*span)}
+
+    def _joined(self, pages: Iterable[int]) -> list[tuple[int, int]]:
+        """Where pages begin and end, those side by side together."""
+        joined: list[tuple[int, int]] = []
+        for page in sorted(pages):
+            begin, end = page * _PAGE_BYTES, min((page + 1) * _PAGE_BYTES, self._size)
+            if joined and joined[-1][1] == begin and end - joined[-1][0] <= MAX_REQUEST_BYTES:
+                begin, _ = joined.pop()
+            joined.append((begin, end))
+        return joined
+
+    def _take(self, data: bytes, begin: int, end: int) -> None:
+        if len(data) != end - begin:
+            raise _replaced(self._url)
+        self.write(data, begin)
+
+
+def _pages_of(begin: int, end: int) -> range:
+    return range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))
 
 
 ListedShards = Sequence[tuple[Manifest, ManifestRows]]

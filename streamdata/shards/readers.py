@@ -86,6 +86,10 @@ class IndexedShards(_Shards, Protocol):
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
         ...
 
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        """Ask for what `window` will read for these runs, where that lies in a store; it waits for nothing."""
+        ...
+
 
 class SequentialShards(_Shards, Protocol):
     """Shards that are read from their start."""

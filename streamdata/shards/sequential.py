@@ -24,11 +24,11 @@ from streamdata.shards.sidecar import (
     SidecarKeys,
     checked_names,
     checked_sidecar_key,
-    find_sidecar,
+    find_sidecars,
     join,
     names_of,
 )
-from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, is_pipe, is_remote, read_spans, stamps_of
+from streamdata.shards.storage import NO_STAMP, base_name, close_unused, is_pipe, is_remote, read_spans, stamps_of
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
@@ -47,9 +47,11 @@ class _Sequential:
         self.urls = urls
         self.cache: CacheSettings | None = None
         self.sidecars: list[str] = []
+        files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
+        close_unused(files)
         stamps = stamps_known(urls, known)
-        files = [url for url in dict.fromkeys(urls) if not is_pipe(url) and url not in stamps]
-        stamps.update(zip(files, stamps_of(files), strict=True))
+        unknown = [url for url in files if url not in stamps]
+        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self.has_remote = any(map(is_remote, files))
         self._counts: Counter[str] = Counter()
@@ -112,15 +114,12 @@ class SequentialTar(_Sequential):
         super().__init__(urls, known)
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
-        self.sidecars: list[str] = []
-        stamps: dict[str, FileStamp] = {}
-        for url in urls if meta_names else ():
-            there = stamps_known(sidecars_of(url), known)
-            self.sidecars.append(next(iter(there), None) or find_sidecar(url))
-            stamps.update(there)
-        unknown = [sidecar for sidecar in self.sidecars if sidecar not in stamps]
-        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
-        self.sidecar_stamps = [stamps[sidecar] for sidecar in self.sidecars]
+        wanted = urls if meta_names else []
+        there = stamps_known([sidecar for url in wanted for sidecar in sidecars_of(url)], known)
+        found = find_sidecars(wanted, there)
+        self.sidecars = [found[url][0] for url in wanted]
+        self.sidecar_stamps = [found[url][1] for url in wanted]
+        close_unused(self.sidecars)
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.

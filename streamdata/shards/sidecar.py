@@ -10,9 +10,8 @@ and by keys others do, an error asks for it: neither is chosen silently.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,8 @@ from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import FileStamp, byte_source, is_remote, local_path, stamp_of
-from streamdata.shards.suffixes import sidecars_of
+from streamdata.shards.storage import FileStamp, byte_source, stamps_there
+from streamdata.shards.suffixes import SIDECAR_SUFFIXES, sidecars_of
 from streamdata.shards.tar_records import TarRecord, key_hash, records
 
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
@@ -69,31 +68,34 @@ def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> s
     return sidecar_key
 
 
-def find_sidecar(url: str) -> str:
-    """The sidecar of a tar shard: `x/00001.meta.jsonl` or `x/00001.jsonl` beside `x/00001.tar`.
+def find_sidecars(urls: Iterable[str], known: Mapping[str, FileStamp]) -> dict[str, tuple[str, FileStamp]]:
+    """The sidecar of each tar shard, `x/00001.meta.jsonl` or `x/00001.jsonl` beside `x/00001.tar`, and its stamp.
+
+    Args:
+        urls: The shards.
+        known: Files that need not be asked for.
 
     Raises:
         ShardError: There is neither.
     """
-    candidates = sidecars_of(url)
-    for candidate in candidates:
-        if _exists(candidate):
-            return candidate
-    raise ShardError(
+    candidates = {url: sidecars_of(url) for url in urls}
+    found: dict[str, tuple[str, FileStamp]] = {}
+    for there in (known, None):
+        for number in range(len(SIDECAR_SUFFIXES)):
+            left = {url: names[number] for url, names in candidates.items() if names and url not in found}
+            stamps = stamps_there(left.values()) if there is None else there
+            found |= {url: (name, stamps[name]) for url, name in left.items() if name in stamps}
+    if missing := [url for url in candidates if url not in found]:
+        raise _no_sidecar(missing[0], candidates[missing[0]])
+    return found
+
+
+def _no_sidecar(url: str, candidates: Sequence[str]) -> ShardError:
+    return ShardError(
         f"shard '{url}': meta_names are asked for, expected a sidecar {' or '.join(map(repr, candidates)) or ''}, "
         f"got {'none' if candidates else 'a pipe, which has none'}\n"
         "  Put the sidecar beside the shard, or leave meta_names out."
     )
-
-
-def _exists(url: str) -> bool:
-    if not is_remote(url):
-        return Path(local_path(url)).is_file()
-    try:
-        stamp_of(url)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 class RecordNames(NamedTuple):

@@ -47,8 +47,10 @@ _held_versions: dict[str, int] = {}
 
 def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
     """Whether a file is of the version expected; where that is any, the one that is met first is held."""
+    if got.size != expected.size:
+        return False
     version = _held_versions.setdefault(url, got.version) if expected.version == ANY_VERSION else expected.version
-    return got == (expected.size, version)
+    return got.version == version
 
 
 class Stamps(Sequence[FileStamp]):
@@ -151,6 +153,8 @@ def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
     """What the store calls the version of this stamp, "" as long as it is not known."""
+    if stamp.version == ANY_VERSION and url not in _held_versions:
+        return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
     return version if version and _is_expected(url, stamp, known) else ""
 
@@ -175,7 +179,12 @@ def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
 
 def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
     """Ask for bytes of a remote shard, of the version that was indexed: all of them, or a ShardError."""
-    return read_cached(url, *stamp, begin, end, partial(_submit, url, stamp))
+    fetch = partial(_submit, url, stamp)
+    if stamp.version == ANY_VERSION:
+        if (held := _held_versions.get(url)) is None:  # pages of which version would be right shows with the answer
+            return fetch(begin, end)
+        stamp = FileStamp(stamp.size, held)
+    return read_cached(url, *stamp, begin, end, fetch)
 
 
 def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]":
@@ -207,18 +216,35 @@ def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
         return list(pool.map(stamp_of, urls))
 
 
+def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
+    """The stamps of those of the files that there are; remote ones are asked for at the same time."""
+    files = list(urls)
+    if not any(map(is_remote, files)):
+        return {url: stamp_of(url) for url in files if Path(local_path(url)).is_file()}
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+        stamps = pool.map(_stamp_if_there, files)
+        return {url: stamp for url, stamp in zip(files, stamps, strict=True) if stamp is not None}
+
+
+def _stamp_if_there(url: str) -> FileStamp | None:
+    try:
+        return stamp_of(url)
+    except FileNotFoundError:
+        return None
+
+
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
     return ShardError(
         f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
-        f"{_described(expected)}, got {got.size} bytes of {_described(got)}\n"
+        f"version {_expected_version(url, expected)}, got {got.size} bytes of version {got.version}\n"
         "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
         "lists them, run `streamdata index` first."
     )
 
 
-def _described(stamp: FileStamp) -> str:
-    return "any version" if stamp.version == ANY_VERSION else f"version {stamp.version}"
+def _expected_version(url: str, stamp: FileStamp) -> int | str:
+    return _held_versions.get(url, "any") if stamp.version == ANY_VERSION else stamp.version
 
 
 def removed(url: str) -> ShardError:

@@ -14,7 +14,7 @@ from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.read_ahead import FileSpans, Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
-from streamdata.shards.sidecar import checked_names, checked_sidecar_key, find_sidecar, join
+from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
 from streamdata.shards.storage import read_spans
 from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_records import plain_record, records
@@ -48,12 +48,12 @@ class TarShards(IndexedFiles):
     ) -> None:
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
-        super().__init__(urls, "tar", None, known)
+        super().__init__(urls, "tar", known)
         self.sidecars: IndexedFiles | None = None
         if meta_names:
             stamps = {**known.stamps, **{job.url: job.stamp for job in self.jobs.values()}}
             known = known._replace(stamps=stamps)
-            self.sidecars = IndexedFiles(urls, sidecar_kind(sidecar_key), find_sidecar, known)
+            self.sidecars = IndexedFiles(urls, sidecar_kind(sidecar_key), known, has_sidecars=True)
         complete(*filter(None, (self, self.sidecars)))
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
@@ -67,6 +67,12 @@ class TarShards(IndexedFiles):
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "TarWindow":
         """The window of the runs [first, first + count) of the shards."""
         return TarWindow(self, self.runs(shards, firsts, counts))
+
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        """Ask for what a window's index rows are read from, and wait for nothing."""
+        super().prefetch_rows(shards, firsts, counts)
+        if self.sidecars is not None:
+            self.sidecars.prefetch_rows(shards, firsts, counts)
 
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""

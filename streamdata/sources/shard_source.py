@@ -1,5 +1,6 @@
 """Shards as a source: cut into blocks, read in windows."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
@@ -37,6 +38,13 @@ _RECORDS_AT_ONCE = 256
 """Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
 
 
+_ROWS_AHEAD = 32
+"""Windows whose index rows are asked for at most, where these lie in a store."""
+
+_Runs = tuple[Indices, Indices, Indices]
+"""Shard, first record in the shard, and number of records of each run."""
+
+
 def _content(shards: IndexedShards | SequentialShards) -> str:
     # Base names and sizes, not paths: a resume may find the shards in another directory.
     text = repr([tuple(pair) for pair in shards.identity()])
@@ -47,6 +55,14 @@ def _start_within_window(after: Position) -> Position:
     """The position before the record that `after` is the position after; each is counted within its window."""
     epoch, window, taken, _ = after
     return epoch, window, taken - 1, 0
+
+
+class _Unopened(NamedTuple):
+    """A window that comes."""
+
+    order: BlockOrder
+    start: Position
+    runs: _Runs
 
 
 class _OpenedWindow(NamedTuple):
@@ -168,24 +184,43 @@ class BlockSource:
         if upcoming is None or not self.shards.is_slow():
             if upcoming is not None and upcoming.is_on:
                 upcoming.close()  # a disk that is fast now, since all of it is in memory
-            return self._open(task.order, task.part, start, blocks), (None,)
+            return self._open(task.order, task.part, start, self._runs(blocks)), (None,)
         if not upcoming.is_on:
             upcoming.begin(self._coming(task.stretches(start), task.part))
         return upcoming.enter(start[:2]).content, upcoming.portions()
 
     def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
         """All windows from here on, each opened when it is asked for."""
+        windows = self._walk(stretches)
+        for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
+            opened = self._open(order, part, start, runs)
+            spans, is_advice = opened.window.spans(), not self.shards.has_remote
+            yield Coming(start[:2], opened, spans, opened.positions, is_advice=is_advice)
+
+    def _walk(self, stretches: Iterator[Stretch]) -> Iterator[_Unopened]:
         # The same walk as that of `_takes`, whose ends of epochs also judge what was read: that must not happen early.
         for order, (first, first_window, first_taken, _) in stretches:
             epoch: int | None = first
             window, taken = first_window, first_taken
             while epoch is not None:
                 for blocks in self._windows(order, epoch, window):
-                    opened = self._open(order, part, (epoch, window, taken, 0), blocks)
-                    spans, is_advice = opened.window.spans(), not self.shards.has_remote
-                    yield Coming((epoch, window), opened, spans, opened.positions, is_advice=is_advice)
+                    yield _Unopened(order, (epoch, window, taken, 0), self._runs(blocks))
                     window, taken = window + 1, 0
                 epoch, window = order.next_epoch(epoch), 0
+
+    def _asked_early(self, windows: Iterator[_Unopened]) -> Iterator[_Unopened]:
+        """The same windows; index rows of those that follow are asked for, of as many again as were opened so far.
+
+        Read-ahead opens at most twice as many as before until it comes back: none of these then waits for its rows.
+        """
+        coming: deque[_Unopened] = deque()
+        for num_opened in count():
+            for window in islice(windows, min(num_opened + 2, _ROWS_AHEAD) - len(coming)):
+                self.shards.prefetch_rows(*window.runs)
+                coming.append(window)
+            if not coming:
+                return
+            yield coming.popleft()
 
     def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
         """The blocks of each window from `window` on: asked for one window alone, so that it is not late, then many."""
@@ -196,12 +231,12 @@ class BlockSource:
                 yield blocks[start : start + size]
             first, several = first + several, max(1, _BLOCKS_AT_ONCE // size) * size
 
-    def _open(self, order: BlockOrder, part: Part | None, start: Position, blocks: Indices) -> "_OpenedWindow":
-        """The window of these blocks, of which so many records were taken as the position says."""
+    def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "_OpenedWindow":
+        """The window of these runs, of which so many records were taken as the position says."""
         epoch, window, taken, _ = start
         if self.outlook is not None:
             self.outlook.now = order.number(epoch, window * self._window)
-        shards, firsts, counts = self._runs(blocks)
+        shards, firsts, counts = runs
         opened = self.shards.window(shards, firsts, counts)
         # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.
         positions = self._order_inside(order, epoch, window, len(opened))[taken:]
@@ -251,7 +286,7 @@ class BlockSource:
     def _shard_seeds(self) -> npt.NDArray[np.uint64]:
         return shard_seeds([name for name, _ in self.shards.identity()])
 
-    def _runs(self, blocks: Indices) -> tuple[Indices, Indices, Indices]:
+    def _runs(self, blocks: Indices) -> _Runs:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
         shards = np.searchsorted(self._block_ends, blocks, side="right")
         records, sizes = self._records[shards], self._block_sizes[shards]

@@ -126,7 +126,9 @@ def loading_time(dataset: Dataset[Any], collate: Callable[[list[Any]], object], 
 
 def apart(work: Callable[..., float], *arguments: object) -> float:
     """What a function returns in a process of its own: what one work did to heap and caches, others do not meet."""
-    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as pool:
+    server = get_context("forkserver")
+    server.set_forkserver_preload([__name__])  # torch too: each process would import it for a second
+    with ProcessPoolExecutor(1, mp_context=server) as pool:
         return pool.submit(work, *arguments).result()
 
 

@@ -54,7 +54,7 @@ class Store:
 @contextmanager
 def store(place: Path, delay: float = DELAY, rate: float = RATE) -> Iterator[Store]:
     """The files of a folder in the bucket "data", and without the manifest in "plain"."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # spawned it would import all that this one has
     ours, others = context.Pipe()
     process = context.Process(target=_serve, args=(others, str(place), delay, rate), daemon=True)
     process.start()

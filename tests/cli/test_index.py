@@ -1,12 +1,13 @@
 """`streamdata index`: manifests made, brought up to date, and compared."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
+from tests.remote.servers import ObjectServer, s3_server
 from tests.shard_files import write_tars
 
 Streamdata = Callable[..., Result]
@@ -70,3 +71,58 @@ def test_what_is_no_shard_is_a_message(streamdata: Streamdata, tmp_path: Path) -
     done = streamdata("index", "--check", folder)
     assert (done.exit_code, "expected a manifest" in done.stderr) == (1, True)
     assert streamdata("index", folder, "-o", "x.json").exit_code == 2
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    """A store that wants signatures, with two shards; the profile `ours` has its keys."""
+    config = tmp_path / "aws"
+    config.write_text("[profile ours]\naws_access_key_id = one\naws_secret_access_key = SECRET\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    folder = Path(write_tars(tmp_path / "tars", [3, 2]))
+    with s3_server({f"bucket/d/{path.name}": path.read_bytes() for path in folder.iterdir()}) as server:
+        server.secret = "SECRET"
+        yield server
+
+
+def test_a_manifest_is_published_beside_the_shards_in_a_store(streamdata: Streamdata, store: ObjectServer) -> None:
+    """By one request, signed by what the profile says; a second index reads the list and the manifest alone."""
+    settings = ("--endpoint", store.url, "--profile", "ours", "--region", "eu-1")
+    done = streamdata("index", "s3://bucket/d", *settings)
+    assert (done.exit_code, "s3://bucket/d/streamdata.manifest: 4 files" in done.stdout) == (0, True), done.output
+    assert [one.path for one in store.log if one.method == "PUT"] == ["bucket/d/streamdata.manifest"]
+    assert all("/eu-1/s3/" in one.headers["authorization"] for one in store.log)
+    store.log.clear()
+    assert streamdata("index", "s3://bucket/d", *settings).exit_code == 0
+    asked = {(one.method, one.path) for one in store.log}
+    assert asked == {("GET", "bucket/"), ("GET", "bucket/d/streamdata.manifest")}
+    assert streamdata("index", "--check", "s3://bucket/d", *settings).exit_code == 0
+    store.objects["bucket/d/00001.tar"] += bytes(512)
+    done = streamdata("index", "--check", "s3://bucket/d", *settings)
+    assert (done.exit_code, "00001.tar: expected 10240 bytes, got 10752" in done.stdout) == (1, True), done.output
+
+
+def test_what_the_environment_says_of_a_store_is_taken(
+    streamdata: Streamdata, store: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a manifest may be put elsewhere in the store."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+    monkeypatch.setenv("AWS_PROFILE", "ours")
+    done = streamdata("index", "s3://bucket/d/*.tar", "-o", "s3://bucket/other.manifest")
+    assert (done.exit_code, "bucket/other.manifest" in store.objects) == (0, True), done.output
+
+
+def test_what_cannot_be_published_is_said_with_what_to_do(streamdata: Streamdata, store: ObjectServer) -> None:
+    """Of a web server before anything is read; of a store without permission; of settings that are none."""
+    store.secret = ""
+    tar = f"{store.url}/bucket/d/00000.tar"
+    done = streamdata("index", tar)
+    assert (done.exit_code, "got a web server" in done.stderr, "--output" in done.stderr) == (1, True, True)
+    assert "GET" not in [one.method for one in store.log if one.headers.get("range") not in (None, "bytes=0-0")]
+    store.fault = lambda request: "403 AccessDenied" if request.method == "PUT" else None
+    done = streamdata("index", "s3://bucket/d", "--endpoint", store.url, "--anonymous")
+    assert (done.exit_code, "no permission" in done.stderr, "--output" in done.stderr) == (1, True, True)
+    assert "Authorization" not in str(store.log[-1].headers).title()
+    done = streamdata("index", "s3://bucket/d", "--endpoint", "here")
+    assert (done.exit_code, "endpoint: expected a url" in done.stderr) == (1, True), done.output

@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 Fault = str | None
 """A status such as "503", with a code of S3 after a space; or one of: stall (no byte), half (of the body, then none),
-cut (half of the body, then the end), cut_chunked, cut_unsized, reset, ignore_range, html."""
+drip (byte by byte), cut (half of the body, then the end), cut_chunked, cut_unsized, reset, ignore_range, html."""
 
 
 @cache  # what a bytes object hashes to is kept in it
@@ -107,11 +107,11 @@ class ObjectServer:
             status, _, code = fault.partition(" ")
             text = f"<Error><Code>{code}</Code><Message>the server's word</Message></Error>" if code else ""
             return await _send(writer, int(status), {"Content-Type": "application/xml"}, text.encode())
-        if self.secret and not _is_signed(request, self.secret):
+        if self.secret and not _is_signed(request, body, self.secret):
             return await _send(writer, 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         if request.method == "PUT":
             self.objects[request.path] = body
-            return await _send(writer, 200, {}, b"")
+            return await _send(writer, 200, {"ETag": self.tag_of(body)}, b"")
         status, headers, data = self._found(request, ignore_range=fault == "ignore_range")
         if request.method == "HEAD":
             headers.setdefault("Content-Length", str(len(data)))
@@ -166,14 +166,14 @@ class ObjectServer:
         ).encode()
 
 
-def _is_signed(request: Request, secret: str) -> bool:
-    """By https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html, without a body."""
+def _is_signed(request: Request, body: bytes, secret: str) -> bool:
+    """By https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html."""
     fields = dict(re.findall(r"(\w+)=([^,\s]+)", request.headers.get("authorization", "")))
     path, _, query = request.target.partition("?")
     names = fields.get("SignedHeaders", "").split(";")
     headers = "".join(f"{name}:{request.headers.get(name)}\n" for name in names)
     canonical = (request.method, path, "&".join(sorted(query.split("&"))), headers, ";".join(names))
-    digest = hashlib.sha256("\n".join([*canonical, hashlib.sha256().hexdigest()]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([*canonical, hashlib.sha256(body).hexdigest()]).encode()).hexdigest()
     scope = fields.get("Credential", "").partition("/")[2]
     text = f"AWS4-HMAC-SHA256\n{request.headers.get('x-amz-date')}\n{scope}\n{digest}"
     key = f"AWS4{secret}".encode()
@@ -196,6 +196,10 @@ async def _send(
     writer.write((head + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n").encode("latin-1"))
     is_whole = fault not in ("half", "cut", "cut_chunked", "cut_unsized")
     data = data if is_whole else data[: len(data) // 2]
+    for byte in data if fault == "drip" else b"":
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+    data = b"" if fault == "drip" else data
     writer.write(b"%x\r\n%b\r\n" % (len(data), data) if fault == "cut_chunked" else data)
     await writer.drain()
     if fault == "half":

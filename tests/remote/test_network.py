@@ -21,6 +21,7 @@ from streamdata.remote import (
 )
 from streamdata.remote.answers import Asked, FailureError
 from streamdata.remote.file_client import file_range
+from streamdata.remote.retries import Patience, StoreHealth
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -225,3 +226,28 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
         file_range(Asked("memory://x/0.tar", 0, 9))
     assert "SECRET" not in str(caught.value)
     assert str(status) in str(caught.value) or caught.value.status == status
+
+
+def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(monkeypatch):
+    """Who saw it fail was cancelled; an attempt that takes long says for how long it went on."""
+    health = StoreHealth()
+    Patience(Asked("s3://bucket/a"), health).failed(FailureError("no", 503))
+    later = time.monotonic() + 100
+    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: later))
+    patience = Patience(Asked("s3://bucket/a"), health)
+    assert health.until() == later + 0.5
+    assert patience.begin() is None
+    patience.failed(FailureError("no", 503))
+    assert patience.begin() is not None
+    assert 0.4 < patience.limit_s <= 0.5
+
+
+def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
+    """Not what was left of the time when it was over."""
+    monkeypatch.setattr(web_client, "STALL_S", 9)
+    monkeypatch.setattr(retries, "DEADLINE_S", 1.2)
+    with (
+        http_server({"a": DATA}, lambda _: "stall") as server,
+        pytest.raises(DeadStoreError, match="no end of it after 1 s"),
+    ):
+        ask(sender, f"{server.url}/a")

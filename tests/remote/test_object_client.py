@@ -1,9 +1,11 @@
 """Google Cloud Storage and Azure, as a server on 127.0.0.1 plays them."""
 
+import json
 import os
 
 import pytest
 
+from streamdata.errors import ShardError
 from streamdata.remote import (
     Address,
     DeadStoreError,
@@ -13,7 +15,9 @@ from streamdata.remote import (
     RangesIgnoredError,
     ReplacedError,
     StorageOptions,
+    beside,
     object_client,
+    put_once,
     retries,
     stat_once,
 )
@@ -85,3 +89,18 @@ def test_a_child_of_a_process_that_read_is_refused(monkeypatch):
     monkeypatch.setattr(object_client._Used, "process", os.getpid() + 1)
     with pytest.raises(RuntimeError, match="forkserver"):
         object_client.ObjectClient(StorageOptions())
+
+
+def test_an_object_is_written_by_another_process_too(stored, monkeypatch, tmp_path):
+    """With credentials that ask nobody for a token; without any, nobody writes to Google."""
+    server, url = stored
+    account = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account | {"gcs_base_url": server.url}))
+    (tmp_path / "body").write_bytes(b"more")
+    target = beside(url, f"{url}2")
+    if url.startswith("gs"):
+        with pytest.raises(ShardError, match=r"object 'gs://bucket/a b\.tar2': expected credentials"):
+            put_once(target, tmp_path / "body")
+        target.options = StorageOptions(endpoint=server.url)
+    put_once(target, tmp_path / "body")
+    assert server.objects["bucket/a b.tar2"] == b"more"

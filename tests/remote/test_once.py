@@ -1,10 +1,13 @@
 """What is read before a fork: the same requests and errors as over the network, and neither threads nor a loop."""
 
 import os
+import socket
 import threading
+import time
 
 import pytest
 
+from streamdata.errors import ShardError
 from streamdata.remote import (
     Address,
     DeadStoreError,
@@ -17,6 +20,7 @@ from streamdata.remote import (
     fetch_once,
     list_once,
     once,
+    put_once,
     retries,
     stat_once,
 )
@@ -81,6 +85,23 @@ def test_a_dead_store_and_another_version():
         stat_once(f"{server.url}/a")
 
 
+def test_a_body_that_drips_is_no_answer():
+    """Though each byte comes in time, it has an end within the deadline."""
+    with http_server({"a": DATA}, lambda _: "drip") as server:
+        began = time.monotonic()
+        with pytest.raises(DeadStoreError, match="no end of it"):
+            fetch_once(f"{server.url}/a", 0, 4000)
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("kind", ["503", "cut", "cut_chunked", "reset"])
+def test_the_page_of_a_folder_is_read_again_where_it_was_cut(kind):
+    """Otherwise shards would be missing, and nobody would know."""
+    page = "".join(f'<a href="{number}.tar">x</a>' for number in range(50)).encode()
+    with http_server({"d/": page}, lambda request: kind if not request.number else None) as server:
+        assert len(list_once(f"{server.url}/d/")) == 50
+
+
 def test_a_redirect_is_followed_without_the_password():
     """To another host."""
     with http_server({"a": DATA}) as target, http_server({}) as server:
@@ -98,10 +119,9 @@ def test_a_redirect_is_followed_without_the_password():
         assert "authorization" not in target.log[0].headers
 
 
-def test_a_bucket_is_listed_page_by_page(monkeypatch):
+@pytest.mark.usefixtures("keys")
+def test_a_bucket_is_listed_page_by_page():
     """Of a folder, with all below it or with its folders."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
     objects = {f"bucket/dir/{number}.tar": b"x" * number for number in range(7)}
     with s3_server(objects | {"bucket/dir/a b/8+&.tar": DATA, "bucket/dirt": b""}) as server:
         server.page_size = 3
@@ -139,3 +159,68 @@ def test_an_address_is_what_identifies_and_knows_how_it_is_reached():
     assert sibling.signed == "https://user:SECRET@host/a/1.jsonl?sig=SECRET#x"
     assert sibling.options == address.options
     assert "SECRET" not in repr([address, address.options, f"{sibling}"])
+
+
+@pytest.fixture
+def body(tmp_path):
+    """A file to write."""
+    (tmp_path / "body").write_bytes(DATA)
+    return tmp_path / "body"
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """With which requests are signed."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("kind", [None, "503", "reset"])
+def test_an_object_is_written_by_one_signed_request(kind, body):
+    """Its signature is of these bytes; what may pass is tried again."""
+    with s3_server({}, lambda request: kind if kind and request.number < 2 else None) as server:
+        server.secret = "SECRET"
+        put_once(Address("s3://bucket/a b/m", StorageOptions(endpoint=server.url)), body)
+        assert server.objects == {"bucket/a b/m": DATA}
+        assert server.counts == {"PUT": 3 if kind else 1}
+        assert not [one for one in server.log if "expect" in one.headers or "transfer-encoding" in one.headers]
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(("fault", "error"), [("403 AccessDenied", DeniedError), ("404 NoSuchBucket", GoneError)])
+def test_what_may_not_be_written_is_an_error_that_says_so(fault, error, body):
+    """At once for a bucket that is not there; after other keys were looked for where there is no permission."""
+    with s3_server({}, lambda _: fault) as server:
+        with pytest.raises(error, match=rf"object 's3://bucket/m': expected to write it, got status {fault[:3]}"):
+            put_once(Address("s3://bucket/m", StorageOptions(endpoint=server.url)), body)
+        assert server.objects == {}
+
+
+def test_a_server_that_refuses_before_it_has_read_all_is_understood(tmp_path):
+    """It answers, and ends the connection."""
+
+    def refuse():
+        with listener.accept()[0] as connection:
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    (tmp_path / "large").write_bytes(bytes(16 << 20))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}", anonymous=True)
+        with pytest.raises(DeniedError, match="status 403"):
+            put_once(Address("s3://bucket/m", options), tmp_path / "large")
+        thread.join()
+
+
+def test_where_nothing_can_be_written_in_one_step_is_an_error_before_a_request(body, monkeypatch):
+    """A web server, and what is too large for a store."""
+    monkeypatch.setattr(once, "_MAX_PUT", len(DATA) - 1)
+    with http_server({}) as server:
+        with pytest.raises(ShardError, match=r"/m': expected a store .*got a web server\n  Write it"):
+            put_once(f"{server.url}/m?sig=1", body)
+        with pytest.raises(ShardError, match=f"at most {len(DATA) - 1} bytes.*got {len(DATA)}"):
+            put_once(Address("s3://bucket/m", StorageOptions(endpoint=server.url, anonymous=True)), body)
+        assert not server.log

@@ -1,3 +1,4 @@
+import gzip
 import logging
 import os
 import pickle
@@ -39,7 +40,7 @@ from streamdata.shards.publish import locked
 from streamdata.shards.storage import ANY_VERSION, stamp_of
 from streamdata.shards.suffixes import TAR_SUFFIXES
 from streamdata.shards.tar import TarShards
-from tests.remote.servers import s3_server
+from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl as jsonl_files
 from tests.shard_files import write_tars
 from tests.shards.conftest import read_all
@@ -473,6 +474,95 @@ def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store
     store.objects["bucket/d/00003.tar"] = store.objects["bucket/d/00003.tar"][:-1] + b"\1"
     with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
         stream("s3://bucket/d", **options)
+
+
+@pytest.fixture
+def web(tars):
+    """A web server that lists nothing and has the same shards, with a manifest that was made on the disk."""
+    made = index(tars)
+    with http_server({f"d/{path.name}": path.read_bytes() for path in Path(tars).iterdir()}) as server:
+        yield server
+    Path(made).unlink()
+
+
+def test_a_cold_start_without_lists_asks_each_file_once_what_it_is(tars, web):
+    """By a byte, and then for its bytes by that version; a tar and its sidecar alike."""
+    del web.objects[f"d/{NAME}"]
+    MetaDistributedWebDataset(f"{web.url}/d/{{00000..00003}}.tar", meta_names=["score"], name="s", percent=1)
+    sizes = {path.name: path.stat().st_size for path in Path(tars).iterdir() if path.name != NAME}
+    spans = [(name, span) for name, size in sizes.items() for span in ("bytes=0-0", f"bytes=0-{size - 1}")]
+    found = requests(web)
+    assert [one for one in found if one[1] == NAME] == [("GET", NAME, "bytes=0-1048575")]
+    assert sorted(one for one in found if one[1] != NAME) == sorted(
+        ("GET", *span) for span in spans if span[1] != "bytes=0--1"
+    )
+
+
+def test_a_folder_of_a_web_server_that_lists_nothing_is_read_by_its_manifest(tars, web):
+    """With a signature that is good for all of it; a new one resumes, and neither gets into what is read or kept."""
+    expected = stream(tars, meta_names=["score"])[0]
+    for path in ("/d?sig=SECRET", "/d/{00000..00003}.tar?sig=SECRET"):
+        web.log.clear()
+        web.fault = lambda request: None if request.query == "sig=SECRET" else "403"
+        found, states = stream(web.url + path, meta_names=["score"])
+        assert [one[:2] for one in requests(web) if one[1] == NAME] == [("GET", NAME)]
+        assert [{**r, "__url__": r["__url__"].replace(f"{web.url}/d", tars)} for r in found] == expected
+        assert "SECRET" not in repr([found, states])
+        web.fault = lambda request: None if request.query == "sig=LATER" else "403"
+        again = stream(web.url + path.replace("SECRET", "LATER"), states[100], meta_names=["score"])[0]
+        assert again == found[101:]
+
+
+def test_a_manifest_that_signatures_of_shards_do_not_admit_is_none(tars, web):
+    """Each url is signed for one object: the shards are read as without it."""
+    web.fault = lambda request: None if request.query == f"sig={request.path.rpartition('/')[2]}" else "403"
+    paths = [f"{web.url}/d/{number:05d}.tar?sig={number:05d}.tar" for number in range(4)]
+    found = stream(paths)[0]
+    assert [{**r, "__url__": r["__url__"].replace(f"{web.url}/d", tars)} for r in found] == unmade(tars, tars)[0]
+    web.fault = lambda request: "403" if request.path.endswith(".tar") else None
+    with pytest.raises(ShardError, match=r"00000\.tar.*403"):
+        stream(paths)
+
+
+@pytest.fixture
+def compressed(tmp_path):
+    """A folder of tars, and one of JSON lines, of which some are compressed."""
+    tars, rows = write_tars(tmp_path / "tars", [20, 5]), jsonl_files(tmp_path / "rows", [30, 7])
+    for plain_file in (Path(tars, "00001.tar"), Path(rows, "00000.jsonl")):
+        Path(f"{plain_file}.gz").write_bytes(gzip.compress(plain_file.read_bytes(), mtime=0))
+        plain_file.unlink()
+    return {MetaDistributedWebDataset: tars, JsonlIterableDataset: rows}
+
+
+@pytest.mark.parametrize("kind", [MetaDistributedWebDataset, JsonlIterableDataset])
+def test_compressed_shards_are_read_by_a_manifest(compressed, asks_nothing, kind):
+    """Nothing is asked of them before they are read; what is another one than it says is an error that names it."""
+    folder = compressed[kind]
+    meta = {"meta_names": ["score"]} if kind is MetaDistributedWebDataset else {}
+    index(folder)
+    expected = unmade(folder, folder, kind=kind, **meta)
+    asks_nothing()
+    assert stream(folder, kind=kind, **meta) == expected
+    assert len(expected[0]) == 2 * (25 if meta else 37)
+    (shard,) = Path(folder).glob("*.gz")
+    os.utime(shard, ns=(1, 1))
+    with pytest.raises(ShardError, match=rf"{shard.name}.*replaced or modified"):
+        stream(folder, kind=kind, **meta)
+
+
+@pytest.mark.parametrize("kind", [MetaDistributedWebDataset, JsonlIterableDataset])
+def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_manifest_says(compressed, kind):
+    """From the first request on."""
+    folder = compressed[kind]
+    expected = stream(folder, kind=kind)[0]
+    with s3_server({f"bucket/d/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}) as server:
+        options = StorageOptions(**options_for(server))
+        make_manifest(take_stock(["s3://bucket/d"], options=options))
+        server.log.clear()
+        found = stream("s3://bucket/d", kind=kind, storage_options=options_for(server))[0]
+        assert [one.path.rpartition("/")[2] for one in server.log if "if-match" not in one.headers] == [NAME]
+        assert {one.method for one in server.log} == {"GET"}
+        assert [{**r, "__url__": r["__url__"].replace("s3://bucket/d", folder)} for r in found] == expected
 
 
 def test_a_source_with_a_manifest_is_pickled_small(tars):

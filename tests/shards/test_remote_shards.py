@@ -12,9 +12,11 @@ from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
 from streamdata.remote import DeniedError, GoneError, StorageOptions, retries
 from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.manifest_file import Known
 from streamdata.shards.sequential import SequentialJsonl
+from streamdata.shards.storage import ANY_VERSION, FileStamp
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
-from streamdata.shards.urls import expand
+from streamdata.shards.urls import expand, find_shards
 from tests.remote.child import numbers
 from tests.remote.servers import http_server, s3_server
 
@@ -138,6 +140,26 @@ def test_tars_with_sidecars_and_compressed_shards(bucket, write_tar):
     assert [(record["txt"], record["n"]) for record in window.take([0, 1])] == [(b"A", 1), (b"B", 2)]
     source = JsonlIterableDataset("s3://bucket/z", storage_options=settings).source
     assert [record["n"] for record in source.shards.stream(0)] == [*range(100)]
+
+
+def test_compressed_shards_of_a_listed_folder_are_read_ahead(bucket):
+    """Also where the list said all that is to be known of them."""
+    server, options = bucket
+    server.objects["bucket/z/0.jsonl.gz"] = gzip.compress(LINES)
+    found = find_shards("s3://bucket/z", JSONL_SUFFIXES, None, options)
+    shards = SequentialJsonl(found.urls, found.known)
+    assert shards.has_remote
+    assert shards.chunks(0) is not None
+
+
+def test_a_compressed_shard_of_any_version_is_that_of_this_run():
+    """Not that of an earlier one in this process."""
+    with http_server({"0.jsonl.gz": b""}) as server:
+        url = f"{server.url}/0.jsonl.gz"
+        for number in range(2):
+            data = server.objects["0.jsonl.gz"] = gzip.compress(b'{"n": %d}' % number, mtime=0)
+            shards = SequentialJsonl([url], Known(stamps={url: FileStamp(len(data), ANY_VERSION)}))
+            assert [[record["n"] for record in shards.stream(0)] for _ in range(2)] == [[number]] * 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
 from streamdata.errors import ShardError
-from streamdata.remote.cache_settings import page_cache
+from streamdata.remote import Address
+from streamdata.remote.cache_settings import CacheSettings, page_cache
+from streamdata.shards.storage import ANY_VERSION, FileStamp, close_unused, submit_range
 from tests.remote.servers import http_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, plain
@@ -110,3 +112,18 @@ def test_workers_share_what_one_of_them_fetched(tmp_path):
             assert len(list(DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=mixed_collate))) == 10
         size = sum(len(data) for data in server.objects.values())
         assert bytes_asked(server.log[before:]) <= 1.02 * size + 20
+
+
+def test_pages_of_a_shard_of_any_version_are_those_of_the_version_that_is_met_first(tmp_path):
+    """Not those of a version that an earlier run met, though it has the same size."""
+    cache = CacheSettings(str(tmp_path / "cache"), 10**8)
+    with http_server({"a": b"old" * 100}) as server:
+        url, stamp = Address(f"{server.url}/a", cache=cache), FileStamp(300, ANY_VERSION)
+        for word in (b"old", b"new"):
+            server.objects["a"] = word * 100
+            close_unused([url])  # as a run that begins
+            found = [submit_range(url, begin, begin + 3, stamp).result(9) for begin in (0, 3, 9, 9, 0)]
+            assert found == [word] * 5
+            while page_cache(cache).account._fetched:
+                time.sleep(0.001)
+        assert page_cache(cache).counts.hits
