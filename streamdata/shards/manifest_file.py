@@ -251,7 +251,8 @@ class _Pages:
         for page in sorted(self._holding(spans)):
             if (there := _UnderWay.pages.get((self._name, page))) is not None:
                 try:
-                    there.result()
+                    with network().waiting():
+                        there.result()
                 except BaseException:
                     _UnderWay.pages.pop((self._name, page), None)
                     raise

@@ -3,6 +3,7 @@
 import os
 import signal
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,20 +23,25 @@ class HeldBack:
     """Takes requests for rows; they are answered when the test says so."""
 
     def __init__(self):
-        self.requests, self.waiting = [], []
+        self.requests, self.asked, self.num_waits = [], [], 0
 
     def submit(self, url, begin, end, version):
         self.requests.append((begin, end))
-        self.waiting.append((Future(), (url, begin, end, version)))
-        return self.waiting[-1][0]
+        self.asked.append((Future(), (url, begin, end, version)))
+        return self.asked[-1][0]
+
+    @contextmanager
+    def waiting(self):
+        self.num_waits += 1
+        yield
 
     def answer_all(self):
-        for future, request in self.waiting:
+        for future, request in self.asked:
             try:
                 future.set_result(fetch_once(*request))
             except ShardError as error:
                 future.set_exception(error)
-        self.waiting.clear()
+        self.asked.clear()
 
 
 @pytest.fixture
@@ -123,6 +129,7 @@ def test_what_does_not_come_is_an_error_where_it_is_read(store, held):
     store.log.clear()
     with pytest.raises(ShardError, match=rf"{NAME}.*403"):
         rows.read([run], 12)
+    assert held.num_waits == 1  # it is time that the reader waits
     assert store.log == []  # a dead store would be asked for two minutes more
     store.fault = lambda _: None
     manifest_file._UnderWay.forget()
