@@ -83,7 +83,9 @@ class ManifestRows:
         if is_remote(self.url):
             pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
             spans = self._spans(runs, row_bytes)
-            pages.ask_for([span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)])
+            missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
+            if missing:  # where rows are few, all are asked for with any
+                pages.ask_for(missing)
 
     def _spans(self, runs: Sequence[RowRun], row_bytes: int) -> list[tuple[int, int]]:
         """Where the chunks of each run begin and end."""
