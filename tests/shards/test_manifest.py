@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
 from streamdata.remote import StorageOptions
-from streamdata.shards import build, manifest, manifest_file, publish
+from streamdata.shards import build, manifest, manifest_file, publish, storage
 from streamdata.shards import make_manifest as making
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.jsonl import JsonlShards
@@ -471,19 +471,19 @@ def test_a_cold_start_of_a_store_reads_each_byte_once_and_the_next_one_lists_alo
     assert len(again) <= 3
 
 
-def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store, tmp_path):
+def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store, tmp_path, monkeypatch):
     """The manifest's own words for versions go with each range, and the answer to another one is an error."""
     expected = stream(tars, meta_names=["score"], block_size=64)[0]
     stock = take_stock(["s3://bucket/d"], str(tmp_path / "x.manifest"), StorageOptions(**options_for(store)))
     made = make_manifest(stock)
     assert [one for one in requests(store) if one[0] == "HEAD"] == []
     store.objects[f"bucket/d/{NAME}"] = Path(made).read_bytes()
+    monkeypatch.setattr(storage, "_versions", {})  # as in another process: what the list said is not known
     options = {"storage_options": options_for(store), "meta_names": ["score"], "block_size": 64}
     found = stream("s3://bucket/d", **options)[0]
+    assert all(one.headers.get("if-match") for one in store.log[1:])
     assert [one for one in requests(store) if one[1] == NAME] == [("GET", NAME, "bytes=0-1048575")]
     assert [{**r, "__url__": r["__url__"].replace("s3://bucket/d", tars)} for r in found] == expected
-    stream("s3://bucket/d", **options)
-    assert all(one.headers.get("if-match") for one in store.log[1:])
     store.objects["bucket/d/00003.tar"] = store.objects["bucket/d/00003.tar"][:-1] + b"\1"
     with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
         stream("s3://bucket/d", **options)
@@ -566,7 +566,9 @@ def test_compressed_shards_are_read_by_a_manifest(compressed, asks_nothing, kind
 
 
 @pytest.mark.parametrize("kind", [MetaDistributedWebDataset, JsonlIterableDataset])
-def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_manifest_says(compressed, kind):
+def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_manifest_says(
+    compressed, kind, monkeypatch
+):
     """From the first request on."""
     folder = compressed[kind]
     expected = stream(folder, kind=kind)[0]
@@ -574,6 +576,7 @@ def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_mani
         options = StorageOptions(**options_for(server))
         make_manifest(take_stock(["s3://bucket/d"], options=options))
         server.log.clear()
+        monkeypatch.setattr(storage, "_versions", {})
         found = stream("s3://bucket/d", kind=kind, storage_options=options_for(server))[0]
         assert [one.path.rpartition("/")[2] for one in server.log if "if-match" not in one.headers] == [NAME]
         assert {one.method for one in server.log} == {"GET"}
