@@ -12,10 +12,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from streamdata.remote import Answer, beside, network
+from streamdata.remote import Answer, StorageOptions, beside, network, options_of
+from streamdata.remote.addresses import signed_url
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.indexing import KINDS
@@ -29,6 +31,7 @@ from streamdata.shards.manifest import (
     rows_bytes,
 )
 from streamdata.shards.publish import cache_directory
+from streamdata.shards.recent import Recent
 from streamdata.shards.remote_bytes import fetch, fetch_many
 from streamdata.shards.storage import FileStamp, forget_open, is_remote, opened
 
@@ -38,6 +41,8 @@ _PAGE_BYTES = 1 << 16
 _WHOLE_BYTES = 4 << 20
 """Rows of a remote manifest that has no more are fetched at once."""
 _CRC_BYTES = 4
+_MAX_OPEN = 16
+"""Remote manifests whose pages stay open."""
 ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
 
 
@@ -136,7 +141,7 @@ class ManifestRows:
         return pieces
 
     def _pages(self) -> "_Pages":
-        return _Pages(self.url, self._tag, self.stamp, self.rows_at)
+        return _open_pages.get(_key_of(self.url, self._tag, self.stamp, self.rows_at), _Pages)
 
 
 def _chunk_bytes(row_bytes: int) -> int:
@@ -187,20 +192,30 @@ _UnderWay.forget()
 os.register_at_fork(after_in_child=_UnderWay.forget)
 
 
+class _PagesKey(NamedTuple):
+    """Of which version of which file pages are kept, where, and how it is reached."""
+
+    cache: Path
+    url: str
+    signed: str
+    options: StorageOptions
+    tag: str  # what its server calls its version
+    stamp: FileStamp
+    rows_at: int  # where these are few, all are fetched at once
+
+
+def _key_of(url: str, tag: str, stamp: FileStamp, rows_at: int) -> _PagesKey:
+    return _PagesKey(cache_directory(), url, signed_url(url), options_of(url), tag, stamp, rows_at)
+
+
 class _Pages:
-    """What was fetched of a remote file, in a file of holes: other processes write into it too.
+    """What was fetched of a remote file, in a file of holes: other processes write into it too."""
 
-    Args:
-        url: The file.
-        tag: What its server calls its version.
-        stamp: Its version.
-        rows_at: Where the rows begin: where these are few, all are fetched at once.
-    """
-
-    def __init__(self, url: str, tag: str, stamp: FileStamp, rows_at: int = 0) -> None:
-        self._url, self._tag, self._size, self._rows_at = url, tag, stamp.size, rows_at
+    def __init__(self, key: _PagesKey) -> None:
+        cache, url, _, _, tag, stamp, self._rows_at = key
+        self._url, self._tag, self._size = url, tag, stamp.size
         name = hashlib.blake2b(repr((url, tag, stamp)).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-        folder = cache_directory() / "manifests" / name[:2]
+        folder = cache / "manifests" / name[:2]
         folder.mkdir(parents=True, exist_ok=True)
         self._name = name
         self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
@@ -259,8 +274,8 @@ class _Pages:
                     _UnderWay.pages.pop((self._name, page), None)
                     raise
 
-    def _holding(self, spans: Iterable[tuple[int, int]]) -> set[int]:
-        if self._size - self._rows_at <= _WHOLE_BYTES:
+    def _holding(self, spans: Sequence[tuple[int, int]]) -> set[int]:
+        if spans and self._size - self._rows_at <= _WHOLE_BYTES:
             spans = [(self._rows_at, self._size)]
         return {page for span in spans for page in _pages_of(*span)}
 
@@ -283,6 +298,8 @@ class _Pages:
 def _pages_of(begin: int, end: int) -> range:
     return range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))
 
+
+_open_pages: Recent[_PagesKey, _Pages] = Recent(_MAX_OPEN)
 
 ListedShards = Sequence[tuple[Manifest, ManifestRows]]
 """Manifests that know some shards, each with its rows."""
@@ -327,7 +344,7 @@ def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
     frame = decode_header(url, head.data)
     if frame.size != head.stamp.size:
         raise _cut(url, frame.size, head.stamp.size)
-    pages = _Pages(url, head.tag, head.stamp)
+    pages = _Pages(_key_of(url, head.tag, head.stamp, frame.rows_at))
     pages.write(head.data, 0)
     if frame.rows_at > len(head.data):
         body = pages.read(HEADER_BYTES, frame.rows_at)

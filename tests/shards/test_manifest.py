@@ -3,8 +3,7 @@ import logging
 import os
 import pickle
 import shutil
-import subprocess
-import sys
+import signal
 import time
 import zlib
 from contextlib import suppress
@@ -19,9 +18,9 @@ from hypothesis import strategies as st
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
 from streamdata.remote import StorageOptions
-from streamdata.shards import build, manifest, manifest_file
+from streamdata.shards import build, manifest, manifest_file, publish, storage
 from streamdata.shards import make_manifest as making
-from streamdata.shards.index_file import CHUNK_ROWS
+from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.make_manifest import differences, make_manifest, take_stock
 from streamdata.shards.manifest import (
     ENTRY,
@@ -306,21 +305,24 @@ def test_what_a_stranger_writes_into_a_directory_is_refused_or_harmless(small, d
         pass
 
 
-@given(st.lists(st.integers(0, 3 * CHUNK_ROWS), min_size=1, max_size=3), st.sampled_from([8, 12]), st.data())
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=3), st.sampled_from([8, 12]), st.data())
 @settings(max_examples=40)
 def test_any_run_of_rows_is_read_from_its_chunks(tmp_path_factory, sizes, row_bytes, data):
     """From one or several chunks, of any index, with the row after it."""
-    rng = np.random.default_rng(sum(sizes))
-    tables = [rng.bytes((size + 1) * row_bytes) for size in sizes]
-    path = tmp_path_factory.mktemp("rows") / "x.manifest"
-    path.write_bytes(b"head" + b"".join(encode_rows(table, row_bytes) for table in tables))
-    which = data.draw(st.integers(0, len(sizes) - 1))
-    first = data.draw(st.integers(0, sizes[which]))
-    num = data.draw(st.integers(0, sizes[which] - first))
-    offset = sum(rows_bytes(size, row_bytes) for size in sizes[:which])
-    rows = ManifestRows(str(path), stamp_of(str(path)), 4)
-    (found,) = rows.read([RowRun(offset, sizes[which], first, num)], row_bytes)
-    assert found == tables[which][first * row_bytes : (first + num + 1) * row_bytes]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (manifest, manifest_file):
+            patch.setattr(module, "CHUNK_ROWS", 4)  # so that small examples have several chunks
+        rng = np.random.default_rng(sum(sizes))
+        tables = [rng.bytes((size + 1) * row_bytes) for size in sizes]
+        path = tmp_path_factory.mktemp("rows") / "x.manifest"
+        path.write_bytes(b"head" + b"".join(encode_rows(table, row_bytes) for table in tables))
+        which = data.draw(st.integers(0, len(sizes) - 1))
+        first = data.draw(st.integers(0, sizes[which]))
+        num = data.draw(st.integers(0, sizes[which] - first))
+        offset = sum(rows_bytes(size, row_bytes) for size in sizes[:which])
+        rows = ManifestRows(str(path), stamp_of(str(path)), 4)
+        (found,) = rows.read([RowRun(offset, sizes[which], first, num)], row_bytes)
+        assert found == tables[which][first * row_bytes : (first + num + 1) * row_bytes]
 
 
 @pytest.fixture
@@ -349,12 +351,12 @@ def remote(tars):
 @pytest.mark.parametrize("pattern", ["", "/*.tar", "/{00000..00003}.tar"])
 def test_a_small_remote_manifest_takes_one_request_at_each_start(tars, remote, asks_nothing, asked, pattern):
     """Which says which version it is, with the directory and the rows."""
-    expected = stream(tars, meta_names=["score"])[0]
+    expected = stream(tars, meta_names=["score"], block_size=64)[0]
     asks_nothing()
-    found = stream(remote + pattern, meta_names=["score"])[0]
+    found = stream(remote + pattern, meta_names=["score"], block_size=64)[0]
     assert [{**r, "__url__": r["__url__"].replace(remote, tars)} for r in found] == expected
     assert [url for url, _ in asked] == [f"{remote}/{NAME}"]
-    assert len(stream(remote + pattern)[0]) == 226
+    assert len(stream(remote + pattern, block_size=64)[0]) == 226
     assert len(asked) == 2
 
 
@@ -387,24 +389,37 @@ def test_a_remote_shard_that_is_not_what_the_manifest_says_is_an_error(remote):
     assert len(stream("memory:///copied")[0]) == 226
 
 
-def test_shards_are_indexed_by_one_of_the_processes_of_a_node(tmp_path, cache):
+def index_in_a_child(urls, go, said):
+    """Fork a process that reads the shards when it is told to; what it waits for, builds and finds, a line each."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        signal.alarm(30)
+        real = build.build
+        build.build = lambda job, *more, **options: (os.write(said, b"built\n"), real(job, *more, **options))[1]
+        publish.logger.info = lambda *_: os.write(said, b"waits\n")
+        os.read(go, 1)
+        os.write(said, b"found %d\n" % JsonlShards(urls).num_records.sum())
+    finally:
+        os._exit(0)
+
+
+def test_shards_are_indexed_by_one_of_the_processes_of_a_node(tmp_path):
     """The others wait, and read what it built."""
-    folder = jsonl_files(tmp_path / "rows", [200] * 4)
-    code = (
-        "import logging, sys; logging.basicConfig(level='DEBUG', stream=sys.stdout)\n"
-        "from streamdata.shards import build\n"
-        "real = build.build\n"
-        "def noted(job, *more, **options):\n    print('built', job.url); return real(job, *more, **options)\n"
-        "build.build = noted\n"
-        "from streamdata.shards.jsonl import JsonlShards\n"
-        f"print(JsonlShards(['{folder}/%05d.jsonl' % n for n in range(4)]).num_records.sum())"
-    )
-    with locked("indexes", *(f"{folder}/{n:05d}.jsonl" for n in range(4))):
-        children = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        time.sleep(1)
-    said = [child.communicate()[0] for child in children]
-    assert [text.splitlines()[-1] for text in said] == ["800", "800"]
-    assert "".join(said).count("built") == 4
+    folder = jsonl_files(tmp_path / "rows", [20] * 4)
+    urls = [f"{folder}/{number:05d}.jsonl" for number in range(4)]
+    (go, begin), (hear, said) = os.pipe(), os.pipe()
+    children = [index_in_a_child(urls, go, said) for _ in range(2)]  # before the lock, which a fork would hold too
+    os.close(said)
+    with open(hear) as lines:
+        with locked("indexes", *urls):
+            os.write(begin, b"..")
+            assert [lines.readline() for _ in children] == ["waits\n"] * 2
+        assert sorted(lines) == ["built\n"] * 4 + ["found 80\n"] * 2
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    os.close(go)
+    os.close(begin)
 
 
 def test_100_000_shards_cost_no_file_system_call_and_little_time(tmp_path, asks_nothing):
@@ -458,19 +473,19 @@ def test_a_cold_start_of_a_store_reads_each_byte_once_and_the_next_one_lists_alo
     assert len(again) <= 3
 
 
-def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store, tmp_path):
+def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store, tmp_path, monkeypatch):
     """The manifest's own words for versions go with each range, and the answer to another one is an error."""
-    expected = stream(tars, meta_names=["score"])[0]
+    expected = stream(tars, meta_names=["score"], block_size=64)[0]
     stock = take_stock(["s3://bucket/d"], str(tmp_path / "x.manifest"), StorageOptions(**options_for(store)))
     made = make_manifest(stock)
     assert [one for one in requests(store) if one[0] == "HEAD"] == []
     store.objects[f"bucket/d/{NAME}"] = Path(made).read_bytes()
-    options = {"storage_options": options_for(store), "meta_names": ["score"]}
+    monkeypatch.setattr(storage, "_versions", {})  # as in another process: what the list said is not known
+    options = {"storage_options": options_for(store), "meta_names": ["score"], "block_size": 64}
     found = stream("s3://bucket/d", **options)[0]
+    assert all(one.headers.get("if-match") for one in store.log[1:])
     assert [one for one in requests(store) if one[1] == NAME] == [("GET", NAME, "bytes=0-1048575")]
     assert [{**r, "__url__": r["__url__"].replace("s3://bucket/d", tars)} for r in found] == expected
-    stream("s3://bucket/d", **options)
-    assert all(one.headers.get("if-match") for one in store.log[1:])
     store.objects["bucket/d/00003.tar"] = store.objects["bucket/d/00003.tar"][:-1] + b"\1"
     with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
         stream("s3://bucket/d", **options)
@@ -500,16 +515,16 @@ def test_a_cold_start_without_lists_asks_each_file_once_what_it_is(tars, web):
 
 def test_a_folder_of_a_web_server_that_lists_nothing_is_read_by_its_manifest(tars, web):
     """With a signature that is good for all of it; a new one resumes, and neither gets into what is read or kept."""
-    expected = stream(tars, meta_names=["score"])[0]
+    expected = stream(tars, meta_names=["score"], block_size=64)[0]
     for path in ("/d?sig=SECRET", "/d/{00000..00003}.tar?sig=SECRET"):
         web.log.clear()
         web.fault = lambda request: None if request.query == "sig=SECRET" else "403"
-        found, states = stream(web.url + path, meta_names=["score"])
+        found, states = stream(web.url + path, meta_names=["score"], block_size=64)
         assert [one[:2] for one in requests(web) if one[1] == NAME] == [("GET", NAME)]
         assert [{**r, "__url__": r["__url__"].replace(f"{web.url}/d", tars)} for r in found] == expected
         assert "SECRET" not in repr([found, states])
         web.fault = lambda request: None if request.query == "sig=LATER" else "403"
-        again = stream(web.url + path.replace("SECRET", "LATER"), states[100], meta_names=["score"])[0]
+        again = stream(web.url + path.replace("SECRET", "LATER"), states[100], meta_names=["score"], block_size=64)[0]
         assert again == found[101:]
 
 
@@ -517,8 +532,10 @@ def test_a_manifest_that_signatures_of_shards_do_not_admit_is_none(tars, web):
     """Each url is signed for one object: the shards are read as without it."""
     web.fault = lambda request: None if request.query == f"sig={request.path.rpartition('/')[2]}" else "403"
     paths = [f"{web.url}/d/{number:05d}.tar?sig={number:05d}.tar" for number in range(4)]
-    found = stream(paths)[0]
-    assert [{**r, "__url__": r["__url__"].replace(f"{web.url}/d", tars)} for r in found] == unmade(tars, tars)[0]
+    found = stream(paths, block_size=64)[0]
+    assert [{**r, "__url__": r["__url__"].replace(f"{web.url}/d", tars)} for r in found] == unmade(
+        tars, tars, block_size=64
+    )[0]
     web.fault = lambda request: "403" if request.path.endswith(".tar") else None
     with pytest.raises(ShardError, match=r"00000\.tar.*403"):
         stream(paths)
@@ -551,7 +568,9 @@ def test_compressed_shards_are_read_by_a_manifest(compressed, asks_nothing, kind
 
 
 @pytest.mark.parametrize("kind", [MetaDistributedWebDataset, JsonlIterableDataset])
-def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_manifest_says(compressed, kind):
+def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_manifest_says(
+    compressed, kind, monkeypatch
+):
     """From the first request on."""
     folder = compressed[kind]
     expected = stream(folder, kind=kind)[0]
@@ -559,6 +578,7 @@ def test_compressed_shards_of_a_store_are_asked_for_by_the_version_that_the_mani
         options = StorageOptions(**options_for(server))
         make_manifest(take_stock(["s3://bucket/d"], options=options))
         server.log.clear()
+        monkeypatch.setattr(storage, "_versions", {})
         found = stream("s3://bucket/d", kind=kind, storage_options=options_for(server))[0]
         assert [one.path.rpartition("/")[2] for one in server.log if "if-match" not in one.headers] == [NAME]
         assert {one.method for one in server.log} == {"GET"}
