@@ -128,6 +128,24 @@ def test_a_signed_url_is_known_by_what_it_names(cache):
         assert not any(b"SECRET" in path.read_bytes() for path in cache.rglob("*.index"))
 
 
+@pytest.mark.parametrize("path", ["http://u:SECRET@h/{0.jsonl?s=SECRET", ["http://u:SECRET@h/0.jsonl?s=SECRET", 3]])
+def test_patterns_that_are_refused_are_shown_without_secrets(path):
+    """However they are wrong."""
+    with pytest.raises(ValueError, match=r"^shards: ") as caught:
+        expand(path, JSONL_SUFFIXES)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_page_in_place_of_a_manifest_is_none():
+    """Some servers answer so for whatever is not there."""
+    with http_server({"0.jsonl": LINES}, lambda request: "html" if "manifest" in request.path else None) as server:
+        shards = JsonlShards(find_shards(f"{server.url}/0.jsonl", JSONL_SUFFIXES).urls)
+        assert shards.num_records.tolist() == [100]
+        server.fault = lambda _: "html"
+        with pytest.raises(ShardError, match=r"0\.jsonl.*HTML"):
+            JsonlShards(find_shards(f"{server.url}/0.jsonl", JSONL_SUFFIXES).urls)
+
+
 def test_tars_with_sidecars_and_compressed_shards(bucket, write_tar):
     """Reached the same way as their tars; a compressed one is read from its start."""
     server, _options = bucket
