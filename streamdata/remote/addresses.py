@@ -5,14 +5,17 @@ what is shown of it: an `Address` is that text, and beside it knows how to reach
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Self
+from urllib.parse import unquote
 
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
 
 _USERINFO = re.compile(r"(?<=://)[^/@?#]*@")
 _WEB = ("http://", "https://")  # where a question mark begins a query; elsewhere it may be part of a name
+_SECRET_LETTERS = 4  # shorter ones are words of any text
 _CONTAINER_IN_USERINFO = ("abfs://", "abfss://")
 
 
@@ -23,6 +26,16 @@ def bare_url(url: str) -> str:
     if "@" in url and not url.startswith(_CONTAINER_IN_USERINFO):
         url = _USERINFO.sub("", url, count=1)
     return url
+
+
+def secrets_of(url: str) -> set[str]:
+    """Texts that `bare_url` leaves out, each also as it is sent: others may repeat them, in messages say."""
+    rest = url.partition("://")[2]
+    userinfo = rest.partition("/")[0].rpartition("@")[0]
+    query = rest.partition("?")[2] if url.startswith(_WEB) else ""
+    values = [pair.partition("=")[2] or pair for pair in re.split("[&#]", query)] + userinfo.split(":")
+    values += [unquote(value) for value in values] + [b64encode(unquote(userinfo).encode()).decode()]
+    return {value for value in values if len(value) >= _SECRET_LETTERS}
 
 
 class Address(str):

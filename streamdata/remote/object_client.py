@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from streamdata.errors import ShardError, needs
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import StorageOptions
-from streamdata.remote.retries import STALL_S
+from streamdata.remote.retries import DEADLINE_S, STALL_S
 from streamdata.remote.web import check_version, denied, ranges_ignored, replaced
 
 with needs("obstore", "gcs", "reading gs:// and az://"):
@@ -129,7 +129,10 @@ class ObjectClient:
         config: Any = {"skip_signature": True} if options.anonymous else {}
         if options.endpoint:
             config["endpoint" if not root.startswith("gs://") else "base_url"] = options.endpoint
-        client: Any = {"timeout": f"{STALL_S:.0f}s", "connect_timeout": f"{STALL_S:.0f}s", "allow_http": True}
+        stall = f"{STALL_S * 1000:.0f}ms"
+        # `timeout` is of all of a request, which may be large; `read_timeout` begins anew with each byte.
+        client: Any = {"timeout": f"{DEADLINE_S:.0f}s", "read_timeout": stall, "connect_timeout": stall}
+        client["allow_http"] = True
         retries: Any = {"max_retries": 0}
         return obstore.store.from_url(root, config=config, client_options=client, retry_config=retries)
 

@@ -6,6 +6,7 @@ are signed: others may be changed on the way.
 """
 
 import base64
+import logging
 import os
 import time
 from contextlib import nullcontext
@@ -135,6 +136,8 @@ class S3Door:
         with needs("botocore", "s3", "reading s3:// with credentials"):
             import botocore.exceptions
             import botocore.session
+        # At DEBUG it writes what it signs, session tokens included.
+        logging.getLogger("botocore.auth").setLevel(logging.INFO)
         try:
             self._session = botocore.session.Session(profile=options.profile)
             configured = self._session.get_scoped_config()

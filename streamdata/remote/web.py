@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
-from streamdata.remote.addresses import bare_url
+from streamdata.remote.addresses import bare_url, secrets_of
 from streamdata.remote.answers import (
     Answer,
     Asked,
@@ -136,7 +136,7 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
         DenialError: It is a matter of credentials.
         ShardError: It stays so.
     """
-    code, word = _words(body)
+    code, word = _words(asked, body)
     said = f"status {status}{word}"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TRANSIENT:
         wait = headers.get("Retry-After", "")
@@ -156,10 +156,15 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
     raise ShardError(f"{asked.describe()}: expected {asked.aim}, got {said}\n  Check address and settings.")
 
 
-def _words(body: bytes) -> tuple[str, str]:
-    """The code and the words of a store's error. Of other bodies nothing: they may repeat the request, and its keys."""
+def _words(asked: Asked, body: bytes) -> tuple[str, str]:
+    """The code and the words of a store's error, without what is secret in the request, which they may repeat.
+
+    Of other bodies nothing.
+    """
     found = dict(_WORD.findall(body[:MAX_WORD].decode("utf-8", "replace")))
     words = ", ".join(found[name].strip() for name in ("Code", "Message") if name in found)
+    for secret in sorted(secrets_of(asked.url), key=len, reverse=True):
+        words = words.replace(secret, "…")
     return found.get("Code", ""), f" ({words})" if words else ""
 
 

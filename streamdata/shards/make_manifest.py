@@ -156,7 +156,11 @@ def _shards_of(
             logger.warning("%s", error)
             problems.append(error)
     if not urls:
-        raise problems[0] if problems else FileNotFoundError(f"index: expected shards, got none by {list(paths)}")
+        raise (
+            problems[0]
+            if problems
+            else FileNotFoundError(f"index: expected shards, got none by {list(map(bare_url, paths))}")
+        )
     return sorted(urls), suffixes, known
 
 

@@ -517,17 +517,18 @@ class ReadAhead:
         with self._lock:
             if self._num_under_way >= max((lane.settings.connections for lane in self._lanes), default=1):
                 return None
-            heads: list[tuple[float, Upcoming]] = []
+            heads: list[tuple[float, deque[Request]]] = []
             for lane in self._lanes:
                 for upcoming in list(lane.upcoming):
                     waiting = upcoming.waiting
                     while waiting and waiting[0].is_dropped:
                         waiting.popleft()
                     if waiting:
-                        heads.append((upcoming.due(waiting[0].first_use), upcoming))
+                        heads.append((upcoming.due(waiting[0].first_use), waiting))
             if not heads:
                 return None
-            request = min(heads, key=itemgetter(0))[1].waiting.popleft()
+            # Its queue, not the source: that may have been collected as garbage meanwhile, and be closed.
+            request = min(heads, key=itemgetter(0))[1].popleft()
             request.is_sent = True
             self._num_under_way += 1
             self.counts.requests += 1

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from streamdata.remote import DeniedError, fetch_once, network
+from streamdata.remote import DeniedError, RangesIgnoredError, fetch_once, network
 from streamdata.shards.storage import FileStamp, stamp_of_answer
 
 _MAX_REQUESTS = 16
@@ -19,11 +19,11 @@ class Fetched(NamedTuple):
 
 
 def fetch(url: str, begin: int, end: int) -> Fetched | None:
-    """The bytes [begin, end) of a file, fewer at its end; None where there is no such file."""
+    """The bytes [begin, end) of a file, fewer at its end; None where there is none, or a page instead."""
     try:
         with network().waiting():
             answer = fetch_once(url, begin, end)
-    except (FileNotFoundError, DeniedError):  # some stores say the latter of what is not there
+    except (FileNotFoundError, DeniedError, RangesIgnoredError):  # some servers say so of what is not there
         return None
     return Fetched(answer.data, stamp_of_answer(answer), answer.version)
 

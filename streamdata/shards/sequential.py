@@ -19,6 +19,7 @@ from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Record
+from streamdata.shards.recent import Recent
 from streamdata.shards.sidecar import (
     RecordNames,
     SidecarKeys,
@@ -34,6 +35,7 @@ from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 
 logger = logging.getLogger(__name__)
+_PIECE_BYTES, _MAX_PIECES = 1 << 20, 16
 _NO_FIELD = "members without key and field"
 _NO_LINE = "records without a sidecar line"
 _NO_RECORD = "sidecar lines without a record"
@@ -150,12 +152,36 @@ class SequentialTar(_Sequential):
             yield from records(stream, url, None, lambda member: notice(1, f"at offset {member.offset}"))
 
 
+class _Lines:
+    """Bytes of a sidecar; of a remote one in pieces, since each is a request and has the lines of many records."""
+
+    def __init__(self, url: str, stamp: FileStamp) -> None:
+        self._url, self._stamp, self._is_remote = url, stamp, is_remote(url)
+        self._pieces: Recent[int, bytes] = Recent(_MAX_PIECES)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """The bytes [begin, end)."""
+        if not self._is_remote:
+            return self._fetch(begin, end)
+        first, last = begin // _PIECE_BYTES, -(-end // _PIECE_BYTES)
+        pieces = [self._pieces.get(number, self._piece) for number in range(first, last)]
+        return b"".join(pieces)[begin - first * _PIECE_BYTES : end - first * _PIECE_BYTES]
+
+    def _piece(self, number: int) -> bytes:
+        return self._fetch(number * _PIECE_BYTES, min(self._stamp.size, (number + 1) * _PIECE_BYTES))
+
+    def _fetch(self, begin: int, end: int) -> bytes:
+        memory, _ = read_spans([self._url], [self._stamp], np.array([[0, begin, end]]))
+        return bytes(memory)
+
+
 class _Joiner:
     """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar`."""
 
     def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
-        self._sidecar, self._stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
+        self._sidecar = shards.sidecars[shard]
+        self._lines = _Lines(self._sidecar, shards.sidecar_stamps[shard])
         self._keys = SidecarKeys(self._sidecar)
         self._used = np.zeros(len(self._keys) + 1, np.bool_)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
@@ -168,8 +194,7 @@ class _Joiner:
         offset, length = self._keys.rows[self._line_of(record)].tolist()
         line = None
         if length:
-            memory, _ = read_spans([self._sidecar], [self._stamp], np.array([[0, offset, offset + length]]))
-            line = bytes(memory)
+            line = self._lines.read(offset, offset + length)
         else:
             self._notice(1, f"record '{record[KEY]}'")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)

@@ -156,7 +156,7 @@ def _listed(path: str | Sequence[str]) -> list[str]:
         patterns = [pattern.strip() for pattern in split_commas(path)]
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
-            raise ValueError(f"shards: expected the text of a pattern, got {pattern!r} in {path!r}\n  Remove it.")
+            raise ValueError(f"shards: expected the texts of patterns, got {pattern!r} among them\n  Remove it.")
     return [expand_home(pattern) for pattern in patterns]
 
 
@@ -185,9 +185,9 @@ class _Search:
     def expand_pattern(self, pattern: str) -> list[str]:
         if is_pipe(pattern):
             check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
-            return list(braceexpand(pattern))
+            return _expanded(pattern)
         is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
-        pieces = [pattern] if is_literal else [expand_home(piece) for piece in braceexpand(pattern)]
+        pieces = [pattern] if is_literal else [expand_home(piece) for piece in _expanded(pattern)]
         top, shown = folder_of(bare_url(expand_home(pattern.partition("{")[0]))), bare_url(pattern)
         found = [self._expand_piece(shown, self.reached(piece), top) for piece in pieces]
         return found[0] if len(found) == 1 else [url for urls in found for url in urls]
@@ -256,6 +256,15 @@ def as_listed(folder: str) -> str:
     if not is_remote(folder):
         return folder
     return beside(folder, canonical_url(folder).rstrip("/") + "/")
+
+
+def _expanded(pattern: str) -> list[str]:
+    try:
+        return list(braceexpand(pattern))
+    except ValueError:  # of what is unbalanced; its text is the pattern
+        raise ValueError(
+            f"shards: pattern '{bare_url(pattern)}': expected braces in pairs, got one without the other\n  Close it."
+        ) from None
 
 
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:

@@ -76,6 +76,19 @@ def test_failures_are_counted_and_tried_again_here(sender, stored):
         sender.submit(url, 5, 9).result(5)
 
 
+def test_a_slow_body_is_no_stall(sender, stored, monkeypatch):
+    """As long as bytes come; without them it fails, and is tried again."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 5)
+    monkeypatch.setattr(object_client, "STALL_S", 0.2)
+    server, url = stored
+    server.fault = lambda _: "drip"
+    assert sender.submit(url, 5, 25).result(5).data == DATA[5:25]
+    assert len(server.log) == 1
+    server.fault = lambda request: "half" if request.number < 2 else None
+    assert sender.submit(url, 5, 25).result(5).data == DATA[5:25]
+    assert len(server.log) == 3
+
+
 def test_before_a_fork_another_process_asks(stored, monkeypatch):
     """Since threads of obstore would not survive in the child."""
     monkeypatch.setattr(object_client._Used, "process", None)

@@ -73,6 +73,28 @@ def test_what_will_not_pass_is_an_error_at_once(kind, error):
         assert len(server.log) == 1
 
 
+def test_what_a_server_repeats_of_a_request_is_not_shown():
+    """Its query, its password, plain or as it was sent."""
+    with http_server({}) as server:
+        said = "no access to /a?sig=SEC%2FRET for user dXNlcjpQQVNTV09SRA== PASSWORD SEC/RET"
+        text = f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
+        server._found = lambda request, *, ignore_range: (403, {}, text.encode())
+        url = server.url.replace("//", "//user:PASSWORD@") + "/a?sig=SEC%2FRET"
+        with pytest.raises(DeniedError, match=r"AccessDenied, no access to /a\?sig=… for … … … …\)"):
+            fetch_once(url)
+
+
+def test_tokens_are_in_no_log(monkeypatch, caplog):
+    """Though what signs would write them where everything is logged."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "two")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "SECRET")
+    with s3_server({"bucket/a": DATA}) as server, caplog.at_level("DEBUG"):
+        assert fetch_once(Address("s3://bucket/a", StorageOptions(endpoint=server.url))).data == DATA
+        assert server.log[0].headers["x-amz-security-token"] == "SECRET"
+    assert "SECRET" not in caplog.text
+
+
 def test_a_dead_store_and_another_version():
     """Within the deadline; and before a byte is used."""
     with http_server({"a": DATA}, lambda _: "503") as server:

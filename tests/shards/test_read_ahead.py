@@ -77,6 +77,24 @@ def test_as_many_requests_are_under_way_as_there_are_connections(store):
     del kept
 
 
+def test_a_source_that_is_collected_while_requests_are_chosen_does_not_end_the_others(store, monkeypatch):
+    """A collection of garbage closes it, at any moment."""
+    gone, kept = entered(lane_of(1), 0.5, "gone"), entered(lane_of(1), 1.0, "kept")
+    due, chosen = Upcoming.due, []
+
+    def collected(upcoming, number):
+        if upcoming is gone and gone.is_on and store.futures[1:] and store.futures[1].done():
+            chosen.append(number)
+            gone.close()
+        return due(upcoming, number)
+
+    monkeypatch.setattr(Upcoming, "due", collected)
+    store.answer_all()
+    assert chosen
+    assert "kept1" in store.urls
+    kept.close()
+
+
 def test_nothing_is_asked_for_ahead_of_what_others_need_now(store):
     """A bound of two records for two sources: the first may not take the room of the second, which has not begun."""
     first = entered(lane := lane_of(2, read_ahead_bytes=20, connections=9), 1.0, "first")

@@ -11,9 +11,10 @@ import pytest
 from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
 from streamdata.remote import DeniedError, GoneError, StorageOptions, retries
+from streamdata.shards import sequential
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.manifest_file import Known
-from streamdata.shards.sequential import SequentialJsonl
+from streamdata.shards.sequential import SequentialJsonl, SequentialTar
 from streamdata.shards.storage import ANY_VERSION, FileStamp
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.urls import expand, find_shards
@@ -128,6 +129,24 @@ def test_a_signed_url_is_known_by_what_it_names(cache):
         assert not any(b"SECRET" in path.read_bytes() for path in cache.rglob("*.index"))
 
 
+@pytest.mark.parametrize("path", ["http://u:SECRET@h/{0.jsonl?s=SECRET", ["http://u:SECRET@h/0.jsonl?s=SECRET", 3]])
+def test_patterns_that_are_refused_are_shown_without_secrets(path):
+    """However they are wrong."""
+    with pytest.raises(ValueError, match=r"^shards: ") as caught:
+        expand(path, JSONL_SUFFIXES)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_page_in_place_of_a_manifest_is_none():
+    """Some servers answer so for whatever is not there."""
+    with http_server({"0.jsonl": LINES}, lambda request: "html" if "manifest" in request.path else None) as server:
+        shards = JsonlShards(find_shards(f"{server.url}/0.jsonl", JSONL_SUFFIXES).urls)
+        assert shards.num_records.tolist() == [100]
+        server.fault = lambda _: "html"
+        with pytest.raises(ShardError, match=r"0\.jsonl.*HTML"):
+            JsonlShards(find_shards(f"{server.url}/0.jsonl", JSONL_SUFFIXES).urls)
+
+
 def test_tars_with_sidecars_and_compressed_shards(bucket, write_tar):
     """Reached the same way as their tars; a compressed one is read from its start."""
     server, _options = bucket
@@ -160,6 +179,21 @@ def test_a_compressed_shard_of_any_version_is_that_of_this_run():
             data = server.objects["0.jsonl.gz"] = gzip.compress(b'{"n": %d}' % number, mtime=0)
             shards = SequentialJsonl([url], Known(stamps={url: FileStamp(len(data), ANY_VERSION)}))
             assert [[record["n"] for record in shards.stream(0)] for _ in range(2)] == [[number]] * 2
+
+
+def test_lines_of_a_sidecar_beside_a_compressed_tar_come_many_at_once(bucket, write_tar, monkeypatch):
+    """In whatever order they are; a request for each record would be as slow as the link is far."""
+    server, options = bucket
+    monkeypatch.setattr(sequential, "_PIECE_BYTES", 300)
+    tar = Path(write_tar([(f"{number:03}.txt", b"x") for number in range(100)])).read_bytes()
+    lines = [b'{"key": "%03d", "n": %d}\n' % (number, number) for number in range(99, -1, -1)]
+    server.objects |= {"bucket/t/0.tar.gz": gzip.compress(tar), "bucket/t/0.meta.jsonl": b"".join(lines)}
+    found = find_shards("s3://bucket/t", TAR_SUFFIXES, None, options)
+    shards = SequentialTar(found.urls, ["n"], None, found.known)
+    for _ in range(2):
+        server.log.clear()
+        assert [record["n"] for record in shards.stream(0)] == [*range(100)]
+    assert len(server.log) < 12
 
 
 @pytest.mark.parametrize(
