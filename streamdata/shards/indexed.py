@@ -9,8 +9,10 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_settings import CacheSettings
-from streamdata.remote.cached import cache_key
+from streamdata.remote.cache_files import PAGE_BYTES
+from streamdata.remote.cache_settings import CacheSettings, named_cache
+from streamdata.remote.cached import Confirmations, cache_key, has_cached
+from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
@@ -30,6 +32,7 @@ from streamdata.shards.storage import (
     is_remote,
     read_spans,
     stamps_of,
+    submit_question,
 )
 from streamdata.shards.suffixes import sidecars_of
 
@@ -78,6 +81,7 @@ class IndexedFiles:
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
         self.cache: CacheSettings | None = None
+        self.confirmations = Confirmations()
         close_unused(urls)
         table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
@@ -166,6 +170,27 @@ class IndexedFiles:
             return []
         return [cache_key(url, *stamp) for url, stamp in zip(self.urls, self.stamps, strict=True)]
 
+    def take_cached(self, files: Sequence[FileSpans]) -> bool:
+        """Whether all of these spans that are remote are in the cache; if so, they are taken from there.
+
+        Of a shard whose first byte is among them its server is asked whether it is still of this version.
+        """
+        if named_cache(self.cache) is None or not all(map(_are_cached, files)):
+            return False
+        for urls, stamps, spans in files:
+            for shard in set(spans[(spans[:, 1] == 0) & (spans[:, 2] > 0), 0].tolist()):
+                if is_remote(urls[shard]):
+                    self.confirmations.add(submit_question(urls[shard], stamps[shard]))
+        return True
+
+    def confirm(self, *, wait: bool) -> None:
+        """Raise ShardError where what a cache had is not what the shards are now, as far as that is answered.
+
+        Args:
+            wait: For what is not answered yet.
+        """
+        self.confirmations.check(wait=wait)
+
     def identity(self) -> list[tuple[str, int]]:
         """Base name and number of records per shard."""
         return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
@@ -182,6 +207,19 @@ class IndexedFiles:
                 said.add(url)
                 columns = (self._skipped, self._first_skipped, self.noted)
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
+
+
+def _are_cached(files: FileSpans) -> bool:
+    """Whether the pages are there; of a span longer than two, the first and the last one."""
+    urls, stamps, spans = files
+    spans = spans[spans[:, 1] < spans[:, 2]]
+    shards, begins, ends = spans.T
+    most = int(ends.max(initial=0)) // PAGE_BYTES + 1
+    pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
+    for shard, group in groupby(pages.tolist(), lambda page: page // most):
+        if is_remote(urls[shard]) and not has_cached(urls[shard], *stamps[shard], [page % most for page in group]):
+            return False
+    return True
 
 
 def complete(*files: IndexedFiles) -> None:
@@ -228,6 +266,8 @@ class RecordBytes:
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
+        self.pages: OpenPages | None = None
+        """Where its bytes are taken from the cache: pages that are open."""
 
     @property
     def file_spans(self) -> FileSpans:
@@ -248,7 +288,7 @@ class RecordBytes:
         if not keep:
             spans = self._spans[chosen]
             began = files.reads.begin()
-            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
+            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths, self.pages)
             files.reads.end(began)
             return found
         if self._kept is None:
@@ -266,7 +306,8 @@ class RecordBytes:
         runs = self._runs
         lasts = np.cumsum(runs.counts) - 1
         spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
-        memory, offsets = read_spans(self._files.urls, self._files.stamps, spans, self._buffer.lend)
+        files = self._files
+        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, pages=self.pages)
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 

@@ -76,11 +76,19 @@ class ManifestRows:
                 begin + min(last * chunk_bytes, rows_bytes(num_records, row_bytes)),
             ))  # fmt: skip
             skips.append(first - chunk * CHUNK_ROWS)
-        pieces = self._remote(spans, chunk_bytes) if is_remote(self.url) else self._local(spans)
+        wanted = [(skip * row_bytes, (run.num_read + 1) * row_bytes) for skip, run in zip(skips, runs, strict=True)]
+        pages = _Pages(self.url, self._tag, self.stamp) if is_remote(self.url) else None
+        pieces = self._local(spans) if pages is None else [pages.read(*span) for span in spans]
+        found = [_rows_in(piece, chunk_bytes, *rows) for piece, rows in zip(pieces, wanted, strict=True)]
+        missing = [number for number, rows in enumerate(found) if rows is None]
+        if missing and pages is not None:
+            pages.fetch([spans[number] for number in missing], self.rows_at)
+            for number in missing:
+                pieces[number] = pages.read(*spans[number])
+                found[number] = _rows_in(pieces[number], chunk_bytes, *wanted[number])
         return [
-            _rows_in(piece, chunk_bytes, skip * row_bytes, (run.num_read + 1) * row_bytes)
-            or self._damaged(span, piece, chunk_bytes)
-            for piece, skip, run, span in zip(pieces, skips, runs, spans, strict=True)
+            rows or self._damaged(span, piece, chunk_bytes)
+            for rows, span, piece in zip(found, spans, pieces, strict=True)
         ]
 
     def damages(self, manifest: Manifest) -> Iterator[str]:
@@ -109,16 +117,6 @@ class ManifestRows:
             raise _replaced(self.url)
         # What lies under the descriptor stays what was opened, though another is renamed over it meanwhile.
         return [file.read(end - begin, begin) for begin, end in spans]
-
-    def _remote(self, spans: Sequence[tuple[int, int]], chunk_bytes: int) -> list[bytes]:
-        pages = _Pages(self.url, self._tag, self.stamp)
-        pieces = [pages.read(begin, end) for begin, end in spans]
-        missing = {index for index, piece in enumerate(pieces) if not _is_sound(piece, chunk_bytes)}
-        if missing:
-            pages.fetch([spans[index] for index in missing], self.rows_at)
-            for index in missing:
-                pieces[index] = pages.read(*spans[index])
-        return pieces
 
 
 def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:

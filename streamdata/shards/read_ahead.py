@@ -54,7 +54,8 @@ class Coming(NamedTuple):
     max_portion_bytes: int = sys.maxsize
     """Of a portion of it; one record may have more."""
     is_advice: bool = False
-    """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself."""
+    """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
+    no file is named."""
 
 
 @dataclass
@@ -123,10 +124,11 @@ class Portion:
 
     def __init__(self, upcoming: "Upcoming", coming: Coming, begin: int, end: int, first: int, max_bytes: int) -> None:
         self.begin, self.end, self.first, self.upcoming = begin, end, first, upcoming
-        self.is_advice = coming.is_advice
+        self.is_advice = coming.is_advice or not coming.files
         chosen = coming.order[begin:end]
         self._rows = np.full(len(coming.files[0].spans) if coming.files else 0, -1, np.int64)
-        self._rows[chosen] = np.arange(len(chosen))
+        if coming.files:
+            self._rows[chosen] = np.arange(len(chosen))
         self._make(coming.files, chosen, gaps=True)
         if self.num_bytes > max_bytes:
             self._make(coming.files, chosen, gaps=False)
@@ -370,7 +372,9 @@ class Upcoming:
         return True
 
     def _cut(self, coming: Coming) -> Iterator[Portion]:
-        if not coming.files:
+        if not coming.files:  # nothing is asked for: its reader has it at hand
+            if len(coming.order):
+                yield Portion(self, coming, 0, len(coming.order), self._num_planned, 0)
             return
         most = min(read_ahead().portion_bytes(), coming.max_portion_bytes)
         sizes: Int64s = sum((file.spans[:, 2] - file.spans[:, 1] for file in coming.files), np.zeros(1, np.int64))

@@ -157,7 +157,9 @@ class BlockSource:
                     check_position(task.name, where, taken, len(opened.window))
                 for counts, records in self._read_window(task, opened, portions):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
+                self.shards.confirm(wait=False)
                 window, taken = window + 1, 0
+            self.shards.confirm(wait=True)
             epoch, window = task.next_epoch(epoch), 0
 
     def _next(
@@ -182,7 +184,8 @@ class BlockSource:
             while epoch is not None:
                 for blocks in self._windows(order, epoch, window):
                     opened = self._open(order, part, (epoch, window, taken, 0), blocks)
-                    spans, is_advice = opened.window.spans(), not self.shards.has_remote
+                    is_advice = not self.shards.has_remote
+                    spans = [] if not is_advice and opened.window.take_cached() else opened.window.spans()
                     yield Coming((epoch, window), opened, spans, opened.positions, is_advice=is_advice)
                     window, taken = window + 1, 0
                 epoch, window = order.next_epoch(epoch), 0
