@@ -478,9 +478,7 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
         raise cut_short(file.url, *short[0])
 
 
-def _not_cached(
-    url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, pages: OpenPages
-) -> list[_Piece]:
+def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, pages: OpenPages) -> list[_Piece]:
     """Pieces of a remote shard, of which those in its cache are read."""
     wanted = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in pieces]
     found = read_cached_into(url, *stamp, wanted, pages)

@@ -157,9 +157,11 @@ class BlockSource:
                     check_position(task.name, where, taken, len(opened.window))
                 for counts, records in self._read_window(task, opened, portions):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
-                self.shards.confirm(wait=False)
+                if self.shards.has_remote:
+                    self.shards.confirm(wait=False)
                 window, taken = window + 1, 0
-            self.shards.confirm(wait=True)
+            if self.shards.has_remote:
+                self.shards.confirm(wait=True)
             epoch, window = task.next_epoch(epoch), 0
 
     def _next(
