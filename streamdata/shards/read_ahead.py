@@ -195,8 +195,8 @@ class Portion:
         """Of the requests that it needs."""
         for one in self.numbers:
             shared.num_users[one] += 1
-        self.is_sender = False
-        """Whether some of them were first asked for with it."""
+        self.is_for_free = False
+        """Whether all of them had been asked for with others when it was asked for."""
         self._data: dict[int, bytes] = {}
 
     @property
@@ -278,7 +278,7 @@ class Upcoming:
         """So many windows share their requests."""
         self._num_planned = self._num_used = 0
         self._since = self._begun = self._lane.now()
-        self._most_ahead, self._num_ahead, self._has_waited = 1, 0, False
+        self._most_ahead, self._num_ahead, self._num_for_free, self._has_waited = 1, 0, 0, False
 
     @property
     def holds(self) -> bool:
@@ -344,6 +344,7 @@ class Upcoming:
         is_asked = not (self._unasked and self._unasked[0] is portion)
         if is_asked:
             self._num_ahead -= 1
+            self._num_for_free -= portion.is_for_free
         else:
             self._unasked.popleft()
         return portion, is_asked
@@ -389,7 +390,7 @@ class Upcoming:
         """Likewise for what would be asked for next; infinite where nothing is."""
         if self._is_alone or not self.is_on:
             return math.inf
-        if sum(portion.is_sender for portion in self._asked_ahead()) >= self._most_ahead:
+        if self._num_ahead - self._num_for_free >= self._most_ahead:
             return math.inf
         return self.due(self._unasked[0].first if self._unasked else self._num_planned)
 
@@ -402,8 +403,10 @@ class Upcoming:
 
     def asked(self) -> None:
         """Note that it was asked for."""
-        self._unasked.popleft()
+        portion = self._unasked.popleft()
+        portion.is_for_free = len(portion.numbers) > 0 and not portion.num_bytes
         self._num_ahead += 1
+        self._num_for_free += portion.is_for_free
 
     def last_due(self) -> float:
         """How far the lane's clock goes on until the last portion falls due that was asked for ahead; or -1."""
@@ -420,6 +423,7 @@ class Upcoming:
         portion.shared.anew(own)
         self._unasked.appendleft(portion)
         self._num_ahead -= 1
+        self._num_for_free -= portion.is_for_free
 
     def _asked_ahead(self) -> list[Portion]:
         return [portion for portion in self._all() if portion is not self._present][: self._num_ahead]
@@ -514,7 +518,7 @@ class Upcoming:
             shared.anew(range(len(shared.requests)))
         self._unasked = deque(one for one in self._all() if one is not portion)
         self.waiting.clear()
-        self._num_ahead = 0
+        self._num_ahead = self._num_for_free = 0
         read_ahead().join(self._lane)
         read_ahead().ask_for(portion)
 
@@ -605,7 +609,6 @@ class ReadAhead:
     def ask_for(self, portion: Portion) -> None:
         """Send the requests of a portion when it is their turn."""
         requests, num_bytes = portion.unasked(), portion.num_bytes
-        portion.is_sender = len(requests) > 0
         with self._lock:
             for request in requests:
                 request.asked_of = self
