@@ -23,6 +23,7 @@ from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.slow_reads import SlowReads
 from streamdata.shards.storage import (
+    ANY_VERSION,
     NO_STAMP,
     FileStamp,
     base_name,
@@ -30,6 +31,7 @@ from streamdata.shards.storage import (
     check_stamp,
     close_unused,
     is_remote,
+    kept_as,
     read_spans,
     stamps_of,
     submit_question,
@@ -82,6 +84,8 @@ class IndexedFiles:
         # Under these urls another version may have been opened before, by an earlier reader.
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
+        self._learned: set[str] = set()
+        """Of whose version was asked since it was last confirmed."""
         close_unused(urls)
         table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
@@ -168,20 +172,37 @@ class IndexedFiles:
         """How the page cache calls them, in their order; none where no shard is remote."""
         if not any(self.is_remote):
             return []
-        return [cache_key(url, *stamp) for url, stamp in zip(self.urls, self.stamps, strict=True)]
+        return [cache_key(url, *kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True)]
 
     def take_cached(self, files: Sequence[FileSpans]) -> bool:
         """Whether all of these spans that are remote are in the cache; if so, they are taken from there.
 
         Of a shard whose first byte is among them its server is asked whether it is still of this version.
         """
-        if named_cache(self.cache) is None or not all(map(_are_cached, files)):
+        if named_cache(self.cache) is None:
+            return False
+        self._learn_versions(files)
+        if not all(map(_are_cached, files)):
             return False
         for urls, stamps, spans in files:
             for shard in set(spans[(spans[:, 1] == 0) & (spans[:, 2] > 0), 0].tolist()):
-                if is_remote(urls[shard]):
+                if urls[shard] in self._learned:  # it was asked in this pass
+                    self._learned.remove(urls[shard])
+                elif is_remote(urls[shard]):
                     self.confirmations.add(submit_question(urls[shard], stamps[shard]))
         return True
+
+    def _learn_versions(self, files: Sequence[FileSpans]) -> None:
+        """Ask which versions there are of shards of which a manifest does not say it: their pages are kept by that."""
+        asked = {}
+        for urls, stamps, spans in files:
+            for shard in set(spans[spans[:, 1] < spans[:, 2], 0].tolist()):
+                url, stamp = urls[shard], stamps[shard]
+                if is_remote(url) and stamp.version == ANY_VERSION and not kept_as(url, stamp).version:
+                    asked[url] = submit_question(url, stamp)
+        for answer in asked.values():
+            answer.result()
+        self._learned |= set(asked)
 
     def confirm(self, *, wait: bool) -> None:
         """Raise ShardError where what a cache had is not what the shards are now, as far as that is answered.
@@ -217,7 +238,8 @@ def _are_cached(files: FileSpans) -> bool:
     most = int(ends.max(initial=0)) // PAGE_BYTES + 1
     pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
     for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        if is_remote(urls[shard]) and not has_cached(urls[shard], *stamps[shard], [page % most for page in group]):
+        numbers = [page % most for page in group]
+        if is_remote(urls[shard]) and not has_cached(urls[shard], *kept_as(urls[shard], stamps[shard]), numbers):
             return False
     return True
 

@@ -176,7 +176,15 @@ def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
 
 def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
     """Ask for bytes of a remote shard, of the version that was indexed: all of them, or a ShardError."""
-    return read_cached(url, *stamp, begin, end, partial(_submit, url, stamp))
+    kept = kept_as(url, stamp)
+    if not kept.version:  # what is kept of another version would not be noticed
+        return _submit(url, stamp, begin, end)
+    return read_cached(url, *kept, begin, end, partial(_submit, url, stamp))
+
+
+def kept_as(url: str, stamp: FileStamp) -> FileStamp:
+    """The version under which pages of a shard are kept; where any is expected, the one that is held, 0 if none is."""
+    return FileStamp(stamp.size, _held_versions.get(url, 0)) if stamp.version == ANY_VERSION else stamp
 
 
 def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
@@ -481,7 +489,7 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
 def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, pages: OpenPages) -> list[_Piece]:
     """Pieces of a remote shard, of which those in its cache are read."""
     wanted = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in pieces]
-    found = read_cached_into(url, *stamp, wanted, pages)
+    found = read_cached_into(url, *kept_as(url, stamp), wanted, pages)
     return [piece for piece, is_found in zip(pieces, found, strict=True) if not is_found]
 
 
