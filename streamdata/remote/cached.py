@@ -1,11 +1,13 @@
 """Ranges through the page cache where there is one: `url, stamp, range → Future of the bytes`."""
 
+import os
+from collections.abc import Iterable
 from concurrent.futures import Future
 
 from streamdata.remote.addresses import bare_url, cache_of
 from streamdata.remote.cache_files import shard_key
 from streamdata.remote.cache_settings import page_cache
-from streamdata.remote.page_cache import Fetch
+from streamdata.remote.page_cache import Fetch, OpenPages
 
 
 def cache_key(url: str, size: int, version: int) -> str:
@@ -28,6 +30,61 @@ def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: 
     if cache is None:
         return fetch(begin, end)
     return cache.read(bare_url(url), _text(version), size, begin, end, fetch)
+
+
+def has_cached(url: str, size: int, version: int, pages: Iterable[int]) -> bool:
+    """Whether these pages of a shard are in its cache now."""
+    cache = page_cache(cache_of(url))
+    return cache is not None and version != 0 and cache.has(cache_key(url, size, version), pages)
+
+
+def read_cached_into(
+    url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]], pages: OpenPages
+) -> list[bool]:
+    """Fill each memory with the bytes [begin, end) of a shard where its cache has them; whether it had.
+
+    Args:
+        url: Of the shard; size and version as in `read_cached`.
+        size: Of the shard.
+        version: Of the shard.
+        pieces: Begin, end and memory of each.
+        pages: Those that are open; others join them.
+    """
+    cache = page_cache(cache_of(url))
+    if cache is None or not version:
+        return [False] * len(pieces)
+    return cache.read_into(cache_key(url, size, version), size, pieces, pages)
+
+
+class Confirmations:
+    """Whether shards that were read from a cache are still of that version: asked once per shard and pass.
+
+    What was read is of the version that was indexed, whatever the answer is: so it is not waited for. A copy in another
+    process begins empty.
+    """
+
+    def __init__(self) -> None:
+        self._pid, self._asked = os.getpid(), list[Future[bytes]]()
+
+    def add(self, answer: "Future[bytes]") -> None:
+        """Note what was asked."""
+        if self._pid != os.getpid():  # in a fork, what its parent asked for does not come
+            self._pid, self._asked = os.getpid(), []
+        self._asked.append(answer)
+
+    def check(self, *, wait: bool) -> None:
+        """Raise what an answer says against it; those that have not come are waited for, or stay."""
+        if self._pid != os.getpid() or not self._asked:
+            return
+        asked, self._asked = self._asked, []
+        for answer in asked:
+            if wait or answer.done():
+                answer.result()
+            else:
+                self._asked.append(answer)
+
+    def __reduce__(self) -> tuple[type["Confirmations"], tuple[()]]:
+        return Confirmations, ()
 
 
 def _text(version: int) -> str:

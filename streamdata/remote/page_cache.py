@@ -9,6 +9,7 @@ it reads before that.
 """
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_account import CacheAccount
-from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, read_page, shard_key
+from streamdata.remote.cache_files import PAGE_BYTES, OpenPage, PageDamageError, PageKey, read_page, shard_key
 from streamdata.remote.network_disk import network_disk_of
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ Fetch = Callable[[int, int], "Future[bytes]"]
 """Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
 
 _MAX_THREADS: Final = 16
+_MAX_OPEN_PAGES: Final = 32
 _POLL_S: Final = 0.01
 _PAUSE_S: Final = 300.0
 _SAMPLED: Final = 16
@@ -47,6 +49,10 @@ class Outlook(Protocol):
     def wanted(self, shard: int, begin: int, end: int) -> Sequence[float]:
         """How many bytes of a range the node reads yet in this epoch, and how many in each of the next ones."""
         ...
+
+
+OpenPages = dict[PageKey, OpenPage]
+"""Pages that one reader has open."""
 
 
 class CacheCounts:
@@ -153,16 +159,62 @@ class PageCache:
             return _done(data)
         return _after(fetch(0, 1), data)
 
+    def has(self, shard: str, pages: Iterable[int]) -> bool:
+        """Whether all of these pages of a shard, which is named by `shard_key`, are there now."""
+        return all(os.access(f"{self.path}/{PageKey(shard, number).name}", os.F_OK) for number in pages)
+
+    def read_into(
+        self, shard: str, size: int, pieces: Iterable[tuple[int, int, memoryview]], pages: OpenPages
+    ) -> list[bool]:
+        """Fill each memory with the bytes [begin, end) of a shard where they are there; whether they were.
+
+        Args:
+            shard: As `shard_key` names it.
+            size: Of the shard.
+            pieces: Begin, end and memory of each.
+            pages: Those that are open; others join them.
+        """
+        found = []
+        for begin, end, memory in pieces:
+            at = begin
+            while at < end:
+                key = PageKey(shard, at // PAGE_BYTES)
+                start = key.number * PAGE_BYTES
+                stop = min(end, start + PAGE_BYTES)
+                try:
+                    page = pages.get(key) or self._open(key, min(PAGE_BYTES, size - start), pages)
+                    page.read_into(memory[at - begin : stop - begin], at - start)
+                except FileNotFoundError:
+                    break
+                except PageDamageError as damage:
+                    pages.pop(key, None)
+                    self._remove_damaged(key, damage)
+                    break
+                at = stop
+            found.append(at == end)
+            self.counts.hits += end - begin if at == end else 0
+            self.counts.reads += at == end
+        return found
+
+    def _open(self, key: PageKey, page_size: int, pages: OpenPages) -> OpenPage:
+        if len(pages) >= _MAX_OPEN_PAGES:  # what is removed takes room on the disk as long as it is open
+            pages.clear()
+        pages[key] = page = OpenPage(self.path, key, page_size)
+        return page
+
     def _found(self, piece: _Piece) -> bytes | None:
         try:
             data = read_page(self.path, piece.key, piece.page_size, piece.begin, piece.end)
         except PageDamageError as damage:
-            self.account.remove(piece.key)
-            self._say(_DAMAGED, f"page {piece.key.name} is damaged: {damage}; such pages are fetched again")
+            self._remove_damaged(piece.key, damage)
             return None
         if data is not None:
             self.counts.hits += piece.size
         return data
+
+    def _remove_damaged(self, key: PageKey, damage: PageDamageError) -> None:
+        self.account.remove(key)
+        self._say(_DAMAGED, f"page {key.name} is damaged: {damage}; such pages are fetched again")
 
     def _fill(
         self, result: "Future[bytes]", pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch

@@ -9,8 +9,10 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_settings import CacheSettings
-from streamdata.remote.cached import cache_key
+from streamdata.remote.cache_files import PAGE_BYTES
+from streamdata.remote.cache_settings import CacheSettings, named_cache
+from streamdata.remote.cached import Confirmations, cache_key, has_cached
+from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
@@ -22,6 +24,7 @@ from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
 from streamdata.shards.storage import (
+    ANY_VERSION,
     NO_STAMP,
     FileStamp,
     base_name,
@@ -29,8 +32,10 @@ from streamdata.shards.storage import (
     check_stamp,
     close_unused,
     is_remote,
+    kept_as,
     read_spans,
     stamps_of,
+    submit_question,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,6 +84,9 @@ class IndexedFiles:
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
         self.cache: CacheSettings | None = None
+        self.confirmations = Confirmations()
+        self._learned: set[str] = set()
+        """Of whose version was asked since it was last confirmed."""
         close_unused(urls)
         table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
@@ -172,7 +180,45 @@ class IndexedFiles:
         """How the page cache calls them, in their order; none where no shard is remote."""
         if not any(self.is_remote):
             return []
-        return [cache_key(url, *stamp) for url, stamp in zip(self.urls, self.stamps, strict=True)]
+        return [cache_key(url, *kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True)]
+
+    def take_cached(self, files: Sequence[FileSpans]) -> bool:
+        """Whether all of these spans that are remote are in the cache; if so, they are taken from there.
+
+        Of a shard whose first byte is among them its server is asked whether it is still of this version.
+        """
+        if named_cache(self.cache) is None:
+            return False
+        self._learn_versions(files)
+        if not all(map(_are_cached, files)):
+            return False
+        for urls, stamps, spans in files:
+            for shard in set(spans[(spans[:, 1] == 0) & (spans[:, 2] > 0), 0].tolist()):
+                if urls[shard] in self._learned:  # it was asked in this pass
+                    self._learned.remove(urls[shard])
+                elif is_remote(urls[shard]):
+                    self.confirmations.add(submit_question(urls[shard], stamps[shard]))
+        return True
+
+    def _learn_versions(self, files: Sequence[FileSpans]) -> None:
+        """Ask which versions there are of shards of which a manifest does not say it: their pages are kept by that."""
+        asked = {}
+        for urls, stamps, spans in files:
+            for shard in set(spans[spans[:, 1] < spans[:, 2], 0].tolist()):
+                url, stamp = urls[shard], stamps[shard]
+                if is_remote(url) and stamp.version == ANY_VERSION and not kept_as(url, stamp).version:
+                    asked[url] = submit_question(url, stamp)
+        for answer in asked.values():
+            answer.result()
+        self._learned |= set(asked)
+
+    def confirm(self, *, wait: bool) -> None:
+        """Raise ShardError where what a cache had is not what the shards are now, as far as that is answered.
+
+        Args:
+            wait: For what is not answered yet.
+        """
+        self.confirmations.check(wait=wait)
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name and number of records per shard."""
@@ -190,6 +236,20 @@ class IndexedFiles:
                 said.add(url)
                 columns = (self._skipped, self._first_skipped, self.noted)
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
+
+
+def _are_cached(files: FileSpans) -> bool:
+    """Whether the pages are there; of a span longer than two, the first and the last one."""
+    urls, stamps, spans = files
+    spans = spans[spans[:, 1] < spans[:, 2]]
+    shards, begins, ends = spans.T
+    most = int(ends.max(initial=0)) // PAGE_BYTES + 1
+    pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
+    for shard, group in groupby(pages.tolist(), lambda page: page // most):
+        numbers = [page % most for page in group]
+        if is_remote(urls[shard]) and not has_cached(urls[shard], *kept_as(urls[shard], stamps[shard]), numbers):
+            return False
+    return True
 
 
 def complete(*files: IndexedFiles) -> None:
@@ -236,6 +296,8 @@ class RecordBytes:
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
+        self.pages: OpenPages | None = None
+        """Where its bytes are taken from the cache: pages that are open."""
 
     @property
     def file_spans(self) -> FileSpans:
@@ -256,7 +318,7 @@ class RecordBytes:
         if not keep:
             spans = self._spans[chosen]
             began = files.reads.begin()
-            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
+            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths, self.pages)
             files.reads.end(began)
             return found
         if self._kept is None:
@@ -274,7 +336,8 @@ class RecordBytes:
         runs = self._runs
         lasts = np.cumsum(runs.counts) - 1
         spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
-        memory, offsets = read_spans(self._files.urls, self._files.stamps, spans, self._buffer.lend)
+        files = self._files
+        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, pages=self.pages)
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 

@@ -59,7 +59,7 @@ class JsonlWindow:
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
         rows, own = shards.rows(runs)
-        self._urls = shards.names
+        self._shards, self._urls = shards, shards.names
         self._bytes = RecordBytes(shards, runs, rows["offset"].astype(np.int64), own, shards.buffer)
         self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
         self._numbers = runs.numbers() + rows["blanks"][own]
@@ -72,6 +72,12 @@ class JsonlWindow:
     def spans(self) -> list[FileSpans]:
         """Where its rows lie."""
         return [self._bytes.file_spans]
+
+    def take_cached(self) -> bool:
+        """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
+        if self._shards.take_cached(self.spans()):
+            self._bytes.pages = {}
+        return self._bytes.pages is not None
 
     def take(
         self,

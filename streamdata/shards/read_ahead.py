@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +30,7 @@ from streamdata.shards.storage import FileStamp, advise
 
 _ENOUGH = 1.0  # seconds to wait for memory that others hold
 _MOST_PORTIONS = 256  # of a source, asked for ahead
+_SMALL_BYTES = 1 << 20  # where requests are smaller on average, several windows share theirs
 
 
 class FileSpans(NamedTuple):
@@ -53,7 +54,8 @@ class Coming(NamedTuple):
     max_portion_bytes: int = sys.maxsize
     """Of a portion of it; one record may have more."""
     is_advice: bool = False
-    """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself."""
+    """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
+    no file is named."""
 
 
 @dataclass
@@ -104,52 +106,117 @@ class Request:
         self.is_sent = self.is_over = self.is_dropped = False
 
 
+class WindowSlice(NamedTuple):
+    """Some records of a window: numbers `begin` up to `end` in the order in which they are used."""
+
+    coming: Coming
+    begin: int
+    end: int
+
+    @property
+    def chosen(self) -> Int64s:
+        """Their positions in the window."""
+        return self.coming.order[self.begin : self.end]
+
+
+class SharedRequests:
+    """What brings the bytes of one part of a window, or of several windows that are used one after the other.
+
+    Args:
+        parts: The parts, of the same files.
+        first: The number of the first of their records, counted as `Upcoming` counts.
+        max_bytes: Spans that do not touch are joined only as long as all is not more than this, and never those of
+            several windows: what lies between these was read just before, or is next.
+    """
+
+    def __init__(self, parts: Sequence[WindowSlice], first: int, max_bytes: int) -> None:
+        self._make(parts, first, gaps=len(parts) == 1)
+        if self.num_bytes > max_bytes:
+            self._make(parts, first, gaps=False)
+        self.num_users = [0] * len(self.requests)
+        """How many portions have not been let go of that need each of them."""
+
+    def _make(self, parts: Sequence[WindowSlice], first: int, *, gaps: bool) -> None:
+        self.requests: list[Request] = []
+        self.of_span: list[list[Int64s]] = [[] for _ in parts]
+        """Of each part and each of its files: the number of the request for each span, or -1."""
+        self.offsets: list[list[Int64s]] = [[] for _ in parts]
+        """Likewise where each span begins in what its request brings."""
+        ends = np.cumsum([part.end - part.begin for part in parts])[:-1]
+        for which, file in enumerate(parts[0].coming.files):
+            spans = np.concatenate([part.coming.files[which].spans[part.chosen] for part in parts])
+            pieces, of_span, first_uses = coalesced(spans, gaps=gaps)
+            begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
+            numbers = np.where(of_span < 0, -1, of_span + len(self.requests))
+            for part, own in enumerate(np.split(numbers, ends)):
+                self.of_span[part].append(own)
+            for part, own in enumerate(np.split(spans[:, 1] - begins[of_span], ends)):
+                self.offsets[part].append(own)
+            self.requests += [
+                Request(file.urls[shard], file.stamps[shard], begin, end, first + use)
+                for (shard, begin, end), use in zip(pieces, first_uses, strict=True)
+            ]
+        self.num_bytes = sum(request.end - request.begin for request in self.requests)
+
+    def anew(self, numbers: Iterable[int]) -> None:
+        """Forget what was asked for: what was cancelled, or what the parent of a fork asked for, does not come."""
+        for number in numbers:
+            one = self.requests[number]
+            self.requests[number] = Request(one.url, one.stamp, one.begin, one.end, one.first_use)
+
+
 class Portion:
     """Some records of a window, and the requests that bring their bytes.
 
     Args:
         upcoming: Whose.
-        coming: The window.
-        begin: Its records number `begin` up to `end`, in the order in which they are used.
-        end: Without this one.
+        part: The records.
         first: The number of the first of them, counted as `Upcoming` counts.
-        max_bytes: Spans that do not touch are joined only as long as all is not more than this.
+        shared: The requests.
+        number: Of the part in these.
     """
 
-    def __init__(self, upcoming: "Upcoming", coming: Coming, begin: int, end: int, first: int, max_bytes: int) -> None:
-        self.begin, self.end, self.first, self.upcoming = begin, end, first, upcoming
-        self.is_advice = coming.is_advice
-        chosen = coming.order[begin:end]
-        self._rows = np.full(len(coming.files[0].spans) if coming.files else 0, -1, np.int64)
-        self._rows[chosen] = np.arange(len(chosen))
-        self._make(coming.files, chosen, gaps=True)
-        if self.num_bytes > max_bytes:
-            self._make(coming.files, chosen, gaps=False)
-        self._data: list[bytes | None] = [None] * len(self.requests)
+    def __init__(
+        self, upcoming: "Upcoming", part: WindowSlice, first: int, shared: SharedRequests, number: int
+    ) -> None:
+        self.begin, self.end, self.first, self.upcoming = part.begin, part.end, first, upcoming
+        self.is_advice = part.coming.is_advice or not part.coming.files
+        self.shared, self._of_span, self._offsets = shared, shared.of_span[number], shared.offsets[number]
+        self._rows = np.full(len(part.coming.files[0].spans) if part.coming.files else 0, -1, np.int64)
+        if part.coming.files:
+            self._rows[part.chosen] = np.arange(part.end - part.begin)
+        needed = np.unique(np.concatenate([*self._of_span, np.zeros(0, np.int64)]))
+        self.numbers: list[int] = needed[needed >= 0].tolist()
+        """Of the requests that it needs."""
+        for one in self.numbers:
+            shared.num_users[one] += 1
+        self.is_for_free = False
+        """Whether all of them had been asked for with others when it was asked for."""
+        self._data: dict[int, bytes] = {}
 
-    def _make(self, files: Sequence[FileSpans], chosen: Int64s, *, gaps: bool) -> None:
-        self.requests: list[Request] = []
-        self._of_span: list[Int64s] = []
-        self._offsets: list[Int64s] = []
-        for file in files:
-            spans = file.spans[chosen]
-            pieces, of_span, first_uses = coalesced(spans, gaps=gaps)
-            begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
-            self._offsets.append(spans[:, 1] - begins[of_span])
-            self._of_span.append(np.where(of_span < 0, -1, of_span + len(self.requests)))
-            self.requests += [
-                Request(file.urls[shard], file.stamps[shard], begin, end, self.first + use)
-                for (shard, begin, end), use in zip(pieces, first_uses, strict=True)
-            ]
-        self.num_bytes = sum(request.end - request.begin for request in self.requests)
+    @property
+    def requests(self) -> list[Request]:
+        """Those that it needs."""
+        return [self.shared.requests[number] for number in self.numbers]
 
-    def by_due(self) -> list[Request]:
-        """Its requests in the order in which they are needed, those of all files."""
-        return sorted(self.requests, key=lambda request: request.first_use)
+    def unasked(self) -> list[Request]:
+        """Its requests that were not asked for with another portion, in the order in which they are needed."""
+        return sorted((one for one in self.requests if one.asked_of is None), key=lambda request: request.first_use)
 
-    def anew(self) -> None:
-        """Forget what was asked for: in a fork, what the parent had asked for does not come."""
-        self.requests = [Request(one.url, one.stamp, one.begin, one.end, one.first_use) for one in self.requests]
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes are to be asked for with it."""
+        return sum(one.end - one.begin for one in self.requests if one.asked_of is None)
+
+    def leave(self) -> list[Request]:
+        """Note that it was used; return what nobody needs any more."""
+        users = self.shared.num_users
+        for number in self.numbers:
+            users[number] -= 1
+        unused = [number for number in self.numbers if not users[number]]
+        requests = [self.shared.requests[number] for number in unused]
+        self.shared.anew(unused)  # these hold what was answered, as long as the others are read
+        return requests
 
     def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
         """The memory of some records of the portion, waited for one by one, and where each begins in its memory.
@@ -163,12 +230,12 @@ class Portion:
 
     def memories(self) -> Iterator[bytes]:
         """What each request brings, in the order in which they are used."""
-        return map(self._memory, range(len(self.requests)))
+        return map(self._memory, self.numbers)
 
     def _memory(self, number: int) -> bytes:
         if number < 0:
             return b""
-        data = self._data[number]
+        data = self._data.get(number)
         if data is None:
             data = self._data[number] = self.upcoming.wait(self, number)
         return data
@@ -200,9 +267,13 @@ class Upcoming:
         """Of all that are to come, those that were not asked for yet."""
         self.waiting: deque[Request] = deque()
         """What was asked for, and is not under way yet."""
+        self._pulled: Coming | Exception | None = None
+        """A window that was made, and is not planned yet."""
+        self._num_together = 1
+        """So many windows share their requests."""
         self._num_planned = self._num_used = 0
         self._since = self._begun = self._lane.now()
-        self._most_ahead, self._num_ahead, self._has_waited = 1, 0, False
+        self._most_ahead, self._num_ahead, self._num_for_free, self._has_waited = 1, 0, 0, False
 
     @property
     def holds(self) -> bool:
@@ -223,7 +294,7 @@ class Upcoming:
         self._coming, self.is_on = None, False
         self._lane.upcoming.remove(self)
         for portion in self._all():
-            read_ahead().drop(portion)
+            read_ahead().drop(portion.requests)
         self._clear()
 
     def alone(self) -> "Upcoming":
@@ -268,6 +339,7 @@ class Upcoming:
         is_asked = not (self._unasked and self._unasked[0] is portion)
         if is_asked:
             self._num_ahead -= 1
+            self._num_for_free -= portion.is_for_free
         else:
             self._unasked.popleft()
         return portion, is_asked
@@ -278,7 +350,7 @@ class Upcoming:
         if portion is None:
             return
         self._present = None
-        read_ahead().drop(portion)
+        read_ahead().drop(portion.leave())
         if now > self._begun:
             self._pace = (now - self._begun) / (portion.end - portion.begin)
         # Further ahead only where that was too late: tiny sources would be read for epochs that nobody comes to.
@@ -294,7 +366,7 @@ class Upcoming:
         """The bytes of a request of the present portion."""
         if self._pid != os.getpid():
             self._ask_again(portion)
-        answer = portion.requests[number].answer
+        answer = portion.shared.requests[number].answer
         if answer.done():
             return answer.result()
         self._has_waited = True
@@ -307,7 +379,9 @@ class Upcoming:
 
     def next_due(self) -> float:
         """Likewise for what would be asked for next; infinite where nothing is."""
-        if self._is_alone or not self.is_on or self._num_ahead >= self._most_ahead:
+        if self._is_alone or not self.is_on:
+            return math.inf
+        if self._num_ahead - self._num_for_free >= self._most_ahead:
             return math.inf
         return self.due(self._unasked[0].first if self._unasked else self._num_planned)
 
@@ -320,8 +394,10 @@ class Upcoming:
 
     def asked(self) -> None:
         """Note that it was asked for."""
-        self._unasked.popleft()
+        portion = self._unasked.popleft()
+        portion.is_for_free = len(portion.numbers) > 0 and not portion.num_bytes
         self._num_ahead += 1
+        self._num_for_free += portion.is_for_free
 
     def last_due(self) -> float:
         """How far the lane's clock goes on until the last portion falls due that was asked for ahead; or -1."""
@@ -330,11 +406,15 @@ class Upcoming:
 
     def give_back(self) -> None:
         """Let go of the last portion that was asked for ahead; it is asked for again."""
-        portion = self._asked_ahead()[-1]
-        read_ahead().drop(portion)
-        portion.anew()
+        *others, portion = self._asked_ahead()
+        held = [self._present] if self._present is not None else []
+        needed = {number for one in [*held, *others] if one.shared is portion.shared for number in one.numbers}
+        own = [number for number in portion.numbers if number not in needed]
+        read_ahead().drop([portion.shared.requests[number] for number in own])
+        portion.shared.anew(own)
         self._unasked.appendleft(portion)
         self._num_ahead -= 1
+        self._num_for_free -= portion.is_for_free
 
     def _asked_ahead(self) -> list[Portion]:
         return [portion for portion in self._all() if portion is not self._present][: self._num_ahead]
@@ -344,45 +424,104 @@ class Upcoming:
         return [*present, *self._portions, *(portion for _, portions in self._planned for portion in portions)]
 
     def _plan(self) -> bool:
-        """Make the next window; False if there is none."""
+        """Make the next window, or the next ones; False if there is none."""
         if self._coming is None or (self._planned and isinstance(self._planned[-1][0], Exception)):
             return False
+        found = self._windows()
+        if not isinstance(found, list):
+            if found is not None:  # raised where the window is due, whatever it is
+                self._planned.append((found, deque()))
+            return False
         try:
-            coming = next(self._coming, None)
-            portions = deque() if coming is None else deque(self._cut(coming))
-        except Exception as error:  # raised where the window is due, whatever it is
+            portions = self._portions_of(found)
+        except Exception as error:
             self._planned.append((error, deque()))
             return False
-        if coming is None:
-            return False
-        self._planned.append((coming, portions))
-        self._unasked += portions
-        self._num_planned += len(coming.order)
+        for coming, own in zip(found, portions, strict=True):
+            self._planned.append((coming, own))
+            self._unasked += own
+            self._num_planned += len(coming.order)
         return True
 
+    def _windows(self) -> list[Coming] | Exception | None:
+        """The next window and those that share its requests; or why there is none."""
+        first = self._pull()
+        if not isinstance(first, Coming):
+            return first
+        found, size = [first], _size(first)
+        while len(found) < self._num_together and _may_share(first):
+            self._pulled = self._pull()
+            if not isinstance(self._pulled, Coming) or not _may_share(self._pulled):
+                break
+            size += _size(self._pulled)
+            if size > read_ahead().portion_bytes():
+                break
+            found.append(self._pulled)
+            self._pulled = None
+        return found
+
+    def _pull(self) -> Coming | Exception | None:
+        found, self._pulled = self._pulled, None
+        try:
+            return found if found is not None or self._coming is None else next(self._coming, None)
+        except Exception as error:
+            return error
+
+    def _portions_of(self, windows: list[Coming]) -> list[deque[Portion]]:
+        """The portions of each of some windows, which share their requests if there are several."""
+        if len(windows) == 1:
+            found = [deque(self._cut(windows[0]))]
+        else:
+            parts = [WindowSlice(coming, 0, len(coming.order)) for coming in windows]
+            shared = SharedRequests(parts, self._num_planned, read_ahead().portion_bytes())
+            ends = np.cumsum([part.end for part in parts])
+            firsts = (self._num_planned + ends - [part.end for part in parts]).tolist()
+            found = [
+                deque([Portion(self, part, first, shared, number)] if part.end else [])
+                for number, (part, first) in enumerate(zip(parts, firsts, strict=True))
+            ]
+        made = next((own[0].shared for own in found if own), None)
+        # The first one is alone, so that it is there soon. Then three times as many each time: who uses half of what
+        # can come waits for a sixth of the time at most.
+        if made is not None and len(made.requests) > 1 and made.num_bytes < _SMALL_BYTES * len(made.requests):
+            self._num_together = min(3 * self._num_together, _MOST_PORTIONS // 2)
+        return found
+
     def _cut(self, coming: Coming) -> Iterator[Portion]:
-        if not coming.files:
-            return
         most = min(read_ahead().portion_bytes(), coming.max_portion_bytes)
-        sizes: Int64s = sum((file.spans[:, 2] - file.spans[:, 1] for file in coming.files), np.zeros(1, np.int64))
-        ends = np.cumsum(sizes[coming.order])
+        if not coming.files:  # nothing is asked for: its reader has it at hand
+            ends = np.zeros(len(coming.order), np.int64)
+        else:
+            sizes: Int64s = sum((file.spans[:, 2] - file.spans[:, 1] for file in coming.files), np.zeros(1, np.int64))
+            ends = np.cumsum(sizes[coming.order])
         begin = 0
         while begin < len(ends):
             before = int(ends[begin - 1]) if begin else 0
             end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
-            yield Portion(self, coming, begin, end, self._num_planned + begin, most)
+            part, first = WindowSlice(coming, begin, end), self._num_planned + begin
+            yield Portion(self, part, first, SharedRequests([part], first, most), 0)
             begin = end
 
     def _ask_again(self, portion: Portion) -> None:
         """In a fork: ask for what the parent had asked for."""
         self._pid = os.getpid()
-        for one in self._all():
-            one.anew()
+        for shared in {id(one.shared): one.shared for one in self._all()}.values():
+            shared.anew(range(len(shared.requests)))
         self._unasked = deque(one for one in self._all() if one is not portion)
         self.waiting.clear()
-        self._num_ahead = 0
+        self._num_ahead = self._num_for_free = 0
         read_ahead().join(self._lane)
         read_ahead().ask_for(portion)
+
+
+def _size(coming: Coming) -> int:
+    """Bytes that are wanted of a window."""
+    return sum(int((file.spans[coming.order, 2] - file.spans[coming.order, 1]).sum()) for file in coming.files)
+
+
+def _may_share(coming: Coming) -> bool:
+    """Whether a window may share its requests with the next one."""
+    return bool(coming.files) and not coming.is_advice and coming.max_portion_bytes == sys.maxsize
 
 
 class ReadAhead:
@@ -460,13 +599,13 @@ class ReadAhead:
 
     def ask_for(self, portion: Portion) -> None:
         """Send the requests of a portion when it is their turn."""
-        requests = portion.by_due()
+        requests, num_bytes = portion.unasked(), portion.num_bytes
         with self._lock:
             for request in requests:
                 request.asked_of = self
             if not portion.is_advice:
                 portion.upcoming.waiting += requests
-            self.counts.held_bytes += portion.num_bytes
+            self.counts.held_bytes += num_bytes
             self.counts.most_held_bytes = max(self.counts.most_held_bytes, self.counts.held_bytes)
         if portion.is_advice:
             for request in requests:
@@ -474,11 +613,11 @@ class ReadAhead:
         else:
             self._send()
 
-    def drop(self, portion: Portion) -> None:
-        """Let go of a portion; what of it is not answered yet is cancelled."""
+    def drop(self, requests: Sequence[Request]) -> None:
+        """Let go of what some requests brought; those that are not answered yet are cancelled."""
         under_way = []
         # One of a parent process is not this one's, and its lock may be held for ever.
-        mine = [request for request in portion.requests if request.asked_of is self]
+        mine = [request for request in requests if request.asked_of is self and not request.is_dropped]
         with self._lock:
             for request in mine:
                 request.is_dropped = True

@@ -33,6 +33,10 @@ class Window(Protocol):
         """Where its records lie, and their lines in other files: which bytes `take` reads."""
         ...
 
+    def take_cached(self) -> bool:
+        """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
+        ...
+
     def take(
         self,
         positions: Sequence[int] | Int64s,
@@ -80,6 +84,10 @@ class IndexedShards(_Shards, Protocol):
 
     def is_slow(self) -> bool:
         """Whether the next window is better asked for before it is needed; asked once for each."""
+        ...
+
+    def confirm(self, *, wait: bool) -> None:
+        """Raise ShardError where what the cache had is not what the shards are now; `wait` for all answers."""
         ...
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:

@@ -21,7 +21,8 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
-from streamdata.remote.cached import read_cached
+from streamdata.remote.cached import read_cached, read_cached_into
+from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
@@ -179,12 +180,20 @@ def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
 
 def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
     """Ask for bytes of a remote shard, of the version that was indexed: all of them, or a ShardError."""
-    fetch = partial(_submit, url, stamp)
-    if stamp.version == ANY_VERSION:
-        if (held := _held_versions.get(url)) is None:  # pages of which version would be right shows with the answer
-            return fetch(begin, end)
-        stamp = FileStamp(stamp.size, held)
-    return read_cached(url, *stamp, begin, end, fetch)
+    kept = kept_as(url, stamp)
+    if not kept.version:  # what is kept of another version would not be noticed
+        return _submit(url, stamp, begin, end)
+    return read_cached(url, *kept, begin, end, partial(_submit, url, stamp))
+
+
+def kept_as(url: str, stamp: FileStamp) -> FileStamp:
+    """The version under which pages of a shard are kept; where any is expected, the one that is held, 0 if none is."""
+    return FileStamp(stamp.size, _held_versions.get(url, 0)) if stamp.version == ANY_VERSION else stamp
+
+
+def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
+    """Ask whether a remote shard is still of this version: a ShardError if it is not."""
+    return _submit(url, stamp, 0, 1)
 
 
 def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]":
@@ -429,6 +438,7 @@ def read_spans(
     spans: Int64s,
     lend: Callable[[int], memoryview] | None = None,
     at_their_paths: set[int] | None = None,
+    pages: OpenPages | None = None,
 ) -> tuple[memoryview, Int64s]:
     """The bytes of some spans, in one piece of memory; spans that touch are read together.
 
@@ -438,6 +448,7 @@ def read_spans(
         spans: Shard, begin and end of each span, (n, 3).
         lend: Returns memory of at least the bytes asked for; by default it is new.
         at_their_paths: Shards whose paths need not be looked at again; those that are found there join the set.
+        pages: With them, what a cache has of remote shards is read straight from its pages, of which these are open.
 
     Returns:
         The memory, and where each span begins in it, (n,).
@@ -451,7 +462,10 @@ def read_spans(
     remote: list[_Piece] = []
     for shard, group in groupby(pieces, itemgetter(0)):  # one after the other, so that few files are open at once
         if is_remote(urls[shard]):
-            remote += group
+            if pages is None:
+                remote += group
+            else:
+                remote += _not_cached(urls[shard], stamps[shard], list(group), memory, pages)
         else:
             _read_local(_opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
             known.add(shard)
@@ -491,6 +505,13 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
     file.check(stamp, by_path=by_path)
     if short:
         raise cut_short(file.url, *short[0])
+
+
+def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, pages: OpenPages) -> list[_Piece]:
+    """Pieces of a remote shard, of which those in its cache are read."""
+    wanted = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in pieces]
+    found = read_cached_into(url, *kept_as(url, stamp), wanted, pages)
+    return [piece for piece, is_found in zip(pieces, found, strict=True) if not is_found]
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:

@@ -112,6 +112,12 @@ class TarWindow:
             found.append(FileSpans(sidecars.sidecar_urls, sidecars.sidecar_stamps, lines))
         return found
 
+    def take_cached(self) -> bool:
+        """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
+        if self._shards.take_cached(self.spans()):
+            self._bytes.pages = {}
+        return self._bytes.pages is not None
+
     def take(
         self,
         positions: Sequence[int] | Int64s,
@@ -132,7 +138,7 @@ class TarWindow:
         located = self._bytes
         memories: Iterator[Any]
         if portion is None:
-            view, offsets = located.read(chosen, keep=self._is_kept)
+            view, offsets = located.read(chosen, keep=self._is_kept and located.pages is None)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
             memories, begins = portion.located(0, chosen)
@@ -174,7 +180,8 @@ class TarWindow:
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
         wanted = np.array(spans, np.int64).reshape(-1, 3)
-        memory, offsets = read_spans(sidecars.sidecar_urls, sidecars.sidecar_stamps, wanted)
+        pages = self._bytes.pages
+        memory, offsets = read_spans(sidecars.sidecar_urls, sidecars.sidecar_stamps, wanted, pages=pages)
         starts = iter(offsets.tolist())
         for _, length in lines:
             yield bytes(memory[(start := next(starts)) : start + length]) if length else None

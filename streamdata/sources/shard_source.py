@@ -173,7 +173,11 @@ class BlockSource:
                     check_position(task.name, where, taken, len(opened.window))
                 for counts, records in self._read_window(task, opened, portions):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
+                if self.shards.has_remote:
+                    self.shards.confirm(wait=False)
                 window, taken = window + 1, 0
+            if self.shards.has_remote:
+                self.shards.confirm(wait=True)
             epoch, window = task.next_epoch(epoch), 0
 
     def _next(
@@ -194,7 +198,8 @@ class BlockSource:
         windows = self._walk(stretches)
         for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
             opened = self._open(order, part, start, runs)
-            spans, is_advice = opened.window.spans(), not self.shards.has_remote
+            is_advice = not self.shards.has_remote
+            spans = [] if not is_advice and opened.window.take_cached() else opened.window.spans()
             yield Coming(start[:2], opened, spans, opened.positions, is_advice=is_advice)
 
     def _walk(self, stretches: Iterator[Stretch]) -> Iterator[_Unopened]:

@@ -337,3 +337,20 @@ def test_settings_of_the_environment_and_of_inner_mixtures_are_checked(monkeypat
     monkeypatch.setenv("STREAMDATA_READ_AHEAD_BYTES", "1G")
     with pytest.raises(ValueError, match="STREAMDATA_READ_AHEAD_BYTES in the environment: expected a whole number"):
         MergedDataset([Numbers("a", 3)])
+
+
+def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
+    """Three times as many each time: fewer requests in the first epoch, and few in later ones."""
+    link = SlowLink()
+    ahead = use(link)
+    num_requests = []
+    for cyclic, count in ((False, 2048), (True, 4 * 2048)):
+        source = rows(tmp_path / "rows", 2048, block_size=1, shuffle_buffer=64)
+        link.requests.clear()
+        assert sum(1 for _ in islice(MergedDataset([source], cyclic=cyclic), count)) == count
+        num_requests.append(len(link.requests))
+        size = sum(path.stat().st_size for path in (tmp_path / "rows").iterdir())
+        assert sum(end - begin for _, begin, end in link.requests) < size * (1.05 * count / 2048 + cyclic)
+    assert num_requests[0] < 0.75 * 2048
+    assert num_requests[1] < num_requests[0] + 200
+    assert ahead.counts.held_bytes == 0

@@ -3,6 +3,7 @@ import os
 import random
 import signal
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -106,6 +107,28 @@ def test_any_range_of_a_page_is_checked(folder, size):
                     read_page(str(folder), key, size, begin, end)
                 file.seek(at)
                 file.write(store.data[at : at + 1])
+
+
+def test_pieces_are_read_straight_into_memory(folder, caplog):
+    """Of pages that are there and not damaged; a damaged one is removed, and said."""
+    cache, store = PageCache(str(folder), 64 * MB), Store(9 * MB + 77)
+    store.read(cache, 1, 8 * MB)
+    while cache.account._fetched:
+        time.sleep(0.001)
+    shard, memory = shard_key(URL, "v1", 9 * MB + 77), memoryview(bytearray(9 * MB))
+    rng = random.Random(0)
+    begins = [rng.randrange(7 * MB) for _ in range(50)]
+    pieces = [(begin, end := begin + rng.randrange(1, MB), memory[begin:end]) for begin in begins]
+    assert all(cache.read_into(shard, 9 * MB + 77, pieces, {}))
+    assert all(view == store.data[begin:end] for begin, end, view in pieces)
+    with open(folder / PageKey(shard, 1).name, "r+b") as file:
+        file.seek(20_000)
+        file.write(b"another")
+    pieces = [(begin, begin + 30_000, memory[:30_000]) for begin in (5, 4 * MB - 5, 4 * MB + 40_000, 8 * MB + 1)]
+    assert cache.read_into(shard, 9 * MB + 77, pieces, {}) == [True, False, False, False]
+    assert not cache.has(shard, [0, 1])
+    assert cache.has(shard, [0])
+    assert "damaged" in caplog.text
 
 
 def test_another_run_finds_the_pages(folder):
