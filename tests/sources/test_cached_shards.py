@@ -12,7 +12,8 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.remote import network
 from streamdata.remote.cache_settings import page_cache
-from tests.remote.servers import http_server
+from streamdata.shards.make_manifest import make_manifest, take_stock
+from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, plain
 
@@ -111,3 +112,26 @@ def test_workers_share_what_one_of_them_fetched(tmp_path):
             assert len(list(DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=mixed_collate))) == 10
         size = sum(len(data) for data in server.objects.values())
         assert bytes_asked(server.log[before:]) <= 1.02 * size + 20
+
+
+def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_there(tmp_path):
+    """A manifest that was copied to a store: the next run does not read pages of what was replaced since."""
+    folder = write_tars(tmp_path / "data", [9, 7])
+    make_manifest(take_stock([str(folder)]), num_processes=1)
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with s3_server({f"data/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}) as server:
+
+        def read():
+            options = {"endpoint": server.url, "anonymous": True}
+            source = MetaDistributedWebDataset("s3://data/", storage_options=options, cache=cache, name="s", percent=1)
+            dataset = MergedDataset([source], cyclic=False)
+            found = [plain(sample) for sample in dataset]
+            settled(dataset)
+            return found
+
+        first = read()
+        data = next(value for value in first[0].values() if isinstance(value, bytes) and value)
+        assert read() == first
+        for name in [name for name in server.objects if name.endswith(".tar")]:
+            server.objects[name] = server.objects[name].replace(data, b"?" * len(data))
+        assert read() != first
