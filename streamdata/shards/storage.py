@@ -374,7 +374,8 @@ def close_unused(urls: Iterable[str]) -> None:
     for url in [*_open_shards, *_held_versions]:
         if url in wanted:
             forget_open(url)
-            _held_versions.pop(url, None)
+            if _held_versions.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
+                _versions.pop(url, None)
 
 
 def forget_open(url: str) -> None:

@@ -214,13 +214,13 @@ class BlockSource:
                 epoch, window = order.next_epoch(epoch), 0
 
     def _asked_early(self, windows: Iterator[_Unopened]) -> Iterator[_Unopened]:
-        """The same windows; index rows of those that follow are asked for, of as many again as were opened so far.
+        """The same windows; index rows of those that follow are asked for, of three times as many as were opened.
 
-        Read-ahead opens at most twice as many as before until it comes back: none of these then waits for its rows.
+        Read-ahead opens at most that many more until it comes back: none of these then waits for its rows.
         """
         coming: deque[_Unopened] = deque()
         for num_opened in count():
-            for window in islice(windows, min(num_opened + 2, _ROWS_AHEAD) - len(coming)):
+            for window in islice(windows, min(3 * num_opened + 2, _ROWS_AHEAD) - len(coming)):
                 self.shards.prefetch_rows(*window.runs)
                 coming.append(window)
             if not coming:

@@ -12,8 +12,9 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.remote import Address
 from streamdata.remote.cache_settings import CacheSettings, page_cache
+from streamdata.shards.make_manifest import make_manifest, take_stock
 from streamdata.shards.storage import ANY_VERSION, FileStamp, close_unused, submit_range
-from tests.remote.servers import http_server
+from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, plain
 
@@ -127,3 +128,26 @@ def test_pages_of_a_shard_of_any_version_are_those_of_the_version_that_is_met_fi
             while page_cache(cache).account._fetched:
                 time.sleep(0.001)
         assert page_cache(cache).counts.hits
+
+
+def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_there(tmp_path):
+    """A manifest that was copied to a store: the next run does not read pages of what was replaced since."""
+    folder = write_tars(tmp_path / "data", [9, 7])
+    make_manifest(take_stock([str(folder)]), num_processes=1)
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with s3_server({f"data/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}) as server:
+
+        def read():
+            options = {"endpoint": server.url, "anonymous": True}
+            source = MetaDistributedWebDataset("s3://data/", storage_options=options, cache=cache, name="s", percent=1)
+            dataset = MergedDataset([source], cyclic=False)
+            found = [plain(sample) for sample in dataset]
+            settled(dataset)
+            return found
+
+        first = read()
+        data = next(value for value in first[0].values() if isinstance(value, bytes) and value)
+        assert read() == first
+        for name in [name for name in server.objects if name.endswith(".tar")]:
+            server.objects[name] = server.objects[name].replace(data, b"?" * len(data))
+        assert read() != first
