@@ -16,6 +16,7 @@ STALL_S = 15.0  # without a byte
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
 _FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
 _MAX_ATTEMPTS = 272  # since the last success
+_DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
 _LOOK_S = 0.1  # how often those who wait look whether the store has recovered
 
 
@@ -28,7 +29,7 @@ class StoreHealth:
         self.is_dead = False
         self.last: FailureError | None = None
         self._planned = self._made = 0  # attempts since the last success
-        self._next_probe = self._failed_at = 0.0
+        self._next_probe = self._failed_at = self._died_at = 0.0
 
     def plan(self) -> float:
         """An attempt will be made; when, by the monotonic clock."""
@@ -61,6 +62,14 @@ class StoreHealth:
                 self._planned, self._made, self.failing_since = 0, 0, now
             self._failed_at = now
             return self.failing_since
+
+    def died(self) -> None:
+        """It is given up."""
+        self.is_dead, self._died_at = True, time.monotonic()
+
+    def is_to_be_asked_again(self) -> bool:
+        """Whether it was given up some time ago. Until then thousands of shards may come one after the other."""
+        return self.is_dead and time.monotonic() - self._died_at > DEADLINE_S * _DEAD_SHARE
 
     def until(self) -> float:
         """When an attempt that begins now has to end, by the monotonic clock."""
@@ -102,7 +111,8 @@ class Patience:
         if health.is_dead:  # also for those that have waited for their turn meanwhile
             raise self._error(health.last)
         if self._last is not None and (health.is_hopeless() or now > self._deadline()):
-            health.is_dead = health.failing_since is not None
+            if health.failing_since is not None:
+                health.died()
             raise self._error(self._last)
         if self._ready > now:
             return min(_LOOK_S, self._ready - now)

@@ -235,6 +235,6 @@ def health_of(url: str, options: StorageOptions) -> StoreHealth:
     scheme, _, rest = url.partition("://")
     key = scheme, rest.partition("/")[0], options
     health = _Stores.healths.setdefault(key, StoreHealth())
-    if health.is_dead:
+    if health.is_to_be_asked_again():
         health = _Stores.healths[key] = StoreHealth()
     return health

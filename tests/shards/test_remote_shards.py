@@ -3,6 +3,7 @@
 import gzip
 import multiprocessing
 import pickle
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
-from streamdata.remote import DeniedError, GoneError, StorageOptions, retries
+from streamdata.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, retries
 from streamdata.shards import sequential
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.manifest_file import Known
@@ -194,6 +195,17 @@ def test_lines_of_a_sidecar_beside_a_compressed_tar_come_many_at_once(bucket, wr
         server.log.clear()
         assert [record["n"] for record in shards.stream(0)] == [*range(100)]
     assert len(server.log) < 12
+
+
+def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_one_deadline():
+    """Not one for each shard, and those that come after it: a hundred, in threads."""
+    with http_server({f"{number}.jsonl": LINES for number in range(100)}) as server:
+        server.fault = lambda request: "503" if len(server.log) > 120 else None
+        began = time.monotonic()
+        with pytest.raises(DeadStoreError, match="status 503"):
+            JsonlShards(sorted(f"{server.url}/{name}" for name in server.objects))
+        assert time.monotonic() - began < 1.8
+        assert len(server.log) < 120 + 300
 
 
 @pytest.mark.parametrize(
