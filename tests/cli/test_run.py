@@ -127,7 +127,8 @@ def test_what_was_asked_of_stores_is_in_the_summary(
         re.MULTILINE,
     )
     assert found is not None
-    assert int(found[1]) == len(server.log)
+    # What a worker asked for after its last batch comes with none.
+    assert len(server.log) // 2 < int(found[1]) <= len(server.log)
     assert "from stores" not in local.stdout
     dataset = MergedDataset([Numbers("a", 5)])
     assert "  40% waiting for stores  a " in Pace(Delivery(dataset), lambda: Traffic(1, waited_s=2, read_s=5)).line()
