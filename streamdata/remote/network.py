@@ -154,34 +154,36 @@ class Network:
 
     async def _answered(self, asked: Asked, patience: Patience, options: StorageOptions) -> Answer:
         assert self._free is not None, "the loop was not started"
-        async with self._free:
-            client = self._client(asked.url, options)
-            return await self._with_patience(asked, client, patience)
+        client, start = self._client(asked.url, options), time.monotonic()
+        while True:
+            # By attempts: while one waits to be asked again, another store may answer.
+            async with self._free:
+                if (wait := patience.begin()) is None and (answer := await self._attempt(asked, client, patience)):
+                    waited = time.monotonic() - start
+                    self.counts.num_bytes += len(answer.data)
+                    self.counts.seconds += waited
+                    return answer._replace(waited=waited)
+            if wait is not None:
+                await asyncio.sleep(wait)
 
-    async def _with_patience(self, asked: Asked, client: RangeClient, patience: Patience) -> Answer:
+    async def _attempt(self, asked: Asked, client: RangeClient, patience: Patience) -> Answer | None:
+        """One attempt; None where another one may do."""
         assert asked.begin is not None
         assert asked.end is not None
-        start = time.monotonic()
-        while True:
-            while (wait := patience.begin()) is not None:  # noqa: ASYNC110  (other threads may end the wait)
-                await asyncio.sleep(wait)
-            self.counts.requests += 1
-            self.counts.retries += patience.attempts > 1
-            limit_s = patience.limit_s
-            try:
-                async with asyncio.timeout(limit_s):
-                    answer = await client.get(asked.url, asked.begin, asked.end, asked.version)
-            except (FailureError, TimeoutError) as error:
-                patience.failed(error if isinstance(error, FailureError) else too_slow(limit_s))
-                continue
-            except ShardError as error:
-                patience.succeeded()
-                raise with_attempts(error, patience.attempts) from error.__cause__
+        self.counts.requests += 1
+        self.counts.retries += patience.attempts > 1
+        limit_s = patience.limit_s
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await client.get(asked.url, asked.begin, asked.end, asked.version)
+        except (FailureError, TimeoutError) as error:
+            patience.failed(error if isinstance(error, FailureError) else too_slow(limit_s))
+            return None
+        except ShardError as error:
             patience.succeeded()
-            waited = time.monotonic() - start
-            self.counts.num_bytes += len(answer.data)
-            self.counts.seconds += waited
-            return answer._replace(waited=waited)
+            raise with_attempts(error, patience.attempts) from error.__cause__
+        patience.succeeded()
+        return answer
 
     def _client(self, url: str, options: StorageOptions) -> RangeClient:
         key = kind_of(url), options

@@ -252,3 +252,17 @@ def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
         pytest.raises(DeadStoreError, match="no end of it after 1 s"),
     ):
         ask(sender, f"{server.url}/a")
+
+
+def test_what_waits_to_be_asked_again_holds_no_connection():
+    """A store that fails does not keep others from being asked."""
+    with http_server({"a": b"0123456789"}, fault=lambda request: "503") as dead, http_server({"a": b"abc"}) as good:
+        one = Network(connections=1)
+        try:
+            asked = one.submit(f"{dead.url}/a", 0, 3)
+            while not dead.log:
+                time.sleep(0.001)
+            assert one.submit(f"{good.url}/a", 0, 3).result(9).data == b"abc"
+            assert not asked.done()
+        finally:
+            one.close()
