@@ -23,7 +23,8 @@ from typing import Final, NamedTuple, Protocol
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_account import CacheAccount
-from streamdata.remote.cache_files import PAGE_BYTES, OpenPage, PageDamageError, PageKey, read_page, shard_key
+from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
+from streamdata.remote.cache_pages import CheckedPages, OpenPage
 from streamdata.remote.network_disk import network_disk_of
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ Fetch = Callable[[int, int], "Future[bytes]"]
 """Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
 
 _MAX_THREADS: Final = 16
-_MAX_OPEN_PAGES: Final = 32
 _POLL_S: Final = 0.01
 _PAUSE_S: Final = 300.0
 _SAMPLED: Final = 16
@@ -49,10 +49,6 @@ class Outlook(Protocol):
     def wanted(self, shard: int, begin: int, end: int) -> Sequence[float]:
         """How many bytes of a range the node reads yet in this epoch, and how many in each of the next ones."""
         ...
-
-
-OpenPages = dict[PageKey, OpenPage]
-"""Pages that one reader has open."""
 
 
 class CacheCounts:
@@ -106,7 +102,7 @@ class PageCache:
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.account = CacheAccount(Path(path), max_bytes)
-        self.path, self.counts = path, CacheCounts()
+        self.path, self.counts, self._checked = path, CacheCounts(), CheckedPages()
         self._outlooks: dict[str, tuple[Outlook, int]] = {}
         self._urls: set[str] = set()
         self._strangers_of: object = None
@@ -163,53 +159,49 @@ class PageCache:
         """Whether all of these pages of a shard, which is named by `shard_key`, are there now."""
         return all(os.access(f"{self.path}/{PageKey(shard, number).name}", os.F_OK) for number in pages)
 
-    def read_into(
-        self, shard: str, size: int, pieces: Iterable[tuple[int, int, memoryview]], pages: OpenPages
-    ) -> list[bool]:
+    def read_into(self, shard: str, size: int, pieces: Iterable[tuple[int, int, memoryview]]) -> list[bool]:
         """Fill each memory with the bytes [begin, end) of a shard where they are there; whether they were.
 
         Args:
             shard: As `shard_key` names it.
             size: Of the shard.
-            pieces: Begin, end and memory of each.
-            pages: Those that are open; others join them.
+            pieces: Begin, end and memory of each; neighbours that lie in one page are read while it is open.
         """
         found = []
+        page: OpenPage | None = None
         for begin, end, memory in pieces:
             at = begin
             while at < end:
-                key = PageKey(shard, at // PAGE_BYTES)
-                start = key.number * PAGE_BYTES
+                number = at // PAGE_BYTES
+                start = number * PAGE_BYTES
                 stop = min(end, start + PAGE_BYTES)
                 try:
-                    page = pages.get(key) or self._open(key, min(PAGE_BYTES, size - start), pages)
+                    if page is None or page.key.number != number:
+                        page = OpenPage(self.path, PageKey(shard, number), min(PAGE_BYTES, size - start), self._checked)
                     page.read_into(memory[at - begin : stop - begin], at - start)
                 except FileNotFoundError:
                     break
                 except PageDamageError as damage:
-                    pages.pop(key, None)
-                    self._remove_damaged(key, damage)
+                    page = None
+                    self._remove_damaged(PageKey(shard, number), damage)
                     break
                 at = stop
             found.append(at == end)
-            self.counts.hits += end - begin if at == end else 0
-            self.counts.reads += at == end
+            if at == end:
+                self.counts.hits += end - begin
+                self.counts.reads += 1
         return found
-
-    def _open(self, key: PageKey, page_size: int, pages: OpenPages) -> OpenPage:
-        if len(pages) >= _MAX_OPEN_PAGES:  # what is removed takes room on the disk as long as it is open
-            pages.clear()
-        pages[key] = page = OpenPage(self.path, key, page_size)
-        return page
 
     def _found(self, piece: _Piece) -> bytes | None:
         try:
-            data = read_page(self.path, piece.key, piece.page_size, piece.begin, piece.end)
+            page = OpenPage(self.path, piece.key, piece.page_size, self._checked)
+            data = page.read(piece.begin, piece.end)
+        except FileNotFoundError:
+            return None
         except PageDamageError as damage:
             self._remove_damaged(piece.key, damage)
             return None
-        if data is not None:
-            self.counts.hits += piece.size
+        self.counts.hits += piece.size
         return data
 
     def _remove_damaged(self, key: PageKey, damage: PageDamageError) -> None:

@@ -12,7 +12,6 @@ from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
-from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
@@ -296,8 +295,8 @@ class RecordBytes:
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
-        self.pages: OpenPages | None = None
-        """Where its bytes are taken from the cache: pages that are open."""
+        self.is_cached = False
+        """Whether its bytes are taken from the page cache."""
 
     @property
     def file_spans(self) -> FileSpans:
@@ -318,7 +317,8 @@ class RecordBytes:
         if not keep:
             spans = self._spans[chosen]
             began = files.reads.begin()
-            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths, self.pages)
+            lend, known = self._buffer.lend, self._at_their_paths
+            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
             files.reads.end(began)
             return found
         if self._kept is None:
@@ -337,7 +337,7 @@ class RecordBytes:
         lasts = np.cumsum(runs.counts) - 1
         spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
         files = self._files
-        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, pages=self.pages)
+        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, from_cache=self.is_cached)
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 
