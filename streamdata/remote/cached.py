@@ -38,9 +38,7 @@ def has_cached(url: str, size: int, version: int, pages: Iterable[int]) -> bool:
     return cache is not None and version != 0 and cache.has(cache_key(url, size, version), pages)
 
 
-def read_cached_into(
-    url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]]
-) -> list[bool]:
+def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]]) -> list[bool]:
     """Fill each memory with the bytes [begin, end) of a shard where its cache has them; whether it had.
 
     Args:

@@ -2,29 +2,25 @@
 
 A shard is divided into aligned pages of 4 MiB. What is wanted of a page that is in the cache is read there. Of another
 one the whole page is fetched and kept where that pays, else what is wanted alone: the known order says whether the node
-will read the page again (`Outlook`). As each epoch reads everything once, a node that reads all of it can have no more
-hits in an epoch than it had pages at its start: no page makes room for another of the same source, and the hit rate is
-the cached fraction, the best there is. A page of which this node reads nothing for some epochs makes room for one that
-it reads before that.
+will read the page again (see `cache_worth`).
 """
 
 import logging
 import os
-import queue
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_account import CacheAccount
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
 from streamdata.remote.cache_pages import CheckedPages, OpenPage
+from streamdata.remote.cache_threads import DaemonThreads
+from streamdata.remote.cache_worth import Outlook, PageWorth
 from streamdata.remote.network_disk import network_disk_of
 
 logger = logging.getLogger(__name__)
@@ -35,20 +31,7 @@ Fetch = Callable[[int, int], "Future[bytes]"]
 _MAX_THREADS: Final = 16
 _POLL_S: Final = 0.01
 _PAUSE_S: Final = 300.0
-_SAMPLED: Final = 16
-_UNUSED_S: Final = 3600.0
 _DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said once
-
-
-class Outlook(Protocol):
-    """What the known order says of the shards of a source."""
-
-    reads_all: bool
-    """Whether this node reads everything in each epoch, so that all pages are worth the same."""
-
-    def wanted(self, shard: int, begin: int, end: int) -> Sequence[float]:
-        """How many bytes of a range the node reads yet in this epoch, and how many in each of the next ones."""
-        ...
 
 
 class CacheCounts:
@@ -103,12 +86,9 @@ class PageCache:
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.account = CacheAccount(Path(path), max_bytes)
         self.path, self.counts, self._checked = path, CacheCounts(), CheckedPages()
-        self._outlooks: dict[str, tuple[Outlook, int]] = {}
-        self._urls: set[str] = set()
-        self._strangers_of: object = None
-        self._stranger_pages: deque[PageKey] = deque()
+        self._worth = PageWorth(self.account)
         self._paused_until = 0.0
-        self._threads = _DaemonThreads(_MAX_THREADS)
+        self._threads = DaemonThreads(_MAX_THREADS)
         if max_bytes is None:
             logger.info("cache '%s': at most %.1f GB, a tenth of what was free", path, self.account.max_bytes / 1e9)
         if (kind := network_disk_of(path)) is not None:
@@ -120,10 +100,7 @@ class PageCache:
 
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
         """Say what is known of the future of a source's shards, which are named by `shard_key`, in their order."""
-        for number, shard in enumerate(shards):
-            self._outlooks[shard] = outlook, number
-            self._urls.add(_url_part(shard))
-        self._strangers_of = None
+        self._worth.expect(shards, outlook)
 
     def read(self, url: str, version: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
         """The bytes [begin, end) of a shard.
@@ -294,66 +271,21 @@ class PageCache:
         """Take room for a page; None where it is not to be kept, or there is none."""
         if time.monotonic() < self._paused_until:
             return None
-        paid_in = self._paid_in(piece)
+        worth = self._worth
+        paid_in = worth.paid_in(piece.key, piece.page_size, piece.size)
         if paid_in is None:
             return None
+        # Where less than half of a page is wanted, to fetch the rest of it costs more than another page's room gains.
+        is_little = 2 * piece.size < piece.page_size
         try:
             while True:
-                temporary = self.account.reserve(piece.key, piece.page_size, self._victims(piece, paid_in))
+                victims = worth.victims(piece.key, paid_in, only_strangers=is_little)
+                temporary = self.account.reserve(piece.key, piece.page_size, victims)
                 if temporary is not None or not self.account.count_again():
                     return temporary
         except OSError as error:
             self._pause(error)
             return None
-
-    def _paid_in(self, piece: _Piece) -> int | None:
-        """In how many epochs fetching the rest of the piece's page has saved more than it costs; None for never."""
-        outlook, shard = self._outlooks.get(piece.key.shard, (None, 0))
-        if outlook is None or outlook.reads_all:
-            return 1
-        wanted = outlook.wanted(shard, piece.at, piece.at + piece.page_size)
-        # The piece itself may be among what is wanted yet: it is read ahead of what its lane has come to.
-        saved = accumulate([max(0.0, wanted[0] - piece.size), *wanted[1:]])
-        extra = piece.page_size - piece.size
-        return next((epochs for epochs, size in enumerate(saved) if size > extra), None)
-
-    def _victims(self, piece: _Piece, paid_in: int) -> Iterator[PageKey]:
-        """Pages that may be removed for a piece's."""
-        outlook, _ = self._outlooks.get(piece.key.shard, (None, 0))
-        if outlook is None:
-            return
-        yield from self._strangers()
-        # Where less than half of a page is wanted, to fetch the rest of it costs more than is gained.
-        if outlook.reads_all or 2 * piece.size < piece.page_size:
-            return
-        sampled = self.account.pages.some(_SAMPLED)
-        ranked = sorted(((self._next_wanted(page, outlook), page) for page in sampled), reverse=True)
-        yield from (page for wanted_in, page in ranked if wanted_in > paid_in)
-
-    def _strangers(self) -> Iterator[PageKey]:
-        """Pages of earlier versions of what this process reads, and of shards that nobody has read for an hour."""
-        if self._strangers_of is not self.account.pages:  # it was looked for others' pages
-            self._strangers_of = self.account.pages
-            self._stranger_pages = deque(self.account.pages.of_shards(lambda shard: shard not in self._outlooks))
-        for _ in range(min(_SAMPLED, len(self._stranger_pages))):
-            page = self._stranger_pages.popleft()
-            if page.shard in self._outlooks:  # since it was said what is known of it
-                continue
-            unused = 0.0
-            with suppress(FileNotFoundError):
-                unused = time.time() - (self.account.folder / page.name).stat().st_mtime
-            if _url_part(page.shard) in self._urls or unused > _UNUSED_S:
-                yield page
-            else:
-                self._stranger_pages.append(page)
-
-    def _next_wanted(self, page: PageKey, outlook: Outlook) -> int:
-        """In how many epochs a page is wanted; -1 for one of another source, whose epochs are others."""
-        other, shard = self._outlooks.get(page.shard, (None, 0))
-        if other is None or other is not outlook:
-            return -1
-        wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
-        return next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted))
 
     def _pause(self, error: OSError) -> None:
         self._paused_until = time.monotonic() + _PAUSE_S
@@ -362,10 +294,6 @@ class PageCache:
     def _say(self, kind: int, what: str) -> None:
         if self.account.say(kind):
             logger.warning("cache '%s': %s", self.path, what)
-
-
-def _url_part(shard: str) -> str:
-    return shard[: len(shard) // 2]
 
 
 def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Piece]:
@@ -410,24 +338,3 @@ def _after(answer: "Future[bytes]", data: bytes) -> "Future[bytes]":
 
     answer.add_done_callback(finish)
     return result
-
-
-class _DaemonThreads:
-    """Threads that do not keep a process from its end: what one of them leaves is what a kill leaves."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._started = most, 0
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Let one of them do a task, which raises nothing."""
-        self._tasks.put(task)
-        if not self._idle.acquire(blocking=False) and self._started < self._most:
-            self._started += 1
-            threading.Thread(target=self._work, name="streamdata cache", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            self._tasks.get()()
-            self._idle.release()

@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -188,25 +188,26 @@ class IndexedFiles:
         """
         if named_cache(self.cache) is None:
             return False
-        self._learn_versions(files)
-        if not all(map(_are_cached, files)):
+        wanted = [shard for some in files for shard in _remote_pages(some)]
+        self._learn_versions(wanted)
+        if not all(has_cached(url, *kept_as(url, stamp), pages) for url, stamp, pages, _ in wanted):
             return False
-        for urls, stamps, spans in files:
-            for shard in set(spans[(spans[:, 1] == 0) & (spans[:, 2] > 0), 0].tolist()):
-                if urls[shard] in self._learned:  # it was asked in this pass
-                    self._learned.remove(urls[shard])
-                elif is_remote(urls[shard]):
-                    self.confirmations.add(submit_question(urls[shard], stamps[shard]))
+        for url, stamp, _, is_begun in wanted:
+            if not is_begun:
+                continue
+            if url in self._learned:  # it was asked in this pass
+                self._learned.remove(url)
+            else:
+                self.confirmations.add(submit_question(url, stamp))
         return True
 
-    def _learn_versions(self, files: Sequence[FileSpans]) -> None:
+    def _learn_versions(self, wanted: Iterable["_ShardPages"]) -> None:
         """Ask which versions there are of shards of which a manifest does not say it: their pages are kept by that."""
-        asked = {}
-        for urls, stamps, spans in files:
-            for shard in set(spans[spans[:, 1] < spans[:, 2], 0].tolist()):
-                url, stamp = urls[shard], stamps[shard]
-                if is_remote(url) and stamp.version == ANY_VERSION and not kept_as(url, stamp).version:
-                    asked[url] = submit_question(url, stamp)
+        asked = {
+            url: submit_question(url, stamp)
+            for url, stamp, _, _ in wanted
+            if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
+        }
         for answer in asked.values():
             answer.result()
         self._learned |= set(asked)
@@ -237,18 +238,27 @@ class IndexedFiles:
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
 
 
-def _are_cached(files: FileSpans) -> bool:
-    """Whether the pages are there; of a span longer than two, the first and the last one."""
+class _ShardPages(NamedTuple):
+    """What a window wants of a remote shard."""
+
+    url: str
+    stamp: FileStamp
+    pages: list[int]
+    is_begun: bool
+    """Whether its first byte is among it."""
+
+
+def _remote_pages(files: FileSpans) -> Iterator[_ShardPages]:
+    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
     urls, stamps, spans = files
     spans = spans[spans[:, 1] < spans[:, 2]]
     shards, begins, ends = spans.T
+    begun = set(shards[begins == 0].tolist())
     most = int(ends.max(initial=0)) // PAGE_BYTES + 1
     pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
     for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        numbers = [page % most for page in group]
-        if is_remote(urls[shard]) and not has_cached(urls[shard], *kept_as(urls[shard], stamps[shard]), numbers):
-            return False
-    return True
+        if is_remote(urls[shard]):
+            yield _ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
 
 
 def complete(*files: IndexedFiles) -> None:

@@ -13,6 +13,7 @@ from streamdata.errors import ShardError
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
 from streamdata.remote.cache_pages import CheckedPages, OpenPage
 from streamdata.remote.page_cache import PageCache
+from tests.remote.child import forked
 
 URL, MB = "https://store/a.tar", 1 << 20
 
@@ -345,17 +346,6 @@ class Never(Store):
 
     def __call__(self, begin, end):
         return Future()
-
-
-def forked(task):
-    """Run a task in a process of its own; give its number."""
-    pid = os.fork()
-    if not pid:
-        try:
-            task()
-        finally:
-            os._exit(0)
-    return pid
 
 
 def test_processes_fetch_each_page_once(folder, tmp_path):
