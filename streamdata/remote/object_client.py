@@ -14,7 +14,7 @@ from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import DEADLINE_S, STALL_S
 from streamdata.remote.web import check_version, denied, ranges_ignored, replaced
 
-with needs("obstore", "gcs", "reading gs:// and az://"):
+with needs("obstore", "azure,gcs", "reading gs:// and az://"):
     import obstore
     import obstore.exceptions
     import obstore.store
