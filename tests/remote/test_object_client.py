@@ -2,6 +2,7 @@
 
 import json
 import os
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -21,6 +22,8 @@ from streamdata.remote import (
     retries,
     stat_once,
 )
+from streamdata.shards.suffixes import TAR_SUFFIXES
+from streamdata.shards.urls import find_shards
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4
@@ -117,3 +120,41 @@ def test_an_object_is_written_by_another_process_too(stored, monkeypatch, tmp_pa
         target.options = StorageOptions(endpoint=server.url)
     put_once(target, tmp_path / "body")
     assert server.objects["bucket/a b.tar2"] == b"more"
+
+
+def listed_by_azure(server):
+    """Its answers to a list: <https://learn.microsoft.com/rest/api/storageservices/list-blobs>."""
+    original = server._found
+
+    def found(request, *, ignore_range):
+        if "comp=list" not in request.query:
+            return original(request, ignore_range=ignore_range)
+        prefix = parse_qs(request.query).get("prefix", [""])[0]
+        names = [path.partition("/")[2] for path in sorted(server.objects)]
+        blobs = "".join(
+            f"<Blob><Name>{name}</Name><Properties><Last-Modified>Sun, 22 Nov 2026 08:41:39 GMT</Last-Modified>"
+            f"<Content-Length>{len(DATA)}</Content-Length><Content-Type>x</Content-Type><Etag>{server.tag_of(DATA)}"
+            "</Etag></Properties></Blob>"
+            for name in names
+            if name.startswith(prefix)
+        )
+        page = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
+        return 200, {"Content-Type": "application/xml"}, page.encode()
+
+    return found
+
+
+def test_folders_are_listed(stored):
+    """With sizes and versions, of shards below it alone; as the other stores' lists."""
+    server, url = stored
+    server.s3 = True  # as Google's list is S3's
+    if url.startswith("az"):
+        server._found = listed_by_azure(server)
+    server.objects |= {"bucket/d/0.tar": DATA, "bucket/d/e/1.tar": DATA, "bucket/d/x.txt": DATA}
+    root = url.removesuffix("a b.tar")
+    found = find_shards(f"{root}d", TAR_SUFFIXES, None, url.options)
+    assert found.urls == [f"{root}d/0.tar", f"{root}d/e/1.tar"]
+    assert {stamp.size for stamp in found.known.stamps.values()} == {len(DATA)}
+    server.fault = lambda request: "403"
+    with pytest.raises(DeniedError, match="credentials expired or no permission"):
+        find_shards(f"{root}d", TAR_SUFFIXES, None, url.options)
