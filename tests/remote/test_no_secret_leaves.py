@@ -28,7 +28,8 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setattr(web_client, "STALL_S", 0.05)
     monkeypatch.setattr("streamdata.remote.once.STALL_S", 0.05)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, CANARY)
     monkeypatch.setattr(_OfProcess, "network", network := Network(4))
     yield
