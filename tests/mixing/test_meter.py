@@ -61,7 +61,13 @@ def states_after(dataset, kind, num_workers, method):
 
 @pytest.mark.parametrize(
     ("kind", "num_workers", "method"),
-    [(DataLoader, 0, None), (DataLoader, 2, "fork"), (StreamLoader, 0, None), (StreamLoader, 2, "spawn")],
+    [
+        (DataLoader, 0, None),
+        (DataLoader, 2, "fork"),
+        (StreamLoader, 0, None),
+        (StreamLoader, 2, "fork"),
+        (StreamLoader, 1, "spawn"),
+    ],
 )
 def test_what_readers_ask_for_is_known_in_the_trainer(tmp_path, kind, num_workers, method):
     """Requests and bytes, those of the start included, by either loader; no state has anything of it."""

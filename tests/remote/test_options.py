@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
-from streamdata.errors import RecipeError, ShardError
+from streamdata.errors import RecipeError
 from streamdata.remote import NO_OPTIONS, StorageOptions, checked_options
 from streamdata.remote.network import Network, connections_of_process
 from tests.remote.servers import s3_server
@@ -118,7 +118,7 @@ def test_values_come_from_the_environment_and_are_seen_nowhere(tmp_path, monkeyp
             assert "Credential=mine/" in server.log[-1].headers["authorization"]
             assert "/eu-secret-1/" in server.log[-1].headers["authorization"]
             kept = repr(samples) + repr(to_state([samples])) + repr(dataset)
-            with pytest.raises(ShardError) as caught:
+            with pytest.raises(RecipeError, match="status 404") as caught:
                 instantiate_from_yaml(recipe("s3://bucket/b.jsonl", **given))
             files = b"".join(path.read_bytes() for path in tmp_path.rglob("*.index"))
             everything = kept + str(caught.value) + files.decode("latin-1")
