@@ -248,7 +248,7 @@ def _memory(far: Store, scale: Scale) -> Row:
         reach=f"at most that and {_BESIDE / 1e6:.0f} MB more than after the first sample",
         got=f"{most - first:+.0f} MB",
         ok=most - first <= aim,
-        from_=f"{scale.remote_records * 0.03:.0f} MB of records; after the first sample {first:.0f} MB, at most {most:.0f} MB",
+        from_=f"{scale.remote_records * 0.03:.0f} MB of records; {first:.0f} MB after the first, at most {most:.0f} MB",
     )
 
 
