@@ -22,8 +22,7 @@ from streamdata.remote import (
     retries,
     stat_once,
 )
-from streamdata.shards.suffixes import TAR_SUFFIXES
-from streamdata.shards.urls import find_shards
+from streamdata.remote.answers import Asked, FailureError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4
@@ -145,16 +144,20 @@ def listed_by_azure(server):
 
 
 def test_folders_are_listed(stored):
-    """With sizes and versions, of shards below it alone; as the other stores' lists."""
+    """With sizes and versions; what will not pass is an error at once, also of a list."""
     server, url = stored
     server.s3 = True  # as Google's list is S3's
     if url.startswith("az"):
         server._found = listed_by_azure(server)
-    server.objects |= {"bucket/d/0.tar": DATA, "bucket/d/e/1.tar": DATA, "bucket/d/x.txt": DATA}
-    root = url.removesuffix("a b.tar")
-    found = find_shards(f"{root}d", TAR_SUFFIXES, None, url.options)
-    assert found.urls == [f"{root}d/0.tar", f"{root}d/e/1.tar"]
-    assert {stamp.size for stamp in found.known.stamps.values()} == {len(DATA)}
-    server.fault = lambda request: "403"
-    with pytest.raises(DeniedError, match="credentials expired or no permission"):
-        find_shards(f"{root}d", TAR_SUFFIXES, None, url.options)
+    server.objects |= {"bucket/d/0.tar": DATA, "bucket/d/e/1.tar": DATA}
+    folder = url.replace("a b.tar", "d/")
+    client = object_client.ObjectClient(url.options)
+    found = client.list(Asked(folder), deep=True)
+    assert sorted(found) == [(f"{folder}{name}", len(DATA), server.tag_of(DATA)) for name in ("0.tar", "e/1.tar")]
+    for kind, error in (("401", DeniedError), ("403", DeniedError), ("404", GoneError), ("418", ShardError)):
+        server.fault = lambda _, kind=kind: kind
+        with pytest.raises(error, match=f"{folder}'.*status {kind}"):
+            client.list(Asked(folder), deep=True)
+    server.fault = lambda _: "503"
+    with pytest.raises(FailureError):
+        client.list(Asked(folder), deep=True)
