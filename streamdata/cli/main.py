@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import INTERRUPTED, messages
 from streamdata.cli.prepare_app import inspect, prepare, verify
 from streamdata.errors import RecipeError
 
 app = typer.Typer(
+    cls=FlagsGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is shorter, and has the notes that say source, url and key
@@ -21,8 +23,8 @@ app = typer.Typer(
 
 
 app.add_typer(prepare, name="prepare")
-app.command()(inspect)
-app.command()(verify)
+app.command(cls=FlagsCommand)(inspect)
+app.command(cls=FlagsCommand)(verify)
 
 
 def _show_version(wanted: bool) -> None:
@@ -54,7 +56,7 @@ def _streamdata(_: _Version = False) -> None:
         sys.path.append(os.getcwd())
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def run(
     recipe: _Recipe,
     var: _Variables = None,
@@ -72,7 +74,7 @@ def run(
         raise typer.Exit(0 if finished else INTERRUPTED)
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def check(
     recipe: _Recipe,
     var: _Variables = None,
@@ -92,7 +94,7 @@ def check(
         raise typer.Exit(0 if passed else 1)
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def index(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")
@@ -126,7 +128,7 @@ def index(
         index_shards(paths, output, options, jobs)
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def state(
     files: Annotated[
         list[Path],
