@@ -48,7 +48,7 @@ class StoreHealth:
             self._made += 1
 
     def succeeded(self, began: float) -> None:
-        """It has answered an attempt of then. One that was on its way when failures began says nothing of what is now."""
+        """It has answered an attempt of then; what was on its way when failures began says nothing of now."""
         with self._lock:
             if self.failing_since is None or began >= self.failing_since:
                 self._planned, self._made, self.failing_since = 0, 0, None
