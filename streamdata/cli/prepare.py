@@ -10,8 +10,9 @@ from rich.console import Console
 
 from streamdata.cli.ticker import Ticker
 from streamdata.cli.tokens_text import show
-from streamdata.errors import StoreError
+from streamdata.errors import RecipeError, StoreError
 from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
+from streamdata.prepare.load_config import config_path
 from streamdata.prepare.manifest import summary
 from streamdata.prepare.preview import first_records, manifest_of, stored_record
 from streamdata.prepare.verify import verify, without_sums, write_sums
@@ -23,13 +24,18 @@ def show_schema() -> None:
     typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
 
 
-def make_pipeline(config: Path, tokenizer: str, store_format: str | None) -> Pipeline:
-    """The pipeline of a config file.
+def make_pipeline(config: str, tokenizer: str, store_format: str | None) -> Pipeline:
+    """The pipeline of a config file or preset.
 
     Raises:
         RecipeError: The config has errors.
+        typer.BadParameter: It is neither.
     """
-    settings = load_config(config).model_dump(exclude_unset=True)
+    try:
+        path = config_path(config)
+    except RecipeError as error:
+        raise typer.BadParameter(str(error), param_hint="--config") from error
+    settings = load_config(path).model_dump(exclude_unset=True)
     return Pipeline(settings if store_format is None else settings | {"format": store_format}, tokenizer)
 
 

@@ -37,8 +37,13 @@ prepare = typer.Typer(
 
 _Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
 _Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="How records become tokens, YAML or JSON.", exists=True, dir_okay=False),
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE|PRESET",
+        help="How records become tokens: a YAML or JSON file, or chat, instruct, preference, pretrain, rollouts.",
+    ),
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]
 

@@ -29,7 +29,7 @@ class Pipeline:
     """Turns raw records into a store that `DatasetFactory` reads.
 
     Args:
-        config: How: a `PrepareConfig`, a mapping, or the path of a YAML or JSON file.
+        config: How: a `PrepareConfig`, a mapping, the path of a YAML or JSON file, or a preset's name.
         tokenizer: The path of a tokenizer's directory, or its name on the hub.
 
     Raises:

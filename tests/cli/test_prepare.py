@@ -190,7 +190,7 @@ def test_errors_are_their_messages(streamdata: Streamdata, options: Callable, tm
     [
         (["prepare", "x.jsonl"], "missing --output, --config, --tokenizer"),
         (["prepare", "--shard", "2/2", "x"], "missing"),
-        (["prepare", "x", "-c", "gone.yaml"], "does not exist"),
+        (["prepare", "x", "-o", "o", "--tokenizer", "t", "-c", "chats"], "did you mean 'chat'? The presets are:"),
         (["inspect", "gone"], "does not exist"),
     ],
 )
