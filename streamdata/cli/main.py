@@ -49,6 +49,9 @@ _Allow = Annotated[
 ]
 
 
+_Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
+
+
 @app.callback()
 def _streamdata(_: _Version = False) -> None:
     # Targets may lie in the directory where the command is run; last, so that they shadow nothing.
@@ -64,10 +67,11 @@ def run(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
     allow: _Allow = None,
+    traceback: _Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
-    with messages():
+    with messages(Exception, with_traceback=traceback):
         from streamdata.cli.run import run_recipe
 
         finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
@@ -82,10 +86,11 @@ def check(
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
+    traceback: _Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
-    with messages():
+    with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
         passed = check_problems(recipe, variables, allowed)
