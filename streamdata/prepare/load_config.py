@@ -32,11 +32,11 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
     """
     problems: list[Problem] = []
     tree: Any = config.model_dump() if isinstance(config, PrepareConfig) else config
-    path = None if isinstance(tree, Mapping) else config_path(tree)
-    locations = Locations(str(path or "config"), on_problem=lambda problem, _: problems.append(problem))
-    if path is not None:
+    file = None if isinstance(tree, Mapping) else config_path(tree)
+    locations = Locations(str(file or "config"), on_problem=lambda problem, _: problems.append(problem))
+    if file is not None:
         try:
-            tree = read_yaml(path.read_bytes(), locations)
+            tree = read_yaml(file.read_bytes(), locations)
         except UnreadableError as error:
             raise RecipeError(str(error)) from error
     validated, found = _validate(tree)
