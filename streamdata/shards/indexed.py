@@ -14,11 +14,11 @@ from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
 from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.build import headers_of
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
-from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.sidecar import find_sidecars

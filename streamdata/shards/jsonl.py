@@ -8,10 +8,11 @@ import numpy as np
 import orjson
 
 from streamdata.fields import INDEX, KEY, STATES, URL
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 

@@ -15,7 +15,8 @@ from streamdata.remote.cache_settings import CacheSettings
 
 if TYPE_CHECKING:
     from streamdata.shards.chunks import ChunkBytes
-    from streamdata.shards.read_ahead import FileSpans, Portion
+    from streamdata.shards.coming import FileSpans
+    from streamdata.shards.portion import Portion
 
 Record = dict[str, Any]
 Int64s = npt.NDArray[np.int64]

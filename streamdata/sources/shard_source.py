@@ -20,7 +20,8 @@ from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
-from streamdata.shards.read_ahead import Coming, Portion
+from streamdata.shards.coming import Coming
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn

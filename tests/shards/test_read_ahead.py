@@ -6,8 +6,10 @@ import pytest
 
 from streamdata.shards import read_ahead as room
 from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.read_ahead import Coming, FileSpans, LaneAhead, ReadAhead, Upcoming
+from streamdata.shards.coming import Coming, FileSpans
+from streamdata.shards.read_ahead import ReadAhead
 from streamdata.shards.storage import NO_STAMP
+from streamdata.shards.upcoming import LaneAhead, Upcoming
 
 
 class HeldBack:
