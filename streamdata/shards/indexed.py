@@ -304,6 +304,12 @@ class RecordBytes:
         """Where the records lie."""
         return FileSpans(self._files.urls, self._files.stamps, self._spans)
 
+    def take_cached(self, spans: Sequence[FileSpans]) -> bool:
+        """Whether all of these spans that are remote are in the page cache; if so, the records are taken from there."""
+        if self._files.take_cached(spans):
+            self.pages = {}
+        return self.pages is not None
+
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Memory that holds these records, and where each begins in it.
 

@@ -76,9 +76,7 @@ class JsonlWindow:
 
     def take_cached(self) -> bool:
         """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
-        if self._shards.take_cached(self.spans()):
-            self._bytes.pages = {}
-        return self._bytes.pages is not None
+        return self._bytes.take_cached(self.spans())
 
     def take(
         self,
