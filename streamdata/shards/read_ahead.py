@@ -10,7 +10,7 @@ import heapq
 import math
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streamdata.shards.upcoming import LaneAhead
 
 _ENOUGH = 1.0  # seconds to wait for memory that others hold
+_TIMES_FREE = 3  # as many requests as there are connections free may a store have under way, where there are several
 
 
 @dataclass
@@ -57,7 +58,8 @@ class ReadAhead:
         self._num_dropped = 0
         """Requests that nobody wants, and that take memory yet."""
         self._lanes: list[LaneAhead] = []
-        self._num_under_way = 0
+        self._under_way: Counter[str] = Counter()
+        """How many requests, by store."""
         self._sending = threading.local()
 
     def join(self, lane: "LaneAhead") -> None:
@@ -120,6 +122,7 @@ class ReadAhead:
         with self._lock:
             for request in requests:
                 request.asked_of = self
+                portion.upcoming.store = store_of(request.url)
             if not portion.is_advice:
                 portion.upcoming.waiting += requests
             self.counts.held_bytes += num_bytes
@@ -171,22 +174,26 @@ class ReadAhead:
     def _next(self) -> Request | None:
         """The request that falls due next, of all that wait; None where no more may be under way."""
         with self._lock:
-            if self._num_under_way >= max((lane.settings.connections for lane in self._lanes), default=1):
+            free = max((lane.settings.connections for lane in self._lanes), default=1) - self._under_way.total()
+            if free <= 0:
                 return None
             heads: list[tuple[float, deque[Request]]] = []
-            for lane in self._lanes:
-                for upcoming in list(lane.upcoming):
-                    waiting = upcoming.waiting
-                    while waiting and waiting[0].is_dropped:
-                        waiting.popleft()
-                    if waiting:
-                        heads.append((upcoming.due(waiting[0].first_use), waiting))
+            sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
+            have_several_stores = len({upcoming.store for upcoming in sources} - {""}) > 1
+            for upcoming in sources:
+                waiting = upcoming.waiting
+                while waiting and waiting[0].is_dropped:
+                    waiting.popleft()
+                # A slow store would soon have all connections, and what is due of the others would wait for it.
+                is_full = have_several_stores and self._under_way[upcoming.store] >= _TIMES_FREE * free
+                if waiting and not is_full:
+                    heads.append((upcoming.due(waiting[0].first_use), waiting))
             if not heads:
                 return None
             # Its queue, not the source: that may have been collected as garbage meanwhile, and be closed.
             request = min(heads, key=itemgetter(0))[1].popleft()
             request.is_sent = True
-            self._num_under_way += 1
+            self._under_way[store_of(request.url)] += 1
             self.counts.requests += 1
             self.counts.num_bytes += request.end - request.begin
             return request
@@ -201,7 +208,7 @@ class ReadAhead:
 
     def _answered(self, request: Request, future: "Future[bytes]") -> None:
         with self._lock:
-            self._num_under_way -= 1
+            self._under_way[store_of(request.url)] -= 1
             request.is_over = True
             self._settle(request)
         if not request.is_dropped:
@@ -212,6 +219,12 @@ class ReadAhead:
             else:
                 request.answer.set_result(future.result())
         self._send()
+
+
+def store_of(url: str) -> str:
+    """Which store a url is of."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if rest else "local"
 
 
 def _most_bytes(lanes: "Sequence[LaneAhead]") -> int:

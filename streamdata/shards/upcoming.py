@@ -53,6 +53,8 @@ class Upcoming:
         self._lane, self._pace, self._is_alone = lane, pace, is_alone
         self.is_on = False
         """Whether it was begun, and not closed since."""
+        self.store = ""
+        """Which one its latest requests were for."""
         self._pid = os.getpid()
         self._coming: Iterator[Coming] | None = None
         self._clear()
