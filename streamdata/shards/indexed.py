@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote import Answer, network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
@@ -163,13 +165,15 @@ class IndexedFiles:
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        """Ask for what `rows` reads of a store, and wait for nothing."""
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
+        """Ask for what `rows` reads of a store, and wait for nothing; what was asked for."""
+        asked = []
         if self._manifests:
             runs = self.runs(shards, firsts, counts)
             bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
             for rows, _, wanted in self._listed(runs.shards, bounds):
-                rows.prefetch(wanted, self._dtype.itemsize)
+                asked += rows.prefetch(wanted, self._dtype.itemsize)
+        return asked
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
@@ -208,8 +212,13 @@ class IndexedFiles:
                 url, stamp = urls[shard], stamps[shard]
                 if is_remote(url) and stamp.version == ANY_VERSION and not kept_as(url, stamp).version:
                     asked[url] = submit_question(url, stamp)
-        for answer in asked.values():
-            answer.result()
+        try:
+            with network().waiting():
+                for answer in asked.values():
+                    answer.result()
+        finally:
+            for answer in asked.values():
+                answer.cancel()
         self._learned |= set(asked)
 
     def confirm(self, *, wait: bool) -> None:
