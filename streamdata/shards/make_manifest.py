@@ -31,7 +31,7 @@ from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
 from streamdata.shards.indexing import JOIN, KINDS, IndexJob, build, find, forget_cached, sidecar_kind
-from streamdata.shards.listing import is_folder
+from streamdata.shards.listing import Listings, is_glob
 from streamdata.shards.manifest import (
     ENTRY,
     NAME,
@@ -113,10 +113,11 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
         FileNotFoundError: There is no shard.
         ShardError: Shards lie in no folder, or are the output of a command.
     """
-    urls, suffixes, known = _shards_of(paths, options)
+    listings = Listings()
+    urls, suffixes, known = _shards_of(paths, options, listings)
     folder = expand_home(paths[0])
     folder = Address(folder, options) if is_remote(folder) else folder
-    is_whole = len(paths) == 1 and is_folder(folder)
+    is_whole = len(paths) == 1 and not is_glob(folder) and folder not in urls and listings.is_folder(folder)
     root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
     root = root or _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
@@ -134,18 +135,16 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
 
 
 def _shards_of(
-    paths: Sequence[str], options: StorageOptions
+    paths: Sequence[str], options: StorageOptions, listings: Listings
 ) -> tuple[list[str], tuple[str, ...], dict[str, FileStamp]]:
     """The shards of both kinds, the suffixes of the kinds that there are or might be, and what lists say of files."""
     urls: set[str] = set()
     suffixes: tuple[str, ...] = ()
-    known: dict[str, FileStamp] = {}
     problems: list[Exception] = []
     for kind in (TAR_SUFFIXES, JSONL_SUFFIXES):
         try:
-            found = find_shards(paths, kind, None, options, Manifests(is_used=False))
+            found = find_shards(paths, kind, None, options, Manifests(is_used=False), listings)
             urls.update(url for url in found.urls if url.endswith(kind))
-            known.update(found.known.stamps)
             suffixes += kind
         except FileNotFoundError as error:
             suffixes += kind
@@ -161,7 +160,7 @@ def _shards_of(
             if problems
             else FileNotFoundError(f"index: expected shards, got none by {list(map(bare_url, paths))}")
         )
-    return sorted(urls), suffixes, known
+    return sorted(urls), suffixes, listings.stamps
 
 
 def _common_folder(urls: Sequence[str]) -> str:

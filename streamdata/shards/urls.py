@@ -11,11 +11,11 @@ from typing import NamedTuple
 from braceexpand import braceexpand
 
 from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, canonical_url, kind_of
-from streamdata.shards.listing import chosen, files_in, files_matching, is_folder, is_glob, split_glob
+from streamdata.shards.listing import Listings, chosen, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import Known, Manifests
 from streamdata.shards.pipes import check_allowed
-from streamdata.shards.storage import FileStamp, base_name, is_pipe, is_remote, local_path
+from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
 from streamdata.shards.suffixes import META_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ def find_shards(
     include_dirs: str | Sequence[str] | None = None,
     options: StorageOptions = NO_OPTIONS,
     manifests: Manifests | None = None,
+    listings: Listings | None = None,
 ) -> FoundShards:
     """The urls of all shards, sorted, as the recipe spells them, and the manifests that know some of them.
 
@@ -76,6 +77,7 @@ def find_shards(
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
         options: Of the stores that hold them.
         manifests: Where the manifests are looked up.
+        listings: What was listed already, and by which folders are.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -83,13 +85,13 @@ def find_shards(
             or a pipe is named where the environment does not allow commands.
         ManifestError: A manifest is damaged.
     """
-    search = _Search(suffixes, options, manifests or Manifests())
+    search = _Search(suffixes, options, manifests or Manifests(), listings or Listings())
     patterns = list(_patterns(path, include_dirs, search))
     urls = patterns[0].urls if len(patterns) == 1 and patterns[0].is_listed else _joined(patterns)
     if not urls:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
     _log_folders(urls)
-    return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.stamps))
+    return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.listings.stamps))
 
 
 def _joined(patterns: list[_Found]) -> list[str]:
@@ -175,10 +177,10 @@ def split_commas(text: str) -> list[str]:
 class _Search:
     """What patterns stand for, for a source that takes some suffixes."""
 
-    def __init__(self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests) -> None:
-        self.suffixes, self.manifests, self._options = suffixes, manifests, options
-        self.stamps: dict[str, FileStamp] = {}
-        """Of the files that a store's list said something of."""
+    def __init__(
+        self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests, listings: Listings
+    ) -> None:
+        self.suffixes, self.manifests, self.listings, self._options = suffixes, manifests, listings, options
         self.whole: list[str] | None = None
         """The shards of the last folder that a manifest listed."""
 
@@ -214,7 +216,7 @@ class _Search:
             return [piece]
         if is_remote(piece) and piece.endswith(self.suffixes):  # to ask what it is would be a request for each
             return [piece]
-        if self._whole(piece) or is_folder(piece):
+        if self._whole(piece) or self.listings.is_folder(piece):
             return self.directory(pattern, piece)
         if is_remote(piece) or Path(local_path(piece)).is_file():
             return [piece]
@@ -224,7 +226,9 @@ class _Search:
         """The shards of a folder, those that its manifest lists where it has one."""
         manifest = self._whole(folder)
         found = (
-            self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder, self.stamps), self.suffixes)
+            self._shards_in(manifest)
+            if manifest
+            else _shards_of(pattern, self.listings.files_in(folder), self.suffixes)
         )
         if not found:
             raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", "none")
@@ -235,7 +239,7 @@ class _Search:
         # What is hidden is in no manifest.
         manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
         if manifest is None:
-            return files_matching(glob, self.stamps)
+            return self.listings.files_matching(glob)
         self.manifests.use(manifest)
         return chosen(manifest.root, parts, manifest.urls)
 

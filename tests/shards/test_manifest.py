@@ -88,7 +88,7 @@ def asks_nothing(monkeypatch):
         for room in ("indexed", "sequential"):
             monkeypatch.setattr(f"streamdata.shards.{room}.stamps_of", lambda urls: refuse() if urls else [])
         for name in ("files_in", "files_matching", "is_folder"):
-            monkeypatch.setattr(f"streamdata.shards.urls.{name}", refuse)
+            monkeypatch.setattr(f"streamdata.shards.listing.Listings.{name}", refuse)
         monkeypatch.setattr("streamdata.shards.build.build", refuse)
 
     return begin

@@ -59,6 +59,14 @@ def test_folders_globs_and_braces_of_a_bucket(bucket, pattern, names):
     assert len(server.log) <= 3
 
 
+def test_a_folder_of_a_bucket_is_listed_once(bucket):
+    """To know that it is one and what is in it: a page of the list per thousand files is a request."""
+    server, options = bucket
+    server.page_size = 2
+    expand("s3://bucket/data", JSONL_SUFFIXES, None, options)
+    assert server.counts == {"GET": 3}  # of five files
+
+
 def test_folders_of_a_web_server_are_its_links():
     """Of pages, as web servers make them."""
     page = '<html><a href="../">up</a> <a href="0.jsonl">0</a> <A class=x HREF="a%20b/">d</A> <a href="?C=N">sort</a>'
