@@ -14,13 +14,13 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
-from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
+from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached, read_cached_into
 from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.readers import Int64s
@@ -28,7 +28,6 @@ from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
-_FORWARD_BYTES = 8 << 20
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
@@ -72,19 +71,6 @@ class Stamps(Sequence[FileStamp]):
 
     def __getitem__(self, file: Any) -> Any:
         return FileStamp(int(self.sizes[file]), int(self.versions[file]))
-
-
-class ByteSource(Protocol):
-    """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
-
-    @property
-    def size(self) -> int | None:
-        """How many bytes there are."""
-        ...
-
-    def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`."""
-        ...
 
 
 def is_pipe(url: str) -> bool:
@@ -381,38 +367,6 @@ def close_unused(urls: Iterable[str]) -> None:
 def forget_open(url: str) -> None:
     """Let go of one file: the next `opened` opens what lies at its path then."""
     _open_shards.forget(url)
-
-
-class RemoteFile:
-    """A remote file read mostly forward, in large pieces; without threads, since a process may read it that forks."""
-
-    def __init__(self, url: str, stamp: FileStamp | None = None) -> None:
-        self._url = url
-        self._stamp = stamp or stamp_of(url)
-        self.size: int = self._stamp.size
-        self._begin, self._piece = 0, b""
-
-    def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end of the file."""
-        end = min(offset + size, self.size)
-        pieces = []
-        while offset < end:
-            if not self._begin <= offset < self._begin + len(self._piece):
-                self._fetch(offset, end)
-            at = offset - self._begin
-            pieces.append(self._piece[at : at + end - offset])
-            offset += len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _fetch(self, begin: int, end: int) -> None:
-        end = min(self.size, max(end, begin + _FORWARD_BYTES))
-        answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
-        self._begin, self._piece = begin, checked_answer(self._url, self._stamp, answer)
-
-
-def byte_source(url: str, stamp: FileStamp | None = None) -> ByteSource:
-    """The file as bytes at offsets, for one pass over it; of a remote one each answer is of the version expected."""
-    return RemoteFile(url, stamp) if is_remote(url) else LocalShard(url)
 
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
