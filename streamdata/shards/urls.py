@@ -5,12 +5,23 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from braceexpand import braceexpand
 
-from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, canonical_url, kind_of
+from streamdata.remote import (
+    NO_OPTIONS,
+    Address,
+    DeadStoreError,
+    DeniedError,
+    StorageOptions,
+    bare_url,
+    beside,
+    canonical_url,
+    kind_of,
+)
 from streamdata.shards.listing import Listings, chosen, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import Known, Manifests
@@ -136,15 +147,26 @@ def _patterns(
 ) -> Iterator[_Found]:
     """Each pattern, how many copies it asks for, and its urls."""
     for pattern in _listed(path):
-        urls = search.expand_pattern(pattern)
+        with _named(pattern):
+            urls = search.expand_pattern(pattern)
         yield _Found(bare_url(pattern), 1, urls, urls is search.whole)
     for pattern in _listed(include_dirs or ()):
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
             raise ValueError(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
-        found = search.directory(bare_url(pattern), search.reached(folder))
+        with _named(pattern):
+            found = search.directory(bare_url(pattern), search.reached(folder))
         yield _Found(bare_url(pattern), count, found, is_listed=False)
+
+
+@contextmanager
+def _named(pattern: str) -> Iterator[None]:
+    """Say of a refusal or a dead store for which pattern it was asked: what it names is a manifest or a list of ours."""
+    try:
+        yield
+    except (DeadStoreError, DeniedError) as error:
+        raise type(error)(f"shards: pattern '{bare_url(pattern)}': {error}") from error
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:

@@ -216,6 +216,20 @@ def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_o
         assert len(server.log) < 120 + 300
 
 
+@pytest.mark.parametrize("path", ["s3://bucket/data", "s3://bucket/data/*.jsonl", "s3://bucket/data/{0..1}.jsonl"])
+@pytest.mark.parametrize(
+    ("status", "kind", "word"), [("503", DeadStoreError, "the store is dead"), ("403", DeniedError, "no permission")]
+)
+def test_a_store_that_does_not_answer_at_a_start_is_said_of_what_the_recipe_names(bucket, path, status, kind, word):
+    """Though a manifest or a list is what was asked for first; a shard that is spelt out is named itself."""
+    server, options = bucket
+    server.fault = lambda _: status
+    with pytest.raises(kind, match=rf"status {status}.*{word}") as caught:
+        JsonlShards(find_shards(path, JSONL_SUFFIXES, None, options).urls)
+    named = "s3://bucket/data/0.jsonl" if "{" in path and status == "403" else path
+    assert f"'{named}'" in str(caught.value).partition(": expected")[0]
+
+
 @pytest.mark.parametrize(
     ("url", "instead"), [("rclone://remote/a.tar", "rclone mount"), ("boto3://bucket/a.tar", "s3://bucket/key")]
 )
