@@ -174,7 +174,8 @@ class IndexedFiles:
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
         self.cache = cache
-        keep_in(cache, [*self.urls, *self.sidecar_urls])
+        if self.has_remote:
+            keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
         """How the page cache calls them, in their order; none where no shard is remote."""

@@ -316,6 +316,14 @@ class Manifest:
         own = self.directory.versions
         return np.full_like(own, ANY_VERSION) if self.is_copy else own
 
+    def shards(self, suffixes: tuple[str, ...], but: str) -> list[str]:
+        """The urls of all files that end in one of the suffixes, those that end in `but` left out."""
+        names, urls = self.directory.names, self.urls
+        files = [file for file, name in enumerate(names) if name.endswith(suffixes) and not name.endswith(but)]
+        found = list(map(urls.__getitem__, files))
+        self._last = found, np.array(files, np.int64)
+        return found
+
     def files_of(self, urls: Sequence[str]) -> Int64s:
         """Which file each url is; -1 where it is none of these."""
         if self._last is None or self._last[0] is not urls:  # tars and their sidecars are looked up by the same list

@@ -98,7 +98,7 @@ def local_path(url: str) -> str:
 
 def base_name(url: str) -> str:
     """The last part of a url; the whole of a pipe."""
-    return url if is_pipe(url) else url.rpartition("/")[2]
+    return url if url.startswith(PIPE) else url.rpartition("/")[2]  # no call for it: there may be 100,000
 
 
 def stamp_of(url: str) -> FileStamp:
@@ -356,8 +356,9 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    wanted = set(urls)
-    for url in [*_open_shards, *_held_versions]:
+    known = [*_open_shards, *_held_versions]
+    wanted = set(urls) if known else set()
+    for url in known:
         if url in wanted:
             forget_open(url)
             if _held_versions.pop(url, None) is not None:  # what it was met as says nothing of what lies there now

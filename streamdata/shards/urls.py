@@ -162,7 +162,7 @@ def _patterns(
 
 @contextmanager
 def _named(pattern: str) -> Iterator[None]:
-    """Say of a refusal or a dead store for which pattern it was asked: what it names is a manifest or a list of ours."""
+    """Say of a refusal or a dead store for which pattern it was asked: it names a manifest or a list of ours."""
     try:
         yield
     except (DeadStoreError, DeniedError) as error:
@@ -273,7 +273,7 @@ class _Search:
     def _shards_in(self, manifest: Manifest) -> list[str]:
         self.manifests.use(manifest)
         # No more is asked of each name: there may be 100,000, and they were looked at when the manifest was made.
-        self.whole = [url for url in manifest.urls if url.endswith(self.suffixes) and not url.endswith(META_SUFFIX)]
+        self.whole = manifest.shards(self.suffixes, META_SUFFIX)
         return self.whole
 
 
