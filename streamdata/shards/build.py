@@ -33,12 +33,12 @@ Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""
 
 
-def headers_of(jobs: Sequence[IndexJob], min_bytes: int = _MIN_BYTES) -> list[IndexHeader]:
+def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[IndexHeader]:
     """The headers of all these indexes; those that are missing are built, by one process of the node.
 
     Args:
         jobs: The indexes.
-        min_bytes: Of shards that processes are started for.
+        min_bytes: Of shards that processes are started for; by default as many as take longer than that.
 
     Raises:
         ShardError: A shard is damaged (of several, the first in order).
@@ -55,7 +55,7 @@ def _once(jobs: Sequence[IndexJob]) -> AbstractContextManager[object]:
     return locked("indexes", *sorted({job.url for job in jobs}))
 
 
-def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int) -> None:
+def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -> None:
     # Looked for again: another process may have built them while this one waited.
     missing = [job for job, index in found.items() if index is None and find(job) is None]
     build_missing(missing, min_bytes=min_bytes)
@@ -79,7 +79,7 @@ def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
 def build_missing(
     jobs: Sequence[IndexJob],
     *,
-    min_bytes: int = _MIN_BYTES,
+    min_bytes: int | None = None,
     num_processes: int | None = None,
     is_kept_beside: bool = True,
     report: Callable[[tuple[IndexJob, ...]], object] = lambda _: None,
@@ -88,7 +88,7 @@ def build_missing(
 
     Args:
         jobs: The indexes.
-        min_bytes: Of shards that several processes are started for.
+        min_bytes: As `headers_of`.
         num_processes: How many; by default one for each core.
         is_kept_beside: Whether they may be written beside their shards; else they are written in the cache.
         report: Called with the jobs of each shard that was indexed.
@@ -100,7 +100,7 @@ def build_missing(
     count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
     if remote:
         _build_in_threads(remote, work, report)
-    if count > 1 and size >= min_bytes:
+    if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
         local = _build_in_processes(local, count, work, report)
     for task in local:

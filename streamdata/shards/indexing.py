@@ -83,7 +83,7 @@ def _cached(job: IndexJob) -> Path:
     """Where the index may be in the cache."""
     where = job.url if is_remote(job.url) else str(Path(local_path(job.url)).absolute())
     name = hashlib.blake2b(os.fsencode(where), digest_size=16).hexdigest()
-    return cache_directory() / "indexes" / name[:2] / f"{name}.{job.kind}.index"
+    return Path(f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index")
 
 
 def find(job: IndexJob) -> Found | None:
@@ -144,7 +144,8 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
     if jobs[0].kind == "jsonl":
         return [jsonl_index.build_rows(url, jobs[0].stamp, ahead)]
     own = tar_index.TarRows(url)
-    joins = {job.sidecar: sidecar.JoinRows(url, job.sidecar, job.sidecar_stamp) for job in jobs if job.sidecar}
+    joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
+    joins = {file: sidecar.JoinRows(url, file, stamp) for file, stamp in joined.items()}
     is_own_wanted = any(job.kind == "tar" for job in jobs)
     takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
     for record in records(byte_source(url, jobs[0].stamp, ahead), url, ("id",) if joins else (), own.skip):

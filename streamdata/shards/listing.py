@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 
 from streamdata.remote import Listed, bare_url, beside, list_once
 from streamdata.shards.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
+from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
@@ -47,6 +48,8 @@ class Listings:
         """Whether there is a folder at the url."""
         if not is_remote(url):
             return os.path.isdir(local_path(url))
+        if url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)):  # to ask what it is would be a request for each
+            return False
         folder = _with_slash(url)
         return any(found.url != folder for found in self._list(folder, deep=True))
 

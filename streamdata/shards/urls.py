@@ -27,7 +27,7 @@ from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import Known, Manifests
 from streamdata.shards.pipes import check_allowed
 from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
-from streamdata.shards.suffixes import META_SUFFIX
+from streamdata.shards.suffixes import JSONL_SUFFIXES, META_SUFFIX, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
 _COPIES = re.compile(r"(.+)\*([0-9]+)")
@@ -236,9 +236,8 @@ class _Search:
         if piece.endswith(self.suffixes) and (named := self.manifests.naming(piece, top)):
             self.manifests.use(named)
             return [piece]
-        if is_remote(piece) and piece.endswith(self.suffixes):  # to ask what it is would be a request for each
-            return [piece]
-        if self._whole(piece) or self.listings.is_folder(piece):
+        is_named = is_remote(piece) and piece.endswith((*self.suffixes, *TAR_SUFFIXES, *JSONL_SUFFIXES))
+        if not is_named and (self._whole(piece) or self.listings.is_folder(piece)):
             return self.directory(pattern, piece)
         if is_remote(piece) or Path(local_path(piece)).is_file():
             return [piece]

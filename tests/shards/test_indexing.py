@@ -225,8 +225,8 @@ def test_a_shard_that_changes_while_it_is_indexed_is_an_error(write_jsonl, monke
     url = write_jsonl([{"n": 1}])
     real = indexing.jsonl_index.build_rows
 
-    def change_after_reading(url, stamp):
-        rows = real(url, stamp)
+    def change_after_reading(url, *others):
+        rows = real(url, *others)
         Path(url).write_bytes(b"{}\n" * 5)
         return rows
 

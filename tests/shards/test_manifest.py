@@ -199,6 +199,25 @@ def test_a_second_index_reads_only_what_is_new(tars, builds):
     assert len(stream(tars)[0]) == 2 * (113 + 70)
 
 
+def test_a_few_small_shards_are_indexed_without_processes(tars, monkeypatch):
+    """They take longer to start than the work; many small ones are worth them, and so are large ones."""
+    monkeypatch.setattr(build, "processes", None)
+    make_manifest(take_stock([tars]), num_processes=4)
+    os.utime(Path(tars, "00001.tar"), ns=(1, 1))
+    os.utime(Path(tars, "00003.tar"), ns=(1, 1))
+    monkeypatch.setattr(build, "_MIN_BYTES", 2 * build._SHARD_BYTES)
+    with pytest.raises(TypeError, match="NoneType"):
+        make_manifest(take_stock([tars]), num_processes=4)
+
+
+def test_indexes_are_not_waited_for_until_they_are_on_the_disk(tars, monkeypatch):
+    """The manifest and its name are: what is damaged of an index is noticed, and built again."""
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
+    index(tars)
+    assert [os.path.basename(path).partition(".manifest")[0] for path in synced] == [".streamdata", "tars"]
+
+
 def test_an_index_that_was_killed_goes_on(tars, builds, monkeypatch, cache):
     """The indexes that were built are found in the cache, which is empty afterwards; nothing lies beside the shards."""
 
@@ -498,6 +517,14 @@ def web(tars):
     with http_server({f"d/{path.name}": path.read_bytes() for path in Path(tars).iterdir()}) as server:
         yield server
     Path(made).unlink()
+
+
+def test_an_index_reads_each_file_of_a_store_once(tars, web, tmp_path):
+    """A sidecar too, whatever its keys may be."""
+    del web.objects[f"d/{NAME}"]
+    index(f"{web.url}/d/{{00000..00003}}.tar", target=str(tmp_path / "x.manifest"))
+    bodies = [one[1] for one in requests(web) if one[2] not in ("bytes=0-0", "bytes=0-1048575")]
+    assert sorted(bodies) == sorted({*bodies, ""})  # once too what the folder has, which its server does not say
 
 
 def test_a_cold_start_without_lists_asks_each_file_once_what_it_is(tars, web):
