@@ -23,6 +23,8 @@ from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (
     ANY_VERSION,
     NO_STAMP,
@@ -33,8 +35,6 @@ from streamdata.shards.storage import (
     close_unused,
     is_remote,
     kept_as,
-    read_spans,
-    stamps_of,
     submit_question,
 )
 

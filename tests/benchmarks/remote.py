@@ -18,7 +18,8 @@ import webdataset
 
 from streamdata import MergedDataset, MetaDistributedWebDataset
 from streamdata.remote import Address, StorageOptions, network
-from streamdata.shards.make_manifest import make_manifest, take_stock
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import Row, Scale, apart, by_turns, drain, identity, loading_time, per_second
 from tests.remote.servers import s3_server, slow_proxy

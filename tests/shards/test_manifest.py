@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
 from streamdata.remote import StorageOptions
-from streamdata.shards import build, manifest, manifest_file, publish, storage
+from streamdata.shards import build, manifest, manifest_file, manifest_pages, publish, storage
 from streamdata.shards import make_manifest as making
+from streamdata.shards.inventory import take_stock
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.make_manifest import differences, make_manifest, take_stock
+from streamdata.shards.make_manifest import differences, make_manifest
 from streamdata.shards.manifest import (
     ENTRY,
     HEADER_BYTES,
@@ -349,9 +350,10 @@ def asked(monkeypatch):
     """What was fetched of remote manifests: (url, spans)."""
     found, one, many = [], manifest_file.fetch, manifest_file.fetch_many
     monkeypatch.setattr(manifest_file, "fetch", lambda url, *span: (found.append((url, [span])), one(url, *span))[1])
-    monkeypatch.setattr(
-        manifest_file, "fetch_many", lambda url, spans, tag: (found.append((url, spans)), many(url, spans, tag))[1]
-    )
+    for module in (manifest_file, manifest_pages):
+        monkeypatch.setattr(
+            module, "fetch_many", lambda url, spans, tag: (found.append((url, spans)), many(url, spans, tag))[1]
+        )
     return found
 
 
@@ -382,7 +384,7 @@ def test_a_small_remote_manifest_takes_one_request_at_each_start(tars, remote, a
 def test_of_a_large_remote_manifest_the_pages_that_are_wanted_are_fetched(write_tar, asked, monkeypatch, cache):
     """Once on a node; the directory too where it does not come with the first answer."""
     for name, size in {"_HEAD_BYTES": 64, "_PAGE_BYTES": 64, "_WHOLE_BYTES": 0}.items():
-        monkeypatch.setattr(manifest_file, name, size)
+        monkeypatch.setattr(manifest_file if name == "_HEAD_BYTES" else manifest_pages, name, size)
     url = write_tar([(f"{n}.x", b"%d" % n) for n in range(1200)])
     memory = fsspec.filesystem("memory")
     memory.pipe("/large/0.tar", Path(url).read_bytes())
