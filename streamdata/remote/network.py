@@ -241,7 +241,7 @@ def import_client(url: str) -> None:
     It takes 0.2 s, which pass while something else is waited for.
     """
     if kind_of(url) in ("web", "s3"):
-        from streamdata.remote import web_client  # noqa: F401
+        from streamdata.remote.web_client import WebClient  # noqa: F401
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

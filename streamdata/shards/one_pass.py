@@ -31,7 +31,7 @@ class Ahead(NamedTuple):
     num_pieces: int
 
 
-class _Piece(NamedTuple):
+class _EarlyPiece(NamedTuple):
     begin: int
     end: int
     data: "Future[bytes]"
@@ -51,7 +51,7 @@ class RemoteFile:
         self._stamp = stamp or stamp_of(url)
         self.size: int = self._stamp.size
         self._begin, self._piece = 0, b""
-        self._coming: deque[_Piece] = deque()
+        self._coming: deque[_EarlyPiece] = deque()
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
@@ -83,7 +83,7 @@ class RemoteFile:
         at = self._coming[-1].end if self._coming else begin
         while at < self.size and len(self._coming) < num_pieces:
             end = min(self.size, at + _AHEAD_BYTES)
-            self._coming.append(_Piece(at, end, ahead.threads.submit(self._fetched, at, end)))
+            self._coming.append(_EarlyPiece(at, end, ahead.threads.submit(self._fetched, at, end)))
             at = end
 
     def _fetched(self, begin: int, end: int) -> bytes:
