@@ -6,6 +6,7 @@ until the manifest is there, so that a run that was killed goes on where it was.
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,9 +79,8 @@ def make_manifest(stock: Inventory, report: Report = lambda _: None, num_process
     Raises:
         ShardError: A shard is damaged.
     """
-    if is_remote(stock.target):
-        with _saying_where_else():  # now, not when all is indexed
-            check_can_put(stock.target)
+    with _saying_where_else():  # now, not when all is indexed
+        _check_can_write(stock.target)
     with locked("manifest", stock.target):
         old = _earlier(stock.target)
         kept = _kept_from(old, stock) if old else {}
@@ -97,6 +97,16 @@ def make_manifest(stock: Inventory, report: Report = lambda _: None, num_process
         for job in jobs:
             forget_cached(job)
     return stock.target
+
+
+def _check_can_write(target: str) -> None:
+    if is_remote(target):
+        check_can_put(target)
+        return
+    path = Path(local_path(target)).absolute()
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        got = "a folder" if path.is_dir() else "no permission" if path.parent.is_dir() else "no such folder"
+        raise ShardError(f"manifest '{target}': expected to write it there, got {got}\n  Look at its folder.")
 
 
 def _is_same(manifest: Manifest, stock: Inventory) -> bool:

@@ -93,8 +93,10 @@ def encode_directory(directory: Directory, row_sizes: dict[str, int], num_bytes:
         ShardError: A name cannot be kept.
     """
     names = _lines(directory.names)
-    if wrong := _outside(names):
-        name = next((name for name in directory.names if wrong in f"\n{name}\n".encode("utf-8", "surrogateescape")), "")
+    wrong = _outside(names) or (b"\n" if names.count(b"\n") >= max(1, len(directory.names)) else None)
+    if wrong:
+        framed = ((name, name.encode("utf-8", "surrogateescape")) for name in directory.names)
+        name = next((name for name, own in framed if wrong in (own if wrong == b"\n" else b"\n%b\n" % own)), "")
         raise ShardError(
             f"manifest of '{directory.place}': expected plain names of files, got {name!r}\n  Rename the file."
         )
