@@ -26,7 +26,7 @@ logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
 _OURS: Final = (
     "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
-    "multi_modal_inputs", *_KWARGS, "uid",
+    "multi_modal_inputs", "mm_token_type_ids", *_KWARGS, "uid",
 )  # fmt: skip
 
 
@@ -36,12 +36,13 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     An item has the row's columns but those of the prompt and its media, and
 
     - `input_ids`, `attention_mask`: int64 (max_prompt_length,), padded on the left with the pad token and 0;
-    - `position_ids`: int64 (max_prompt_length,), counting tokens; for processors like Qwen2-VL's (3,
+    - `position_ids`: int64 (max_prompt_length,), counting tokens; for processors like Qwen2-VL's (`position_rows`,
       max_prompt_length), multimodal rope positions, 1 at padding;
     - `raw_prompt_ids`: a list of int, without padding, one placeholder per image or video;
     - `raw_prompt` (messages) and `full_prompts` (the rendered text) on request;
     - with a processor `multi_modal_data`, `{"image": [PIL images], "video": [arrays]}`, and `multi_modal_inputs`, the
-      processor's tensors, both empty for a row of text;
+      processor's tensors, both empty for a row of text, and `mm_token_type_ids`, int64 (max_prompt_length,): which
+      tokens are of text or padding (0), an image (1), a video (2);
     - `index`, `tools_kwargs`, `interaction_kwargs` from the column `extra_info`, which is a dict even where the row has
       none; a missing index is the row's number;
     - `uid`: 32 hexadecimal digits that depend on the file's content and the row's number there alone.
@@ -56,6 +57,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PromptConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        max_samples: Where it is not -1, the config's `max_samples`: verl's trainer passes it here.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
@@ -74,6 +76,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         tokenizer: Any,
         config: Any,
         processor: Any = None,
+        max_samples: int = -1,
         *,
         name: str | None = None,
         percent: Percent | None = None,
@@ -81,7 +84,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         part: str | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        self.config = PromptConfig.read(config, WHO)
+        self.config = _with_samples(PromptConfig.read(config, type(self).__name__), max_samples)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
         self._inputs = (self.config.prompt_key, self.config.image_key, self.config.video_key)
@@ -238,16 +241,31 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             made["full_prompts"] = prompt.encoded.text
         if self._reader.processor is not None:
             made["multi_modal_data"] = media_by_kind(fitted.kinds, fitted.media)
+            made["mm_token_type_ids"] = _padded(encoder.media_types(fitted.input_ids), limit, 0)
             if config.return_multi_modal_inputs:
                 made["multi_modal_inputs"] = training_features(fitted.features)
         return made
 
     def _positions(self, fitted: Fitted) -> torch.Tensor:
         limit = self.config.max_prompt_length
+        numbers = np.arange(len(fitted.input_ids))
         if self._rope is None:
-            return _padded(np.arange(len(fitted.input_ids)), limit, 0)
-        grids = read_grids(fitted.kinds, fitted.features)
-        return _padded(self._rope.positions(fitted.input_ids, grids), limit, 1)  # 1 as Qwen2-VL's get_rope_index
+            return _padded(numbers, limit, 0)
+        rows = self._rope.positions(fitted.input_ids, read_grids(fitted.kinds, fitted.features))
+        if self.config.position_rows > len(rows):
+            rows = np.concatenate([numbers[None], rows])
+        return _padded(rows, limit, 1)  # 1 as Qwen2-VL's get_rope_index
+
+
+def _with_samples(config: PromptConfig, max_samples: int) -> PromptConfig:
+    if max_samples in (-1, config.max_samples):
+        return config
+    if config.max_samples != -1:
+        raise ValueError(
+            f"{WHO}: expected one number of rows, got max_samples {max_samples} beside {config.max_samples} in the "
+            "config\n  Leave one of them out."
+        )
+    return PromptConfig.read({**config.model_dump(exclude_unset=True), "max_samples": max_samples}, WHO)
 
 
 def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
-from streamdata.sources.prompts.media import open_media
+from streamdata.sources.prompts.media import open_media, patch_size_of
 from streamdata.text.messages import MediaChat, is_empty, read_chat
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
@@ -75,7 +75,7 @@ class PromptReader:
     @cached_property
     def encoder(self) -> Encoder:
         """What encodes rendered texts."""
-        return Encoder(self.tokenizer, self.processor)
+        return Encoder(self.tokenizer, self.processor, self.config.mm_processor_kwargs)
 
     @cached_property
     def _renderer(self) -> ChatRenderer:
@@ -93,7 +93,8 @@ class PromptReader:
         if not chat.media:
             return []
         file, _ = self.rows.locate(index)
-        return open_media(chat.media, os.path.dirname(self.rows.files[file].path))
+        patch_size = self.config.image_patch_size or patch_size_of(self.processor)
+        return open_media(chat.media, os.path.dirname(self.rows.files[file].path), patch_size)
 
     def encode(self, row: Row, index: int) -> Prompt:
         """The one function that encodes a row.
@@ -172,6 +173,8 @@ class PromptReader:
                 "media_keys": self._media_keys if self.processor is not None else None,
                 "cut": (config.max_prompt_length, config.truncation) if self._drops_samples else None,
             }
+            # Only where they are given: what was measured before there were such settings stays known.
+            parts |= {key: value for key in _LATER if (value := getattr(config, key))}
         text = json.dumps(parts, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -179,6 +182,8 @@ class PromptReader:
 # Pickled they would be large, or fail: an encoder holds the tokenizer, a renderer compiled templates.
 _LOADED: Final = ("tokenizer", "processor", "encoder", "_renderer")
 """What is made in each process when it is first used."""
+_LATER: Final = ("image_patch_size", "mm_processor_kwargs")
+"""Settings that came later."""
 
 
 def _function_digest(function: Any) -> str | None:
