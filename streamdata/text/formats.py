@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from streamdata.text.masks import TRAIN_KEY
-from streamdata.text.messages import Message, messages_of
+from streamdata.text.messages import Message, media_beside_text, messages_of
 
 Style = Literal["standard", "conversational"]
 Row = Mapping[str, Any]
@@ -148,6 +148,17 @@ def label_of(row: Row, who: str) -> bool:
     if label not in (0, 1):
         raise ValueError(f"{who}: expected a label of true or false, got {label!r}\n  Store a boolean.")
     return bool(label)
+
+
+def text_alone(row: Row, key: str, who: str) -> str:
+    """The text of a row that has nothing beside it.
+
+    Raises:
+        ValueError: There is none, or the row has media, which would be missing.
+    """
+    if media := media_beside_text(row, ()):
+        raise ValueError(f"{who}: expected text alone, got a row with media: {media}\n  Store messages with media.")
+    return _text(row, key, who)
 
 
 def _text(row: Row, key: str, who: str) -> str:

@@ -174,15 +174,25 @@ def _with_typed_parts(message: Message) -> Message:
     return {**message, "content": [dict(_PLACEHOLDERS.get(text) or {"type": "text", "text": text}) for text in texts]}
 
 
+def own_medium(part: Mapping[str, Any]) -> Medium | None:
+    """The medium that a typed part holds; None if it is of text, or a place for the next of a column."""
+    kind, options = part.get("type"), dict(part)
+    if kind not in MEDIA_KINDS:
+        return None
+    del options["type"]
+    own = [options.pop(key) for key in _OWN_KEYS[kind] if key in options]
+    return Medium(kind, own[0], options or None) if own else None
+
+
 def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:
     """The medium of a part, its own or the next of its column; nothing but the type stays in the part."""
+    own = own_medium(part)
+    kind = part.pop("type")
     options = dict(part)
-    kind = options.pop("type")
-    own = [options.pop(key) for key in _OWN_KEYS[kind] if key in options]
     part.clear()  # templates take such keys for the medium itself, and would print it
     part["type"] = kind
     if own:
-        return Medium(kind, own[0], options or None)
+        return own
     taken[kind] += 1
     if taken[kind] > len(columns[kind]):
         raise _wrong_count(kind, taken[kind], len(columns[kind]), at_least=True)

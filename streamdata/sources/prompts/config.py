@@ -18,6 +18,8 @@ class PromptConfig(RowSettings):
 
     trainer_keys: ClassVar = VERL_KEYS
 
+    format: Literal["auto", "prompt-only", "sharegpt", "alpaca"] = "auto"
+    """What rows are, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
     prompt_key: str = "prompt"
     """The column of messages."""
     image_key: str = "images"

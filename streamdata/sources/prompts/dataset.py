@@ -1,8 +1,8 @@
 """Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
 
 import logging
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,22 +16,30 @@ from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
+from streamdata.sources.prompts.hooks import PromptHooks
 from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
-from streamdata.sources.prompts.reader import Prompt, PromptReader
+from streamdata.sources.prompts.reader import Prompt, PromptReader, _function_digest
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
-from streamdata.text.messages import MEDIA_KINDS, Message, typed_parts, without_nulls
+from streamdata.text.formats import RowFormat, Style, prompt_said
+from streamdata.text.messages import MEDIA_KINDS, Message, is_given, typed_parts, with_images_first, without_nulls
 from streamdata.text.tools import read_tools
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
+_PROMPT: Final = "prompt"
+_KNOWN: Final = frozenset({
+    "name", "percent", "holdout", "part", "config", "original_data_files", "_given", "media_keys", "has_processor",
+    "_inputs", "content", "_format", "_reader", "_kept",
+})  # fmt: skip
+"""Attributes that are no subclass's own."""
 _OURS: Final = (
     "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
     "multi_modal_inputs", "mm_token_type_ids", *_KWARGS, "uid",
 )  # fmt: skip
 
 
-class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
-    """A map-style dataset of prompts in parquet files.
+class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset of prompts in parquet files: messages, a text, or the prompt of ShareGPT's or Alpaca's rows.
 
     An item has the row's columns but those of the prompt and its media, and
 
@@ -50,7 +58,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     In mode `raw` there is nothing made of tokens: messages, with their opened media in the typed parts, index, uid,
     kwargs and the row's other columns.
 
-    It pickles as paths and settings, and works in DataLoader workers of every start method.
+    It pickles as paths and settings, and works in DataLoader workers of every start method. A subclass may override
+    `__getitem__` and the methods of `PromptHooks`.
 
     Args:
         data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
@@ -87,7 +96,9 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         self.config = _with_samples(PromptConfig.read(config, type(self).__name__), max_samples)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
-        self._inputs = (self.config.prompt_key, self.config.image_key, self.config.video_key)
+        self.media_keys = {"image": self.config.image_key, "video": self.config.video_key}
+        self.has_processor = processor is not None
+        self._inputs = (self.config.prompt_key, *self.media_keys.values())
         rows = self._rows()
         self.content = rows.digest
         self._choose(rows)
@@ -102,12 +113,40 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
                 f"{WHO}: expected columns with other names than those of its results, got {taken}\n"
                 "  Rename them in the data."
             )
-        self._reader = PromptReader(rows, *self._given, self.config)
+        self._format = self._recognised(rows[0] if len(rows) else {})
+        self._reader = PromptReader(rows, *self._given, self.config, *self._preparation(rows), self._format.style)
         if self.config.mode == "tensors":
             # What is wrong with tokenizer and processor is raised here rather than in a worker.
             _ = self._reader.encoder
         self._kept: Kept = choose_rows(self._reader)
         self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
+
+    def _recognised(self, row: Row) -> RowFormat:
+        key, value = self.config.prompt_key, row.get(self.config.prompt_key)
+        is_native = self._builds_messages or (key in row and not isinstance(value, str)) or key != _PROMPT
+        style: Style = "standard" if isinstance(value, str) else "conversational"
+        return self.config.format_of(row, RowFormat("prompt-only", style) if is_native else None, WHO)
+
+    def _preparation(self, rows: ParquetRows) -> tuple[Callable[[Row], Row] | None, str]:
+        """What makes prompts of the rows, if they are none as they lie, and all that it depends on."""
+        if self._builds_messages:
+            own = {name: value for name, value in vars(self).items() if name not in _KNOWN}
+            return self._prepared, _function_digest(partial(type(self)._build_messages, **own)) or ""  # noqa: SLF001
+        has_single = self.has_processor and self.config.image_key not in rows.columns and "image" in rows.columns
+        if has_single or self._format.name != "prompt-only":
+            return self._prepared, str(self._format)
+        return None, ""
+
+    def _prepared(self, row: Row) -> Row:
+        key, image_key = self.config.prompt_key, self.config.image_key
+        if self._builds_messages:
+            return self._built(row, key)
+        if self._format.name != "prompt-only":
+            row = {**row, key: prompt_said(row, self._format, WHO)}
+        if self.has_processor and image_key not in row and is_given(row.get("image")):
+            row = {**row, image_key: [row.pop("image")]}
+            row[key] = with_images_first(row[key], 1)
+        return row
 
     @property
     def records_per_block(self) -> int:
@@ -152,6 +191,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Make many; of the copies of one prompt, side by side, only the first is encoded."""
+        if type(self).__getitem__ is not RLHFDataset.__getitem__:  # a subclass's own, which knows single items
+            return [self[item] for item in items]
         made: list[dict[str, Any]] = []
         before = None
         # A DataLoader asks for a batch at once. With `repeat` and no shuffle of its own, copies come side by side.
@@ -182,7 +223,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     def _make(self, number: int) -> dict[str, Any]:
         try:
-            row = self._reader.rows[number]
+            row = self._reader.row(number)
             if self.config.mode == "raw":
                 made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
             else:
@@ -215,9 +256,11 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.location(number))
         row["uid"] = self._reader.rows.uid(number)
 
-    def _raw_chat(self, row: Row, number: int) -> list[Message]:
-        """The messages, with the opened media in their parts."""
+    def _raw_chat(self, row: Row, number: int) -> list[Message] | str:
+        """The messages, with the opened media in their parts, or the text."""
         chat = self._reader.chat(row)
+        if not chat.messages:
+            return str(row[self.config.prompt_key])
         media = iter(self._reader.media(chat, number))
         for part in typed_parts(chat.messages):
             if part.get("type") in MEDIA_KINDS:
@@ -236,7 +279,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             "raw_prompt_ids": fitted.raw_ids.tolist(),
         }
         if config.return_raw_chat:
-            made["raw_prompt"] = prompt.chat.messages
+            made["raw_prompt"] = prompt.chat.messages or prompt.encoded.text
         if config.return_full_prompt:
             made["full_prompts"] = prompt.encoded.text
         if self._reader.processor is not None:

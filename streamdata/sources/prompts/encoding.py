@@ -104,6 +104,11 @@ class Encoder:
             input_ids[begin:end] = part
         return Encoded(text, raw_ids, input_ids, origin, spans, list(kinds), features)
 
+    def encode_text(self, text: str) -> Encoded:
+        """Tokenize a text that no template rendered, with the tokenizer's own special tokens."""
+        ids = np.array(self._tokenizer(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
+        return Encoded(text, ids, ids, np.arange(len(ids)), [], [], {})
+
     def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> Expanded:
         """Let the processor turn media into tokens and features; without media there are none."""
         if not kinds:

@@ -13,7 +13,7 @@ from PIL import Image
 from streamdata.errors import did_you_mean
 from streamdata.sources.process_image import decode_image, open_image
 from streamdata.sources.prompts.sizes import SIZE_KEYS, Size, frame_size, image_size
-from streamdata.sources.prompts.videos import FPS, TIME_KEYS, decode_video, with_metadata
+from streamdata.sources.prompts.videos import FPS, TIME_KEYS, VideoFrames, decode_video, with_metadata
 from streamdata.text.messages import Medium
 
 DEFAULT_PATCH: Final = 14
@@ -132,6 +132,8 @@ def _open_video(given: _Given) -> npt.NDArray[np.uint8]:
     if isinstance(value, bytes):
         return decode_video(value, options, resize)
     frames = _listed_frames(value, given.folder)
+    if isinstance(value, VideoFrames) and value.metadata and not options:
+        return value  # opened before
     if any(key in options for key in (*SIZE_KEYS, "total_pixels")):
         height, width = resize(Size(*frames.shape[1:3]), len(frames))
         frames = np.stack([np.asarray(Image.fromarray(frame).resize((width, height))) for frame in frames])
