@@ -32,7 +32,7 @@ def encode_text(tokenizer: Any, texts: Texts) -> Trained:
         ValueError: The tokenizer has no end token.
     """
     ids = _ended(tokenizer, texts)
-    return _trained(ids, _shared(ids, _ids(tokenizer, texts.prompt)) if texts.prompt else 0)
+    return _trained(ids, shared_ids(ids, _ids(tokenizer, texts.prompt)) if texts.prompt else 0)
 
 
 def encode_text_pair(tokenizer: Any, chosen: Texts, rejected: Texts) -> tuple[Trained, Trained]:
@@ -44,9 +44,9 @@ def encode_text_pair(tokenizer: Any, chosen: Texts, rejected: Texts) -> tuple[Tr
     one, other = _ended(tokenizer, chosen), _ended(tokenizer, rejected)
     if chosen.prompt:
         alone = _ids(tokenizer, chosen.prompt)
-        shared = min(_shared(one, alone), _shared(other, alone))
+        shared = min(shared_ids(one, alone), shared_ids(other, alone))
     else:
-        shared = _shared(one, other)
+        shared = shared_ids(one, other)
     return _trained(one, shared), _trained(other, shared)
 
 
@@ -62,7 +62,7 @@ def _ids(tokenizer: Any, text: str) -> Int64s:
     return np.array(tokenizer_of(tokenizer)(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
 
 
-def _shared(one: Int64s, other: Int64s) -> int:
+def shared_ids(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
     """How many ids both begin with."""
     size = min(len(one), len(other))
     differ = np.flatnonzero(one[:size] != other[:size])
