@@ -93,8 +93,11 @@ class RowSettings(BaseModel):
             ValueError: No format fits the row, or several do.
         """
         asked, choices = self.format, get_args(type(self).model_fields["format"].annotation)[1:]
+        if not row:  # there are no rows
+            return named or RowFormat(choices[0], "conversational")
         if asked != "auto":
-            found = named if named and named.name == asked else recognise(row, (asked,), who)
+            # Whoever names it has decided what a label is for.
+            found = named if named and named.name == asked else recognise(_without_label(row, asked), (asked,), who)
         elif named and ("format" not in self.model_fields_set or len(fitting(row, choices)) < 2):  # noqa: PLR2004
             # Where nobody asked, rows stay what they were before others than these were known.
             found = named
@@ -168,3 +171,7 @@ class RowSettings(BaseModel):
         known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
         expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
         return f"{expected} as {name}, got {got!r}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."
+
+
+def _without_label(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return {**row, "label": None} if name == "prompt-completion" else row

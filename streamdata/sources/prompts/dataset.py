@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
 from streamdata.sources.prompts.hooks import PromptHooks
 from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
-from streamdata.sources.prompts.reader import Prompt, PromptReader, _function_digest
+from streamdata.sources.prompts.reader import Prompt, PromptReader, content_digest
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
 from streamdata.text.formats import RowFormat, Style, prompt_said
 from streamdata.text.messages import MEDIA_KINDS, Message, is_given, typed_parts, with_images_first, without_nulls
@@ -131,11 +131,12 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         """What makes prompts of the rows, if they are none as they lie, and all that it depends on."""
         if self._builds_messages:
             own = {name: value for name, value in vars(self).items() if name not in _KNOWN}
-            return self._prepared, _function_digest(partial(type(self)._build_messages, **own)) or ""  # noqa: SLF001
+            return self._prepared, content_digest((type(self)._build_messages, own))  # noqa: SLF001
         has_single = self.has_processor and self.config.image_key not in rows.columns and "image" in rows.columns
         if has_single or self._format.name != "prompt-only":
             return self._prepared, str(self._format)
-        return None, ""
+        # A text has another length than a conversation: what was measured of one says nothing of the other.
+        return None, "" if self._format.style == "conversational" else str(self._format)
 
     def _prepared(self, row: Row) -> Row:
         key, image_key = self.config.prompt_key, self.config.image_key
@@ -144,8 +145,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         if self._format.name != "prompt-only":
             row = {**row, key: prompt_said(row, self._format, WHO)}
         if self.has_processor and image_key not in row and is_given(row.get("image")):
-            row = {**row, image_key: [row.pop("image")]}
-            row[key] = with_images_first(row[key], 1)
+            row = dict(row)
+            row |= {image_key: [row.pop("image")], key: with_images_first(row[key], 1)}
         return row
 
     @property

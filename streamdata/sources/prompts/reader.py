@@ -234,8 +234,13 @@ def _function_digest(function: Any) -> str | None:
             f"{WHO}: expected a chat_template_func that can be sent to other processes, got {function!r}: {error}\n"
             "  Define it at the top of a module."
         ) from error
+    return content_digest(function)
+
+
+def content_digest(value: Any) -> str:
+    """A hash of what an object holds and its functions do."""
     content = io.BytesIO()
-    _Content(content).dump(function)
+    _Content(content).dump(value)
     return hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()
 
 

@@ -36,7 +36,8 @@ class VideoFrames(np.ndarray[Any, np.dtype[np.uint8]]):
 
     def __reduce__(self) -> Any:
         # An array's own forgets attributes, and items cross from DataLoader workers by pickle.
-        make, arguments, state = super().__reduce__()  # type: ignore[misc]  # an array's has three parts
+        reduced: Any = super().__reduce__()
+        make, arguments, state = reduced
         return make, arguments, (state, self.metadata)
 
     def __setstate__(self, state: Any) -> None:
@@ -90,7 +91,7 @@ def num_frames(options: Mapping[str, Any], total: int, fps: float) -> int:
     if "fps" in options and "nframes" in options:
         raise ValueError("video: expected fps or nframes, got both\n  Leave one of them out.")
     if "nframes" in options:
-        count = round(options["nframes"] / FRAMES_PER_TOKEN) * FRAMES_PER_TOKEN
+        count = int(round(options["nframes"] / FRAMES_PER_TOKEN) * FRAMES_PER_TOKEN)
     else:
         least = math.ceil(options.get("min_frames", MIN_FRAMES) / FRAMES_PER_TOKEN) * FRAMES_PER_TOKEN
         most = options.get("max_frames", min(MAX_FRAMES, total)) // FRAMES_PER_TOKEN * FRAMES_PER_TOKEN
