@@ -25,24 +25,7 @@ from streamdata.remote.retries import Patience, StoreHealth
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Waits of some hundredths of a second instead of minutes."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
-    monkeypatch.setattr(retries, "_LOOK_S", 0.005)
-    monkeypatch.setattr(web_client, "STALL_S", 0.1)
-
-
-@pytest.fixture
-def sender():
-    """A network of its own."""
-    network = Network(16)
-    yield network
-    network.close()
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def first(kind, times):
@@ -241,6 +224,22 @@ def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(mo
     patience.failed(FailureError("no", 503))
     assert patience.begin() is not None
     assert 0.4 < patience.limit_s <= 0.5
+
+
+def test_an_answer_to_what_was_asked_before_a_store_failed_does_not_begin_its_count_anew():
+    """A hundred threads have requests on their way when it dies."""
+    health = StoreHealth()
+    early, late = Patience(Asked("s3://bucket/a"), health), Patience(Asked("s3://bucket/b"), health)
+    assert early.begin() is late.begin() is None
+    late.failed(FailureError("no", 503))
+    since = health.failing_since
+    early.succeeded()
+    assert health.failing_since == since is not None
+    again = Patience(Asked("s3://bucket/a"), health)
+    while again.begin() is not None:
+        pass
+    again.succeeded()
+    assert health.failing_since is None
 
 
 def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
