@@ -116,6 +116,7 @@ class RowSettings(BaseModel):
         """The keys that are ours, and those that are probably meant to be."""
         if not cls.trainer_keys:
             return dict(config)
+        # Near ones stay, and are refused with the rest: a setting that is misspelt would be its default, silently.
         others = {key for key in map(str, config) if key not in cls.model_fields}
         theirs = others & frozenset().union(*cls.trainer_keys.values())
         foreign = {key for key in others - theirs if not cls._nearest(key)}

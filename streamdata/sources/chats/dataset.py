@@ -86,6 +86,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
         self._given = (tokenizer, processor)
+        # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
         self._format = self._recognised(self._rows[0] if len(self._rows) else {})
 
     def __len__(self) -> int:
@@ -173,6 +174,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     def _tokens(self, row: Row, said: Said, folder: str) -> ChatTokens:
         """What a row says, encoded."""
         if isinstance(said, Texts):
+            # Media have no place in a text that no template renders.
             self._check_text_alone(row, ())
             return ChatTokens(*encode_text(self._tokenizer, said))
         chat = self._chat(row, said)

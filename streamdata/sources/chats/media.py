@@ -53,6 +53,7 @@ class MediaChatEncoder:
         images = row.get(image_key) if image_key in row else [row.get("image")]
         images = [image for image in images or () if is_given(image)]
         videos = [video for video in row.get(video_key) or () if is_given(video)]
+        # Under names of our own: a column may be called otherwise, and a row have both.
         placed = with_images_first(messages, len(images))
         return read_chat(
             {"messages": placed, "images": images, "videos": videos},
@@ -76,6 +77,7 @@ class MediaChatEncoder:
         """
         opened = open_media(media, folder, patch_size_of(self._processor))
         found = self._encoder.encode(encoded.text, [medium.kind for medium in media], opened)
+        # A medium's tokens would have the value of its placeholder, which an assistant's own message may train.
         train = encoded.train[found.origin]
         for begin, end in found.spans:
             train[begin:end] = False

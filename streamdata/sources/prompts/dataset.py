@@ -132,6 +132,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         if self._builds_messages:
             own = {name: value for name, value in vars(self).items() if name not in _KNOWN}
             return self._prepared, content_digest((type(self)._build_messages, own))  # noqa: SLF001
+        # Only where it is asked for is each row made anew: most rows are prompts as they lie.
         has_single = self.has_processor and self.config.image_key not in rows.columns and "image" in rows.columns
         if has_single or self._format.name != "prompt-only":
             return self._prepared, str(self._format)

@@ -176,6 +176,7 @@ class Encoder:
 
 def _videos_kwargs(videos: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What tells a processor that the frames were chosen already, and when they are; it would choose among them."""
+    # All or none: a processor that has times for some of a row's videos only would refuse the row.
     metadata = [getattr(video, "metadata", None) for video in videos]
     if not metadata or not all(metadata):
         return {}

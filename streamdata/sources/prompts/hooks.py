@@ -57,6 +57,7 @@ class PromptHooks:
         takes_key = len(inspect.signature(self._build_messages).parameters) > 1
         # Called without a key as verl 0.6.1 does: a class written for it has no such argument.
         build: Any = self._build_messages
+        # A copy: verl's own method takes the messages out of the row, and the item has the row's columns.
         messages = build(dict(row), key) if takes_key else build(dict(row))
         return {**row, key: messages, **dict.fromkeys(self.media_keys.values())}
 

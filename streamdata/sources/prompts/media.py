@@ -25,7 +25,7 @@ _VIDEO_OPTIONS: Final = frozenset({*SIZE_KEYS, *TIME_KEYS, "total_pixels", "samp
 _NUM_AXES: Final = 4  # of a video: frames, height, width, channels
 
 
-class _Given(NamedTuple):
+class _UnopenedMedium(NamedTuple):
     """A medium, its options, where relative paths begin, and the pixels of a token's side."""
 
     value: Any
@@ -55,7 +55,7 @@ def open_media(media: Sequence[Medium], folder: str, patch_size: int = DEFAULT_P
         try:
             open_one, keys, known = _KINDS[medium.kind]
             value, options = _unfolded(medium, keys, known)
-            opened.append(open_one(_Given(value, options, folder, patch_size * _MERGED)))
+            opened.append(open_one(_UnopenedMedium(value, options, folder, patch_size * _MERGED)))
         except (OSError, ValueError) as error:
             error.add_note(f"  {medium.kind} {number} of the row's media")
             raise
@@ -83,6 +83,7 @@ def _unfolded(medium: Medium, keys: Sequence[str], known: frozenset[str]) -> tup
                 f"{medium.kind}: expected a dict with one of {', '.join(keys)}, got the keys {sorted(value)}\n"
                 "  Store the file's bytes, or its path."
             )
+        # A part says more than its column: it stands for this place of the medium alone.
         value, options = own[0], {**given, **options}
     if others := sorted(options.keys() - known):
         raise ValueError(
@@ -92,7 +93,7 @@ def _unfolded(medium: Medium, keys: Sequence[str], known: frozenset[str]) -> tup
     return value, options
 
 
-def _open_image(given: _Given) -> Image.Image:
+def _open_image(given: _UnopenedMedium) -> Image.Image:
     image = _image(given.value, given.folder)
     if not given.options:  # the processor finds the size
         return image
@@ -101,6 +102,7 @@ def _open_image(given: _Given) -> Image.Image:
 
 
 def _image(value: Any, folder: str) -> Image.Image:
+    # As chat APIs have images; what type it says is not asked, since the bytes say it themselves.
     if isinstance(value, str) and value.startswith("data:image"):
         value = base64.b64decode(value.partition("base64,")[2])
     if isinstance(value, str | os.PathLike):
@@ -121,7 +123,7 @@ def _path(value: str | os.PathLike[str], folder: str) -> Path:
     return Path(folder, os.fspath(value).removeprefix("file://"))
 
 
-def _open_video(given: _Given) -> npt.NDArray[np.uint8]:
+def _open_video(given: _UnopenedMedium) -> npt.NDArray[np.uint8]:
     value, options = given.value, given.options
 
     def resize(size: Size, num_frames: int) -> Size:
@@ -132,11 +134,13 @@ def _open_video(given: _Given) -> npt.NDArray[np.uint8]:
     if isinstance(value, bytes):
         return decode_video(value, options, resize)
     frames = _listed_frames(value, given.folder)
+    # Without their times a second opening would take frames of any video for two in a second.
     if isinstance(value, VideoFrames) and value.metadata and not options:
         return value  # opened before
     if any(key in options for key in (*SIZE_KEYS, "total_pixels")):
         height, width = resize(Size(*frames.shape[1:3]), len(frames))
         frames = np.stack([np.asarray(Image.fromarray(frame).resize((width, height))) for frame in frames])
+    # Where nobody says how far apart frames are, they are taken to be as `decode_video` takes them.
     sampled = float(options.get("sample_fps", FPS))
     original = float(options.get("raw_fps", sampled))
     step = original / sampled

@@ -44,6 +44,7 @@ def frame_size(size: Size, options: Mapping[str, Any], side: int, num_frames: in
     least, most = (tokens * side**2 for tokens in FRAME_TOKENS)
     least = options.get("min_pixels", least)
     share = options.get("total_pixels", VIDEO_TOKENS * side**2) / num_frames * FRAMES_PER_TOKEN
+    # Long videos get small frames, but never so small that the lower bound cannot be kept.
     most = max(min(most, share), int(least * _ROOM_ABOVE_LEAST))
     return _sized(size, options, side, least, min(options.get("max_pixels", most), most))
 
@@ -58,10 +59,12 @@ def _sized(size: Size, options: Mapping[str, Any], side: int, least: float, most
         size = Size(options["resized_height"], options["resized_width"])
         least, most = (tokens * side**2 for tokens in IMAGE_TOKENS)
     height, width = (max(side, round(length / side) * side) for length in size)
+    # Rounded towards the bounds: a side more would pass them, which the processor would then correct another time.
     if height * width > most:
         shrink = math.sqrt(size.height * size.width / most)
         height, width = (math.floor(length / shrink / side) * side for length in size)
     elif height * width < least:
         grow = math.sqrt(least / (size.height * size.width))
         height, width = (math.ceil(length * grow / side) * side for length in size)
+    # A very thin picture has one token across, even where the rule leaves it none.
     return Size(max(height, side), max(width, side))

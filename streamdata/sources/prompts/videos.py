@@ -71,6 +71,7 @@ def decode_video(source: str | bytes, options: Mapping[str, Any], resize: Resize
     with _opened(source) as container:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or stream.guessed_rate or 0)
+        # Some containers say nothing of how many frames they have; then their packets are counted, undecoded.
         total = stream.frames or _counted(container, stream)
         first, last = _range(options, total, fps)
         count = num_frames(options, last - first + 1, fps)
@@ -139,6 +140,7 @@ def _range(options: Mapping[str, Any], total: int, fps: float) -> tuple[int, int
 
 
 def _frames(container: Any, stream: Any, indices: Sequence[int], resize: Resize) -> Iterator[npt.NDArray[np.uint8]]:
+    # One after the other, without seeking: a seek lands on a key frame, and what a file says of those may be wrong.
     wanted = set(indices)
     for number, frame in enumerate(container.decode(stream)):
         if number in wanted:
