@@ -41,6 +41,7 @@ from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.shards.ahead_settings import ahead_settings, checked_bytes
+from streamdata.sources.alone import SourceAlone
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
@@ -135,6 +136,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.read_ahead_bytes = read_ahead_bytes
         checked_bytes(read_ahead_bytes)  # what is wrong with it is said here
         check_sources(self)
+        for dataset in self.datasets:
+            if isinstance(dataset, SourceAlone):
+                dataset.is_within_mixture()
         if settings is not None:
             _share_cache(tree_of(self), settings)
         nodes = () if skip is None else tree_of(self).walk()
