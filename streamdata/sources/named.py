@@ -5,20 +5,20 @@ from typing import Any, Final
 from streamdata.recipe.named_source import Percent
 
 _ATTRIBUTES: Final = (
-    "holdout", "part", "single_process_fn", "process_fn", "max_bad", "max_epochs", "records_per_block",
-    "source_identity",
+    "holdout", "lanes", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part", "process_fn",
+    "records_per_block", "single_process_fn", "source_identity",
 )  # fmt: skip
 
 
 def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> Any:
-    """Make any map-style dataset a source of a mixture, from Python as a recipe does it.
+    """Make any map-style dataset or torch IterableDataset a source of a mixture, from Python as a recipe does it.
 
     Args:
-        dataset: Has `__len__` and `__getitem__`.
+        dataset: Has `__len__` and `__getitem__`, or is a torch IterableDataset.
         name: Of the source, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
-        attributes: Of `holdout`, `part`, `single_process_fn`, `process_fn`, `max_bad`, `max_epochs`,
-            `records_per_block` and `source_identity`.
+        attributes: Of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,
+            `part`, `process_fn`, `records_per_block`, `single_process_fn` and `source_identity`.
 
     Returns:
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.
