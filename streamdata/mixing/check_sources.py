@@ -3,8 +3,10 @@
 from numbers import Integral
 from typing import Any
 
+from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
+from streamdata.sources.named import check_split
 from streamdata.sources.own_stream import LANES, is_own_stream
 from streamdata.sources.part import part_of
 from streamdata.sources.shard_source import ShardDataset
@@ -23,6 +25,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     names: dict[str, Any] = {}
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
+        check_split(dataset, who)
         name = _checked_name(dataset, who)
         if name in names:
             raise ValueError(
@@ -35,6 +38,7 @@ def check_sources(mixture: MixtureSettings) -> None:
         _check_holdout(dataset, f"{who}, {name!r}")
         _check_functions(dataset, f"{who}, {name!r}")
         _check_own_stream(dataset, f"{who}, {name!r}")
+        check_factors(dataset, f"{who}, {name!r}")
         _check_of_top(dataset, f"{who}, {name!r}")
     _check_any_is_there(mixture)
     _check_cost(mixture.cost)

@@ -57,7 +57,8 @@ class Deals:
     def num_blocks(self, lane: int, node: Node) -> int:
         """How many blocks of a source are dealt to the lane in its first round, pieces left out.
 
-        0 where, of what a topology left, they may all give nothing, and of an iterable; of a part at most 1, if it has a record in them.
+        0 where, of what a topology left, they may all give nothing, and of an iterable; of a part at most 1, if it has
+        a record in them.
         """
         if (self._progress.deal and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
             return 0

@@ -54,9 +54,9 @@ def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
         if isinstance(node.source, OwnStreamSource) and node.path in known:
             raise StateError(
                 f"source {node.path!r} ({type(node.dataset).__name__}): expected the topology of the states, "
-                f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each, got "
-                f"{_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each: it is not elastic, "
-                "since only the iterable itself knows which of its records each lane has not read\n"
+                f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each, "
+                f"got {_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each: it is not "
+                "elastic, since only the iterable itself knows which of its records each lane has not read\n"
                 f"  Resume with dp_size={old.dp_size} and num_workers={old.num_workers}, or take the source out."
             )
 

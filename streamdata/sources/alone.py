@@ -109,7 +109,7 @@ _apart: "weakref.WeakSet[SourceAlone]" = weakref.WeakSet()
 def _mix_all() -> None:
     for source in list(_apart):
         with suppress(ValueError):  # raised again where it is iterated, which most never are
-            source._mixture()
+            source._mixture()  # noqa: SLF001  of this very class
 
 
 @cache

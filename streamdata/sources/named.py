@@ -1,5 +1,6 @@
 """Datasets of other libraries as sources: with the attributes that a recipe would set."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from streamdata.recipe.named_source import Percent
@@ -24,8 +25,9 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.
 
     Raises:
-        ValueError: Another attribute is given.
+        ValueError: Another attribute is given, or a dict of splits.
     """
+    check_split(dataset, "named")
     unknown = sorted(attributes.keys() - set(_ATTRIBUTES))
     if unknown:
         raise ValueError(f"named: expected attributes out of {', '.join(_ATTRIBUTES)}, got {', '.join(unknown)}")
@@ -34,6 +36,20 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
     for attribute, value in {"name": name, "percent": percent, **attributes}.items():
         setattr(source, attribute, value)
     return source
+
+
+def check_split(dataset: Any, who: str) -> None:
+    """Refuse all splits of a dataset in place of one of them.
+
+    Raises:
+        ValueError: It is a mapping, such as Hugging Face's DatasetDict.
+    """
+    if isinstance(dataset, Mapping):
+        splits = ", ".join(map(str, dataset)) or "none"
+        raise ValueError(
+            f"{who}: expected one dataset, got a {type(dataset).__name__} of several: {splits}\n"
+            "  Name the split: load_dataset(…, split='train'), or dataset['train']."
+        )
 
 
 class _Wrapped:

@@ -74,12 +74,13 @@ class OpenStream:
         return iterator, stateful
 
     def _as_in_lane(self, function: Any, argument: Any) -> Any:
-        before = torch_worker._worker_info
-        torch_worker._worker_info = self._info
+        # There is no public way to set what get_worker_info() gives.
+        before = torch_worker._worker_info  # noqa: SLF001
+        torch_worker._worker_info = self._info  # noqa: SLF001
         try:
             return function(argument)
         finally:
-            torch_worker._worker_info = before
+            torch_worker._worker_info = before  # noqa: SLF001
 
     def pull(self) -> Any:
         """What comes next: a record, `FailedPull`, or `END`.
@@ -143,9 +144,9 @@ def _say_that_it_skips(name: str, kind: str) -> None:
     if not _said_that_it_skips:
         _said_that_it_skips.append(name)
         logger.warning(
-            "source %r (%s): it has no state_dict and load_state_dict, nor has its iterator: a resume finds its place by "
-            "reading all records before it in the epoch again, and dropping them. This is said once per process, of the "
-            "first such source",
+            "source %r (%s): it has no state_dict and load_state_dict, nor has its iterator: a resume finds its place "
+            "by reading all records before it in the epoch again, and dropping them. This is said once per process, of "
+            "the first such source",
             name,
             kind,
         )

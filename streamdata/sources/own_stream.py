@@ -33,7 +33,7 @@ _RANKS: Final = (("rank", "world_size"), ("dp_rank", "dp_size"), ("rank", "num_r
 
 def is_own_stream(dataset: Any) -> bool:
     """Whether a dataset can only be iterated."""
-    # Of torch's datasets each has a `__getitem__`, which raises where it is not another one; Hugging Face's gives columns.
+    # Each of torch's datasets has a `__getitem__`, which raises unless it is another one; Hugging Face's gives columns.
     has_records = hasattr(dataset, "__len__") and type(dataset).__getitem__ is not Dataset.__getitem__
     return isinstance(dataset, IterableDataset) and not has_records
 
@@ -125,7 +125,7 @@ class OwnStreamSource:
             share = copy.copy(self._dataset)
             # In Hugging Face's, workers share this number, and are not all in the same epoch.
             if hasattr(share, "_epoch"):
-                share._epoch = copy.deepcopy(share._epoch)
+                share._epoch = copy.deepcopy(share._epoch)  # noqa: SLF001
             return share
         if not callable(shard):
             raise ValueError(

@@ -449,7 +449,7 @@ class ShardDataset(SourceAlone):
 
     @property
     def urls(self) -> list[str]:
-        """Its shards, in the order in which they are read where they are not shuffled; one may be there several times."""
+        """Its shards, in the order in which they are read unless they are shuffled; one may be there several times."""
         return [str(url) for url in self.source.shards.urls]
 
     @property
@@ -462,8 +462,8 @@ class ShardDataset(SourceAlone):
         if isinstance(self.source, BlockSource):
             return self.source.num_records
         raise ValueError(
-            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can only "
-            f"be read from their start, such as {self.urls[0]}\n  Decompress them, or say `length`, which is read in place of it."
+            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can "
+            f"only be read from their start, such as {self.urls[0]}\n  Decompress them."
         )
 
     @property

@@ -40,9 +40,7 @@ class StreamStates:
         """Each sample with its cursor, to which the state there is added."""
         for sample, cursor in pairs:
             state = self._at(cursor[:3])
-            if state is not None:
-                cursor = (*cursor, *_FIELDS[len(cursor) : -1], state)  # type: ignore[assignment]
-            yield sample, cursor
+            yield sample, cursor if state is None else _with_stream(cursor, state)
 
     def _at(self, taken: _Taken) -> list[Any] | None:
         held = self._held
@@ -51,3 +49,7 @@ class StreamStates:
             held.popleft()
         at, state = held[0]
         return state if at == taken else None
+
+
+def _with_stream(cursor: PlainCursor, state: list[Any]) -> PlainCursor:
+    return (*cursor, *_FIELDS[len(cursor) : -1], state)  # type: ignore[return-value]  # of as many fields

@@ -64,9 +64,10 @@ class Stateful(Counting):
         self.start = state["at"]
 
     def __iter__(self) -> Iterator[object]:
-        for self.at in range(self.start + 1, self.size + 1):
-            self.read.append(self.at - 1)
-            yield {"value": self.at - 1}
+        for number in range(self.start, self.size):
+            self.at = number + 1
+            self.read.append(number)
+            yield {"value": number}
 
 
 class StatefulIterator:

@@ -150,7 +150,8 @@ def test_others_skip_by_reading_and_say_so_once(caplog, monkeypatch):
         assert next(iter(dataset))["value"] == 15
     assert dataset.datasets[0].read == list(range(16))
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "state_dict" in message and "reading" in message
+    assert "state_dict" in message
+    assert "reading" in message
 
 
 def test_the_state_is_what_it_said():
