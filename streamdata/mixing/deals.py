@@ -27,7 +27,8 @@ class Deals:
             source = node.source
             assert source is not None, "a mixture has no blocks to deal out"
             earlier, shift = self._progress.earlier_deals(self._pass, node.path)
-            if isinstance(source, OwnStreamSource):  # whose lanes are always those of this topology
+            # What an earlier topology had of it is refused before; one that was not there begins anew.
+            if isinstance(source, OwnStreamSource):
                 source, earlier, shift = source.over(self._lanes), [], 0
             dealt = DealtSource(
                 name=node.path,

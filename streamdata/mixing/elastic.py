@@ -49,6 +49,7 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
 
 
 def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
+    # One of which the states hold nothing was not there, and has nothing left over.
     known, old = progress.paths(), progress.topology()
     for node in top.walk():
         if isinstance(node.source, OwnStreamSource) and node.path in known:

@@ -82,7 +82,7 @@ class Leaf:
         if isinstance(self._deal.dealt.source, BlockSource):
             self._deal.dealt.source.foresee(lane.order, self._run.lane)
         if isinstance(self._deal.dealt.source, OwnStreamSource):
-            task.stream = StreamStates(self._run.key.epoch_pass, at, at.stream)
+            task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
         pairs = self._pairs(lane, task, at, has_function=has_function)

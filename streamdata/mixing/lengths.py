@@ -22,11 +22,11 @@ def check_factors(dataset: Any, who: str) -> None:
         ValueError: One of them is no number above 0.
     """
     for name in FACTORS:
-        value = getattr(dataset, name, None)
+        value: Any = getattr(dataset, name, None)
         # webdataset's pipelines say -1 where they do not know; others have a method of that name.
         if value is None or callable(value) or (name == "length" and value == -1):
             continue
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        if not _is_positive(value):
             raise ValueError(
                 f"{who}: expected a number above 0 as {name}, got {value!r}\n"
                 "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
@@ -48,8 +48,9 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
         ValueError: `required` is no number above 0; or a source neither has a number of records that is known, nor says
             its length.
     """
-    if required is not None and (isinstance(required, bool) or not isinstance(required, Real) or not required > 0):
+    if required is not None and not _is_positive(required):
         raise ValueError(f"check_length: expected the number of samples of a run, above 0, got {required!r}")
+    # Of schedules the shares at the start, where it is open until when they count.
     if required is None:
         shares = {path: share.overall for path, share in node_shares(top).items()}
     else:
@@ -72,13 +73,19 @@ def _of_source(node: Node, share: float, required: float | None) -> dict[str, An
     }
 
 
+def _is_positive(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Real) and 0 < float(value) < math.inf
+
+
 def _factor(dataset: Any, name: str, default: Any) -> Any:
     value = getattr(dataset, name, None)
-    is_given = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
-    return value if is_given else default
+    return value if _is_positive(value) else default
 
 
 def _length(node: Node) -> Any:
+    # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
     length = _factor(node.dataset, FACTORS[0], None)
     length = num_in(node, "records") if length is None else length
     if length is None:

@@ -40,7 +40,7 @@ PlainCursor: TypeAlias = (
         str,
         int,
         "Told",
-        list[Any],
+        list[Any] | None,
     ]
 )
 """A `Cursor` as samples carry it: all its fields, or the first ones where the others say nothing."""

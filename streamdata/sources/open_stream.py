@@ -54,12 +54,14 @@ class OpenStream:
         self._iterator, self._stateful = self._begun(dataset, state)
         self._failed: Exception | None = None
         self.num_pulled = 0
+        # Of a rank's workers by the first alone, all of which have the same sources.
         if self._stateful is None and not task.lane.worker:
             _say_that_it_skips(self._name, self._type)
 
     def _begun(self, dataset: Any, state: list[Any] | None) -> tuple[Iterator[Any], Any]:
         """The iterator, and who says where it is: itself, else the dataset, else nobody."""
         has_state = _is_stateful(dataset)
+        # The iterator's state comes first, as in torchdata's StatefulDataLoader.
         iterator = self._as_in_lane(iter, dataset)
         if _is_stateful(iterator):
             stateful: Any = iterator
@@ -91,6 +93,7 @@ class OpenStream:
         try:
             item = self._as_in_lane(next, self._iterator)
         except StopIteration:
+            # A generator that raised ends next: taken for the end of the epoch, the rest of it would be lost in silence.
             if self._failed is not None:
                 self._failed.add_note(
                     f"source {self._name!r}: its iterator gave nothing after this: it may have ended with it, as a "

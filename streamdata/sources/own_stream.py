@@ -93,8 +93,11 @@ class OwnStreamSource:
         """The lane's records of an epoch after those taken, each with how many are taken after it."""
         lane, states = task.lane, task.stream
         assert states is not None, "whoever reads an iterable keeps its states"
+        # At its first record and not before: of two lanes in one process, each tells its own copy the epoch.
         stream = OpenStream(task, self._share(task.name, lane), epoch, states.beginning((epoch, 0, taken)), self._hides)
         step, gap = (lane.count, lane.index) if self._mode == STRIDE else (1, 0)
+        # Two stretches: in the first there must be as much as before; the second lies between two records of the lane,
+        # and the stream may end in it.
         if taken and not stream.is_loaded:
             _pass_over_read(task.name, stream, taken, gap + (taken - 1) * step + 1)
         gap = step - 1 if taken else gap
@@ -103,11 +106,12 @@ class OwnStreamSource:
             if isinstance(item, FailedPull):
                 task.tally.fail(item.error, f"record {number} of epoch {epoch}", "its iterator")
                 continue
+            # Each time, since any record may be the last that the trainer receives.
             states.note((epoch, 0, taken), stream.state())
             task.num_found += 1
             record = {**(item if isinstance(item, dict) else {"data": item}), **task.fields}
             if task.with_indices:
-                record[CURSOR] = number * lane.count + lane.index
+                record[CURSOR] = number * lane.count + lane.index  # as another lane has no record's
             yield record, taken
         if not taken:
             self._check_empty(task, epoch, stream.num_pulled)
@@ -120,6 +124,7 @@ class OwnStreamSource:
     def _share(self, name: str, lane: Lane) -> Any:
         """The dataset as one lane reads it: another object for each start, since the dataset may note where it is."""
         self._check_ranks(name, lane)
+        # Also of one lane: what Hugging Face's notes while it is iterated, its shallow copies share.
         shard = getattr(self._dataset, "shard", None)
         if self._mode != _SHARD or (lane.count == 1 and not callable(shard)):
             share = copy.copy(self._dataset)
@@ -135,6 +140,7 @@ class OwnStreamSource:
                 "stride, where each lane is to keep every so-many-th of its records; or give it a method "
                 "shard(num_shards, index)."
             )
+        # Asked before: what its own error says is about the index of a list.
         has = getattr(self._dataset, "num_shards", None)
         if isinstance(has, int) and has < lane.count:
             raise ValueError(
@@ -163,6 +169,7 @@ class OwnStreamSource:
 
     def _check_empty(self, task: ReadTask, epoch: int, num_pulled: int) -> None:
         """Refuse to look on without end in a stream that has nothing; one lane of several may have nothing once."""
+        # Of a share nobody here knows whether other lanes have records.
         reads_all = task.lane.count == 1 or (self._mode == STRIDE and not num_pulled)
         if math.isinf(task.order.epochs.end) or reads_all:
             again = "" if not epoch else "; iterated once more it may be used up: then set max_epochs, or cyclic: false"
@@ -192,6 +199,7 @@ def _known_rank(dataset: Any) -> tuple[int, int] | None:
     if isinstance(stages, list) and any(getattr(stage, "__name__", "") == "split_by_node" for stage in stages):
         from webdataset.utils import pytorch_worker_info
 
+        # By its own means, not by set_data_parallel: what it takes itself for is what it reads.
         rank, size, _, _ = pytorch_worker_info()
         return rank, size
     return None

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from streamdata.progress import Cursor, PlainCursor
+from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.sources.source import Sample
 
 _FIELDS = Cursor()
@@ -21,10 +21,9 @@ class StreamStates:
         state: Of the iterable there, None where it said nothing.
     """
 
-    def __init__(self, epoch_pass: int, start: tuple[int, ...], state: list[Any] | None) -> None:
+    def __init__(self, epoch_pass: int, start: Position, state: list[Any] | None) -> None:
         self.epoch_pass = epoch_pass
-        epoch, window, taken, *_ = start
-        self._held: deque[tuple[_Taken, list[Any] | None]] = deque([((epoch, window, taken), state)])
+        self._held: deque[tuple[_Taken, list[Any] | None]] = deque([(start[:3], state)])
 
     def beginning(self, taken: _Taken) -> list[Any] | None:
         """The state with which the lane begins to read there, if that is where it began."""
@@ -52,4 +51,4 @@ class StreamStates:
 
 
 def _with_stream(cursor: PlainCursor, state: list[Any]) -> PlainCursor:
-    return (*cursor, *_FIELDS[len(cursor) : -1], state)  # type: ignore[return-value]  # of as many fields
+    return (*cursor, *_FIELDS[len(cursor) : -1], state)

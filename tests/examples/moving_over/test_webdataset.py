@@ -56,7 +56,7 @@ def test_the_recipe_decodes(demo_data):
 @pytest.mark.parametrize(
     ("stage", "params", "wanted"),
     [
-        ("decode", {}, {"txt": "x"}),
+        ("decode", {"partial": True}, {"txt": "x", "number": 1}),
         ("map_dict", {"number": {"target": f"{__name__}.double"}}, {"number": 2}),
         ("select", {"predicate": {"target": f"{__name__}.is_second"}}, {"number": 1}),
         ("rename", {"n": "number", "keep": False}, {"n": 1}),
