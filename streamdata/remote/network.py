@@ -129,6 +129,11 @@ class Network:
         patience = Patience(asked, health_of(asked.url, options))
         return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), self._running())
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was asked for something already: it then has a thread, which a fork would leave behind."""
+        return self._loop is not None
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time that passes meanwhile as waited."""

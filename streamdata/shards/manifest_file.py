@@ -86,15 +86,19 @@ class ManifestRows:
             for run, span in zip(runs, spans, strict=True)
         ]
 
-    def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> None:
-        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to."""
-        if is_remote(self.url):
-            pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
-            spans = pages.not_seen(self._spans(runs, row_bytes))
-            missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
-            if missing:  # where rows are few, all are asked for with any
-                pages.ask_for(missing)
-            pages.seen.update(spans.difference(missing))
+    def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> "list[Future[Answer]]":
+        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to.
+
+        Returns:
+            What was asked for; it may be cancelled.
+        """
+        if not is_remote(self.url):
+            return []
+        pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
+        spans = pages.not_seen(self._spans(runs, row_bytes))
+        missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
+        pages.seen.update(spans.difference(missing))
+        return pages.ask_for(missing) if missing else []  # where rows are few, all are asked for with any
 
     def _spans(self, runs: Sequence[RowRun], row_bytes: int) -> list[tuple[int, int]]:
         """Where the chunks of each run begin and end."""
@@ -255,8 +259,9 @@ class _Pages:
         for (begin, end), data in zip(wanted, fetch_many(self._url, wanted, self._tag), strict=True):
             self._take(data, begin, end)
 
-    def ask_for(self, spans: Sequence[tuple[int, int]]) -> None:
+    def ask_for(self, spans: Sequence[tuple[int, int]]) -> "list[Future[Answer]]":
         """As `fetch`, without waiting; what was asked for already is not asked for again."""
+        found = []
         pages = {page for page in self._holding(spans) if (self._name, page) not in _UnderWay.pages}
         for begin, end in self._joined(pages):
             there: Future[None] = Future()
@@ -264,12 +269,15 @@ class _Pages:
             _UnderWay.pages.update(dict.fromkeys(keys, there))
             asked = network().submit(self._url, begin, end, self._tag)
             asked.add_done_callback(partial(self._came, begin, end, keys, there))
+            found.append(asked)
+        return found
 
     def _came(
         self, begin: int, end: int, keys: list[tuple[str, int]], there: "Future[None]", asked: "Future[Answer]"
     ) -> None:
         try:
-            self._take(asked.result().data, begin, end)
+            if not asked.cancelled():  # else who waits for it finds nothing, and fetches it
+                self._take(asked.result().data, begin, end)
         except BaseException as error:
             there.set_exception(error)
             return

@@ -13,11 +13,11 @@ from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.chunks import ChunkBytes, chunk_spans
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Record
 from streamdata.shards.recent import Recent
 from streamdata.shards.sidecar import (

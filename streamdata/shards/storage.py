@@ -517,11 +517,14 @@ def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memory
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
     """Pieces of remote shards, at the same time."""
-    waiting = [
-        (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]])) for piece in pieces if piece[1] < piece[2]
-    ]
+    waiting: list[tuple[_Piece, Future[bytes]]] = []
     try:
         with network().waiting():
+            waiting.extend(  # one by one: those that were sent are cancelled where another cannot be
+                (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]]))
+                for piece in pieces
+                if piece[1] < piece[2]
+            )
             for (_, begin, end, at), future in waiting:
                 memory[at : at + end - begin] = future.result()
     finally:

@@ -136,6 +136,18 @@ def test_what_does_not_come_is_an_error_where_it_is_read(store, held):
     assert len(rows.read([run], 12)[0]) == 10 * 12
 
 
+def test_rows_that_nobody_will_read_are_cancelled(store, held, monkeypatch):
+    """With the iterator that asked for them."""
+    monkeypatch.setattr(manifest_file._Pages, "wait_for", lambda pages, spans: None)  # they are fetched instead
+    stream = iter(MergedDataset([source_of(store, "rows")], seed=3))
+    next(stream)
+    asked = [future for future, _ in held.asked]
+    assert asked
+    del stream
+    assert all(future.cancelled() for future in asked)
+    assert not manifest_file._UnderWay.pages
+
+
 def test_a_forked_child_asks_for_what_its_parent_waits_for(store, held):
     """The parent's answer would not come there."""
     rows, run = rows_of(store)
