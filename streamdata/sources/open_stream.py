@@ -93,7 +93,7 @@ class OpenStream:
         try:
             item = self._as_in_lane(next, self._iterator)
         except StopIteration:
-            # A generator that raised ends next: taken for the end of the epoch, the rest of it would be lost in silence.
+            # A generator that raised ends next: taken for the end of the epoch, what is left would be lost in silence.
             if self._failed is not None:
                 self._failed.add_note(
                     f"source {self._name!r}: its iterator gave nothing after this: it may have ended with it, as a "

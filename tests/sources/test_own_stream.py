@@ -7,7 +7,17 @@ from itertools import islice
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, SourceError, StateError, mixed_collate, named, to_state
+from streamdata import (
+    MergedDataset,
+    SourceError,
+    StateError,
+    describe,
+    load_states,
+    mixed_collate,
+    named,
+    save_states,
+    to_state,
+)
 from streamdata.sources import open_stream
 from tests.mixing.test_resume import Packer, irregular_stream, many_to_one_stream, one_to_many
 from tests.sources.own_streams import Counting, Sharded, SplitsItself, Stateful, WithStatefulIterator
@@ -253,6 +263,17 @@ def test_neither_holdout_nor_skip_apply():
         MergedDataset([Counting(holdout=0.1)])
     with pytest.raises(ValueError, match="got an iterable"):
         MergedDataset([Counting()], skip=[{"source": "own", "index": 3}])
+
+
+def test_states_are_saved_and_described(tmp_path):
+    """As those of any source."""
+    states = after(5, MergedDataset([Stateful()]))
+    save_states(tmp_path, states, step=5)
+    assert load_states(tmp_path)["cursor/0/0/0/0/own"] == states["cursor/0/0/0/0/own"]
+    assert "iterable, lanes stride" in describe(MergedDataset([Stateful(lanes="stride")]))
+    damaged = {**states, "cursor/0/0/0/0/own": {**states["cursor/0/0/0/0/own"], "stream": 3}}
+    with pytest.raises(StateError, match="'stream' is 3"):
+        MergedDataset([Stateful()]).set_dataloader_states(damaged)
 
 
 def test_named_takes_its_attributes():
