@@ -65,7 +65,7 @@ def _of_records(run: Run, node: Node) -> str | None:
     if run.skips.of(node.path) is not None:
         return "`skip` leaves records of it out"
     if node.source.count(np.zeros(1, np.int64), node.part) is None:
-        return "its shards can only be read from their start, and nobody has counted their records"
+        return "it can only be read from its start, and nobody has counted its records"
     return None
 
 
