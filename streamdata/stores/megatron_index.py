@@ -138,6 +138,16 @@ class Sequences:
             raise damaged(f"index '{self.lengths.file}', pointer {pointer}", index, begin, end, self.end)
         return begin, end
 
+    def pointed(self, index: int, open_: Open) -> tuple[int, int]:
+        """What `span` gives, by pointers alone: for sequences in no order, of which each is read once."""
+        found = open_(self.pointers)[index : index + 2].tolist()
+        (begin, rest), end = divmod(found[0], self.token_bytes), found[-1] // self.token_bytes
+        if index + 1 == self.count:
+            end = self.end
+        if rest or not 0 <= begin <= end <= self.end:
+            raise damaged(f"index '{self.pointers.file}', pointer {found[0]}", index, begin, end, self.end)
+        return begin, end
+
     def start(self, index: int, open_: Open) -> int:
         """Where a sequence begins, in tokens; for `count` the end."""
         return self.end if index >= self.count else int(open_(self.pointers)[index]) // self.token_bytes

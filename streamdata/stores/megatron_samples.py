@@ -180,16 +180,18 @@ class MegatronSamples:
         out = np.empty((len(numbers), self._size + 1), self._segment.data.dtype)
         shuffle, samples = self._values(self._shuffle), self._values(self._samples)
         for row, number in zip(out, numbers, strict=True):
-            at = 2 * int(shuffle[number])
-            self._read(row, *np.asarray(samples[at : at + 4]).tolist())
+            # By slices, which are read as they are: what is next to them is of other samples.
+            at = 2 * int(shuffle[number : number + 1][0])
+            self._read(row, *samples[at : at + 4].tolist())
         return out
 
     def _read(self, row: Values, first: int, offset: int, last: int, end: int) -> None:
         """Fill a row with the tokens from an offset in one document to an offset in another, this one included."""
-        data, done = self._store.values(self._segment.data), 0
-        documents = np.asarray(self._values(self._documents)[first : last + 1]).tolist()
+        values, done = self._store.values, 0
+        data = values(self._segment.data)
+        documents = self._values(self._documents)[first : last + 1].tolist()
         for place, document in enumerate(documents, first):
-            start, stop = self._sequences.span(document, self._store.values)
+            start, stop = self._sequences.pointed(document, values)
             begin = start + offset if place == first else start
             until = start + end + 1 if place == last else stop
             if not start <= begin <= until <= stop or done + until - begin > len(row):
