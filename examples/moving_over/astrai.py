@@ -1,7 +1,9 @@
-"""A dataset of one's own over a store that AstrAI's configuration describes: python astrai.py CHATS TOKENIZER OUTPUT."""
+"""A dataset of one's own over a store by AstrAI's configuration: python astrai.py CHATS TOKENIZER OUTPUT."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from streamdata import DatasetFactory, Pipeline, SFTDataset, named
 
@@ -13,7 +15,7 @@ Pipeline(Path(__file__).with_name("astrai.json"), tokenizer).run([chats], output
 class Answers(SFTDataset):
     """Windows whose targets are -100 where nothing is trained."""
 
-    def __getitems__(self, indices):
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         samples = super().__getitems__(indices)
         for sample in samples:
             sample["target_ids"].masked_fill_(~sample.pop("loss_mask"), -100)

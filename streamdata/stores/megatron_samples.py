@@ -230,7 +230,7 @@ class MegatronSamples:
         if header is None:
             raise self._unfit(f"no array in '{file}'")
         array = header.stored(file)
-        if os.path.getsize(file) != array.offset + array.count * array.dtype.itemsize:
+        if os.path.getsize(file) != header.offset + array.count * array.dtype.itemsize:
             raise self._unfit(f"{os.path.getsize(file)} bytes of '{file}' for {array.count} values")
         return array
 

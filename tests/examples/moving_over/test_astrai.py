@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 
 from streamdata import DatasetFactory
-from tests.sources.tiny_processors import tiny_tokenizer
+from tests.text.chat_templates import chat_tokenizer
 
 MOVING_OVER = Path(__file__).parents[3] / "examples" / "moving_over"
 
@@ -15,8 +15,9 @@ def test_the_script_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(DatasetFactory, "_datasets", dict(DatasetFactory._datasets))
     chat = {"messages": [{"role": "user", "content": "one two"}, {"role": "assistant", "content": "three"}]}
     (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 40)
-    tokenizer = tiny_tokenizer(tmp_path)
-    monkeypatch.setattr("sys.argv", ["astrai.py", str(tmp_path / "chats.jsonl"), str(tokenizer), str(tmp_path / "out")])
+    chat_tokenizer(tmp_path / "draft").save_pretrained(tmp_path / "tokenizer")
+    paths = [str(tmp_path / name) for name in ("chats.jsonl", "tokenizer", "out")]
+    monkeypatch.setattr("sys.argv", ["astrai.py", *paths])
     runpy.run_path(str(MOVING_OVER / "astrai.py"))
     first, second = capsys.readouterr().out.splitlines()
     assert "tokens of sequence, loss_mask, position_ids" in first
