@@ -84,6 +84,7 @@ def _terms(paths: str | Sequence[Any]) -> tuple[list[str], list[Any] | None]:
     if not given:
         raise ValueError(f"{_WHO}: expected weights and prefixes, or prefixes, as paths, got {paths!r}")
     are_numbers = [_is_number(term) for term in given]
+    # As Megatron tells the two forms apart: by what stands at even places, not by what lies on disk.
     if len(given) % 2 == 0 and all(are_numbers[::2]):
         return [str(prefix).strip() for prefix in given[1::2]], given[::2]
     if any(are_numbers) and len(given) > 1:
@@ -106,6 +107,7 @@ def _is_number(term: Any) -> bool:
 def _dataset(prefix: str, num_samples: int | None, wanted: Wanted) -> SeqDataset:
     options = dict(wanted.options)
     loading = {name: options.pop(name) for name in ("verify", "mapped") if name in options}
+    # Opened before the dataset is: a part is a range of what the store turns out to hold.
     store = open_store(prefix, **loading)
     if wanted.compat is not None:
         options |= {"compat": wanted.compat, "seed": wanted.seed, "num_samples": num_samples}
@@ -135,8 +137,10 @@ def _megatron(prefixes: list[str], weights: list[Any] | None, size: int | None, 
         lengths = [len(dataset) for dataset in datasets]
         return Blend(datasets, lengths, sum(lengths) if size is None or len(prefixes) == 1 else min(size, sum(lengths)))
     assert size is not None, "weights without a size"
+    # Megatron-Core divides by the sum here and once more in the blend: the last bits of these shares decide ties.
     shares = np.array([float(weight) for weight in weights])
     shares = (shares / shares.sum()).tolist()
+    # Rounded up for each pair, so that the blend has some samples more than were asked for.
     targets = [math.ceil(size * share) for share in shares]
     datasets = [
         _dataset(prefix, math.ceil(target * (1 + _SURPLUS)), wanted)

@@ -15,9 +15,7 @@ _SIDES = ("left", "right")
 _PAIR = ("chosen", "rejected")
 
 
-def dpo_collate(
-    samples: Sequence[Sample], pad_id: int = 0, side: str = "right", *, joint_width: bool = False
-) -> Batch:
+def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right", *, joint_width: bool = False) -> Batch:
     """Pads preference pairs.
 
     Args:

@@ -33,7 +33,7 @@ _LLMC: Final = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
 _DS_DTYPES: Final = {2: "uint16", 4: "uint32"}
 
 
-class Layout(NamedTuple):
+class TokenLayout(NamedTuple):
     """How tokens lie in a file.
 
     Attributes:
@@ -93,7 +93,7 @@ class TokenFileStore(Store):
         mask = StoredArray(loss, np.dtype(np.bool_), count, has_sums=has_sums(loss))
         return Shard(file, {"sequence": [sequence], "loss_mask": [Segment(mask, sequence.records)]})
 
-    def _layout(self, file: str, size_bytes: int) -> Layout:
+    def _layout(self, file: str, size_bytes: int) -> TokenLayout:
         if file.endswith(".npy"):
             found = _npy_layout(file)
         elif file.endswith(".ds"):
@@ -106,7 +106,7 @@ class TokenFileStore(Store):
                     f"file '{file}': expected a file that says the dtype of its tokens, got one that does not\n"
                     "  Give it, such as dtype='uint16' for up to 65,536 token ids, else 'uint32'."
                 )
-            return Layout(self._dtype)
+            return TokenLayout(self._dtype)
         if self._dtype not in (None, found.dtype):
             raise StoreError(
                 f"file '{file}': expected tokens of {found.dtype.name}, as it says itself, got dtype={self._dtype}\n"
@@ -114,7 +114,7 @@ class TokenFileStore(Store):
             )
         return found
 
-    def _bin_layout(self, file: str, size_bytes: int) -> Layout:
+    def _bin_layout(self, file: str, size_bytes: int) -> TokenLayout:
         if os.path.exists(os.path.join(os.path.dirname(file), META)):
             raise StoreError(
                 f"file '{file}': expected a store, got one of its arrays, with {META} beside it\n"
@@ -129,7 +129,7 @@ class TokenFileStore(Store):
                 "  Name a file of training or validation data."
             )
         if magic not in _LLMC:
-            layout = Layout(self._dtype or np.dtype("<u2"))
+            layout = TokenLayout(self._dtype or np.dtype("<u2"))
             logger.info("file '%s': recognised as bare tokens of %s, as nanoGPT writes them", file, layout.dtype.name)
             return layout
         expected, dtype = _LLMC[magic]
@@ -138,10 +138,10 @@ class TokenFileStore(Store):
                 f"file '{file}': expected version {expected} of llm.c's magic {magic} and a header of {_LLMC_HEADER} "
                 f"bytes, got version {version} and {size_bytes} bytes\n  Copy it again."
             )
-        return Layout(np.dtype(dtype).newbyteorder("<"), _LLMC_HEADER, count)
+        return TokenLayout(np.dtype(dtype).newbyteorder("<"), _LLMC_HEADER, count)
 
 
-def _npy_layout(file: str) -> Layout | None:
+def _npy_layout(file: str) -> TokenLayout | None:
     header = read_npy_header(file)
     if header is None:
         return None
@@ -149,10 +149,10 @@ def _npy_layout(file: str) -> Layout | None:
         raise StoreError(
             f"file '{file}': expected one array of tokens, got shape {header.shape}\n  Save it flat: array.reshape(-1)."
         )
-    return Layout(header.dtype, header.offset, header.shape[0])
+    return TokenLayout(header.dtype, header.offset, header.shape[0])
 
 
-def _ds_layout(file: str) -> Layout | None:
+def _ds_layout(file: str) -> TokenLayout | None:
     path = f"{file}.metadata"
     if not os.path.exists(path):
         return None
@@ -164,7 +164,7 @@ def _ds_layout(file: str) -> Layout | None:
             f"file '{path}': expected the bytes of a token (2 or 4) after the last | of its first line and a number of "
             f"tokens in the second, got {lines[:2]}\n  Copy it again, or remove it and give dtype."
         )
-    return Layout(np.dtype(_DS_DTYPES[int(size)]).newbyteorder("<"), 0, int(count))
+    return TokenLayout(np.dtype(_DS_DTYPES[int(size)]).newbyteorder("<"), 0, int(count))
 
 
 def _document_ends(file: str, count: int) -> Ends | None:
