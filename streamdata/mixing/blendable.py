@@ -93,6 +93,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         size: int | None = None,
         seed: int | None = None,
         compat: Literal["megatron"] | None = None,
+        name: str | None = None,
+        percent: Percent | None = None,
         **options: Any,
     ) -> Self:
         """The blend of a Megatron command line, of windows over each pair of files.
@@ -109,6 +111,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             seed: Of the order in which each pair is read; see the class.
             compat: "megatron" gives Megatron-Core's samples in its order, for its `--seed`; see `SeqDataset`. With
                 weights it needs a size, and has some samples more, as there.
+            name: Its name in a mixture, without a ".".
+            percent: Its weight there.
             options: Of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`, `reset_attention_mask`,
                 `documents`, `verify`, `mapped`.
 
@@ -118,7 +122,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         """
         wanted = Wanted(window_size, stride, None, seed, compat, options)
         datasets, weights, size = megatron_blend(paths, parts, part, size, wanted)
-        return cls(datasets, weights, size, seed if compat is None else None, compat)
+        return cls(datasets, weights, size, seed if compat is None else None, compat, name=name, percent=percent)
 
     @property
     def dataset_index(self) -> BlendColumn:

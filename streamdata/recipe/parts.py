@@ -35,6 +35,12 @@ class PartRange:
     def __str__(self) -> str:
         return f"part {self.name} of parts {self.text} by {self.by}"
 
+    @property
+    def share(self) -> float:
+        """Which share of the records is of it."""
+        number = NAMES.index(self.name)
+        return self.bounds[number + 1] - self.bounds[number]
+
     def span(self, count: int) -> Span:
         """Which of so many records are of it; it may be none."""
         number = NAMES.index(self.name)

@@ -73,6 +73,11 @@ class MapStyleSource:
     def num_blocks(self) -> int:
         return self._last - self._first
 
+    @property
+    def num_records(self) -> int:
+        """How many records its part has."""
+        return self.num_blocks * self._block_size
+
     def describe(self, shuffle: bool) -> str:
         blocks = f" in blocks of {self._block_size}" if self._block_size > 1 else ""
         identity = getattr(self._dataset, "source_identity", None)

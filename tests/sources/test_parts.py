@@ -4,8 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata import JsonlIterableDataset, MergedDataset, SeqDataset, SourceError, StateError, named, to_state
+from streamdata import (
+    JsonlIterableDataset,
+    MergedDataset,
+    SeqDataset,
+    SourceError,
+    StateError,
+    describe,
+    named,
+    to_state,
+)
 from streamdata.fields import INDEX
+from streamdata.mixing.tree import tree_of
 from streamdata.recipe import check_recipe
 from streamdata.recipe.parts import NAMES, read_parts
 from tests.shard_files import write_jsonl
@@ -59,6 +69,17 @@ def test_windows_of_a_store_are_cut_likewise(tmp_path):
     parts = {"name": "tokens", "percent": 1, "parts": "1,1", "parts_by": "tail"}
     windows = named(SeqDataset(write("bin", tmp_path), 4), part="valid", **parts)
     assert indices(MergedDataset([windows], cyclic=False)) == list(range(7, 14))
+
+
+def test_sizes_are_those_of_the_part(tmp_path):
+    """For weights by size, and in the tree that is shown."""
+    tokens = SeqDataset(write("bin", tmp_path), 4, name="tokens", percent={"by": "tokens"})
+    tokens.parts, tokens.part = "3,1", "valid"
+    other = SeqDataset(tmp_path, 4, name="other", percent={"by": "tokens"})
+    assert tree_of(MergedDataset([tokens, other])).weights == {"tokens": 14.0, "other": 57.0}
+    shown = describe(of_part("valid", "tail"))
+    assert "part valid of parts 7,2,1 by tail" in shown
+    assert " 10 " in shown
 
 
 def test_another_part_is_another_source_to_states():
