@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from streamdata.errors import RecipeError, did_you_mean
 from streamdata.prepare.astrai import converted, is_astrai
-from streamdata.prepare.config import STREAMED, PrepareConfig, Section
+from streamdata.prepare.config import RECORD_FORMATS, STREAMED, PrepareConfig, Section
 from streamdata.recipe.locations import Locations, Problem, UnreadableError
 from streamdata.recipe.locations import Path as TreePath
 from streamdata.recipe.yaml_tree import read_yaml
@@ -156,6 +156,14 @@ def _limit_conflicts(config: PrepareConfig) -> _Found:
 
 def _source_conflicts(config: PrepareConfig) -> _Found:
     wanted = SOURCES[config.train_type]
+    if config.has_known_records():
+        choices = RECORD_FORMATS[config.train_type]
+        if config.records not in ("auto", *choices):
+            expected = f"expected {' or '.join(choices)} for train_type {config.train_type!r}"
+            yield ("records",), f"{expected}, got {config.records!r}"
+        return
+    if config.records != "auto":
+        yield ("records",), f"goes without sections and sources, got {config.records!r}"
     if config.train_type in STREAMED:
         if not config.sections or config.sources is not None:
             yield (), f"expected `sections`, and no `sources`, for train_type {config.train_type!r}"
