@@ -10,7 +10,8 @@ from streamdata.errors import did_you_mean
 
 OWN: Final = "streamdata"
 _SOURCE: Final = (
-    "name", "percent", "holdout", "part", "max_bad", "max_epochs", "process_fn", "single_process_fn"
+    "name", "percent", "holdout", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part",
+    "process_fn", "single_process_fn",
 )  # fmt: skip
 _PARTS: Final = ("parts", "parts_by")
 _MAP_STYLE: Final = (*_SOURCE, *_PARTS, "records_per_block")
