@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from streamdata.sources.jsonl import JsonlIterableDataset as JsonlIterableDataset
     from streamdata.sources.named import named as named
     from streamdata.sources.pack_tokens import PackTokens as PackTokens
+    from streamdata.sources.parquet import ParquetDataset as ParquetDataset
     from streamdata.sources.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
     from streamdata.sources.process_image import ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder
     from streamdata.sources.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
@@ -88,6 +89,7 @@ _MODULES = {
     # sources of records
     "JsonlIterableDataset": "sources.jsonl",
     "MetaDistributedWebDataset": "sources.webdataset",
+    "ParquetDataset": "sources.parquet",
     "ImageJsonlDataset": "sources.image_jsonl",
     "RLHFDataset": "sources.prompts",
     "SFTChatDataset": "sources.chats",

@@ -26,6 +26,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.ImageJsonlDataset": _MAP_STYLE,
     "streamdata.JsonlIterableDataset": _SOURCE,
     "streamdata.MetaDistributedWebDataset": _SOURCE,
+    "streamdata.ParquetDataset": _SOURCE,
     "streamdata.PreferenceDataset": _MAP_STYLE,
     "streamdata.RLHFDataset": _SOURCE,  # it says itself how many of its items belong together
     "streamdata.SFTChatDataset": _MAP_STYLE,

@@ -45,7 +45,7 @@ def import_pyarrow() -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        error.add_note("  Prompts in parquet need pyarrow: pip install 'torch-streamdata[parquet]'")
+        error.add_note("  Reading parquet needs pyarrow: pip install 'torch-streamdata[parquet]'")
         raise
     return pa
 

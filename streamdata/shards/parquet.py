@@ -1,0 +1,455 @@
+"""Rows of parquet files, group by group: `runs of rows → row groups, each decoded once → records`."""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.remote import network
+from streamdata.remote.addresses import keep_in
+from streamdata.remote.cache_settings import CacheSettings, named_cache
+from streamdata.remote.cached import Confirmations
+from streamdata.shards.arrow_values import values_of
+from streamdata.shards.listed import stamps_known
+from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.parquet_file import GroupFacts, OpenParquet
+from streamdata.shards.parquet_types import are_alike
+from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.recent import Recent
+from streamdata.shards.storage import (
+    FileStamp,
+    base_name,
+    byte_source,
+    check_shards,
+    close_unused,
+    is_pipe,
+    is_remote,
+    opened,
+    read_spans,
+    stamps_of,
+    submit_question,
+    submit_range,
+)
+from streamdata.shards.stored_rows import import_pyarrow
+
+logger = logging.getLogger(__name__)
+LOOK_AHEAD = 1024
+_LOOK_AHEAD_BYTES = 16 << 20
+MAX_PIECE_ROWS = 1 << 16
+MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
+_MAX_OPEN_FILES = 32
+_FOOTERS_AT_ONCE = 16
+
+
+class _Networked(NamedTuple):
+    """The bytes of a remote file, as a lane reads them."""
+
+    url: str
+    stamp: FileStamp
+
+    @property
+    def size(self) -> int:
+        return self.stamp.size
+
+    def read(self, size: int, offset: int) -> bytes:
+        with network().waiting():
+            return submit_range(self.url, offset, offset + size, self.stamp).result()
+
+
+class _Run(NamedTuple):
+    """Consecutive rows of a row group that are decoded together."""
+
+    shard: int
+    first: int
+    count: int
+
+
+class _Decoded(NamedTuple):
+    """The rows of a run."""
+
+    batches: list[Any]
+    ends: Int64s
+    """How many rows there are up to the end of each batch."""
+    num_bytes: int
+
+
+class Picked(NamedTuple):
+    """Some of the rows that were asked for."""
+
+    slots: Int64s
+    """Their places among these."""
+    rows: Any
+    """Arrow's record batch."""
+
+
+class ParquetShards:
+    """Parquet files; what is called a shard here is one of their row groups.
+
+    Args:
+        urls: The files.
+        columns: Those that are read; None for all.
+        max_open_bytes: How much is decoded and kept, in each thread: about, by what the footers say, and exactly where
+            that was not true.
+        known: What is known of the files already.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: A file is damaged, lacks a column, or has one of another type than the first file.
+    """
+
+    def __init__(
+        self, urls: list[str], columns: Sequence[str] | None, max_open_bytes: int, known: Known = NOTHING_KNOWN
+    ) -> None:
+        self.files, self.columns, self.max_open_bytes = urls, columns, max_open_bytes
+        for url in filter(is_pipe, urls):
+            raise ValueError(f"parquet: expected files, got '{url}', which cannot be sought in\n  Write it to a file.")
+        self.cache: CacheSettings | None = None
+        self.confirmations = Confirmations()
+        close_unused(urls)
+        stamps = stamps_known(urls, known)
+        unknown = [url for url in urls if url not in stamps]
+        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        self.stamps = [stamps[url] for url in urls]
+        self.has_remote = any(map(is_remote, urls))
+        self._take_footers()
+        self.fits = int(self.sizes.sum()) <= max_open_bytes // 2
+        """Whether all of it can stay decoded: half is left for what footers say too little of."""
+        self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
+        self.run_rows: Int64s = np.clip(max_open_bytes // 2 // self.row_bytes, 1, MAX_RUN_ROWS)
+        """Rows of each group that are decoded together, at most."""
+        self._own = _OpenedHere()
+        self._asked: set[tuple[int, int]] = set()
+
+    def _take_footers(self) -> None:
+        """Read what the files say of themselves; of remote ones several at the same time."""
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE if self.has_remote else 1) as threads:
+            found = list(threads.map(self._footer_of, range(len(self.files))))
+        self._check_alike([schema for schema, _ in found])
+        groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
+        self.facts = [facts for _, facts in groups]
+        self.file_of = np.array([file for file, _ in groups], np.int64)
+        self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
+        self.sizes: Int64s = np.array([facts.num_bytes for facts in self.facts], np.int64)
+        ends = np.cumsum(self.num_records)
+        begins = ends - self.num_records
+        first_of_file = np.searchsorted(self.file_of, self.file_of, side="left")
+        self.first_rows: Int64s = begins - begins[first_of_file]
+        """Of each group, the number of its first row in its file."""
+        self.urls = [self.files[file] for file in self.file_of.tolist()]
+
+    def _footer_of(self, file: int) -> tuple[Any, list[GroupFacts]]:
+        url = self.files[file]
+        opened_file = OpenParquet(url, byte_source(url, self.stamps[file]))
+        names = opened_file.check_columns(self.columns)
+        if taken := sorted(SET_HERE.intersection(names)):
+            raise ShardError(
+                f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
+                "  Name the others in `columns`, or rename these where the file is written."
+            )
+        schema = import_pyarrow().schema([opened_file.schema.field(name) for name in names])
+        return schema, opened_file.groups(self.columns)
+
+    def _check_alike(self, schemas: Sequence[Any]) -> None:
+        types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
+        for url, schema in zip(self.files, schemas, strict=True):
+            if set(schema.names) != set(types):
+                differing = sorted(set(schema.names) ^ set(types))
+                raise ShardError(
+                    f"shard '{url}': expected the columns of '{self.files[0]}', got a file of which these are in one "
+                    f"of the two alone: {differing}\n  Name those that all files have in `columns`."
+                )
+            for name, kind in zip(schema.names, schema.types, strict=True):
+                if not are_alike(types[name], kind):
+                    raise ShardError(
+                        f"shard '{url}': column {name!r}: expected {types[name]}, as in '{self.files[0]}', got {kind}\n"
+                        "  Give files of another schema a source of their own."
+                    )
+                if import_pyarrow().types.is_null(types[name]):
+                    types[name] = kind
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own": None, "_asked": set()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own = _OpenedHere()
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Keep pages of the files there; None as the environment says."""
+        self.cache = cache
+        keep_in(cache, self.files)
+
+    def cache_keys(self) -> list[str]:
+        """None: which pages a row group takes is not known by its size."""
+        return []
+
+    def is_slow(self) -> bool:
+        """Whether groups are better asked for before they are needed."""
+        return self.has_remote
+
+    def confirm(self, *, wait: bool) -> None:
+        """Raise ShardError where what a cache had is not what the files are now."""
+        self.confirmations.check(wait=wait)
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Of each row group the base name of its file, and its number of rows."""
+        return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
+
+    def anomalies(self) -> dict[str, int]:
+        return {}
+
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        """Nothing: what is known of the groups is here."""
+
+    def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "ParquetWindow":
+        """The window of the runs [first, first + count) of the groups."""
+        return ParquetWindow(self, shards, firsts, counts)
+
+    def run_at(self, shard: int, row: int) -> _Run:
+        """The run in which a row of a group is decoded."""
+        size = int(self.run_rows[shard])
+        first = row // size * size
+        return _Run(shard, first, min(size, int(self.num_records[shard]) - first))
+
+    def spans_of(self, run: _Run) -> Int64s:
+        """What is asked for ahead of it, (n, 3): nothing where that was done, and what it gave stays here."""
+        asked = (run.shard, run.first)
+        if self.fits and asked in self._asked:
+            return np.zeros((0, 3), np.int64)
+        self._asked.add(asked)
+        file = int(self.file_of[run.shard])
+        return np.array([(file, begin, end) for begin, end in self.facts[run.shard].spans], np.int64).reshape(-1, 3)
+
+    def rows(self, run: _Run, numbers: Int64s) -> Iterator[Picked]:
+        """Some rows of a run, by their numbers in it."""
+        decoded = self._own.runs.get(run) or self.decode(run)
+        if decoded is None:
+            yield from self._picked(run, numbers)
+            return
+        self._own.runs[run] = self._own.runs.pop(run)  # the last one used goes last
+        which = np.searchsorted(decoded.ends, numbers, side="right")
+        for number in np.unique(which).tolist():
+            slots = np.flatnonzero(which == number)
+            batch = decoded.batches[number]
+            rows = numbers[slots] - (int(decoded.ends[number]) - batch.num_rows)
+            yield Picked(slots, batch.take(import_pyarrow().array(rows)))
+
+    def decode(self, run: _Run, held: Sequence[tuple[int, memoryview]] = ()) -> _Decoded | None:
+        """Decode and keep a run; None where it takes more than may be kept.
+
+        Args:
+            run: Which rows.
+            held: What is in memory of the file: where each piece begins in it, and its bytes.
+        """
+        if run in self._own.too_large:
+            return None
+        own, batches, num_bytes = self._own, [], 0
+        expected = int(self.sizes[run.shard]) * run.count // max(1, int(self.num_records[run.shard]))
+        own.make_room(self.max_open_bytes - expected)
+        for batch in self._batches(run, held):
+            num_bytes += batch.nbytes
+            own.make_room(self.max_open_bytes - num_bytes)
+            if num_bytes > self.max_open_bytes:
+                self._note_too_large(run)
+                return None
+            batches.append(batch)
+        ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
+        decoded = own.runs[run] = _Decoded(batches, ends, num_bytes)
+        return decoded
+
+    def _note_too_large(self, run: _Run) -> None:
+        if not self._own.too_large:
+            logger.warning(
+                "shard '%s': row group %d decodes to more than the %d bytes of max_open_bytes, of which its footer "
+                "says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write smaller groups",
+                self.urls[run.shard], self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
+            )  # fmt: skip
+        self._own.too_large.add(run)
+
+    def _picked(self, run: _Run, numbers: Int64s) -> Iterator[Picked]:
+        """Some rows of a run that is not kept."""
+        first = 0
+        for batch in self._batches(run, ()):
+            slots = np.flatnonzero((numbers >= first) & (numbers < first + batch.num_rows))
+            if len(slots):
+                yield Picked(slots, batch.take(import_pyarrow().array(numbers[slots] - first)))
+            first += batch.num_rows
+
+    def _batches(self, run: _Run, held: Sequence[tuple[int, memoryview]]) -> Iterator[Any]:
+        """The rows of a run. Those before them are decoded too: a group has no index of its rows."""
+        first = 0
+        with self._opened(run.shard, held) as file:
+            for batch in file.batches(self.facts[run.shard], self.columns, MAX_PIECE_ROWS):
+                begin, end = max(0, run.first - first), min(batch.num_rows, run.first + run.count - first)
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+                first += batch.num_rows
+                if first >= run.first + run.count < int(self.num_records[run.shard]):
+                    return
+
+    @contextmanager
+    def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
+        """The file of a group, that is still of the version whose footer was read."""
+        number = int(self.file_of[shard])
+        url, stamp = self.files[number], self.stamps[number]
+        file = self._own.files.get(number, self._open)
+        if is_remote(url) and not held:
+            spans = np.array([(0, *span) for span in self.facts[shard].spans], np.int64).reshape(-1, 3)
+            memory, begins = read_spans([url], [stamp], spans)
+            sizes = (spans[:, 2] - spans[:, 1]).tolist()
+            pieces = zip(spans[:, 1].tolist(), begins.tolist(), sizes, strict=True)
+            held = [(begin, memory[at : at + size]) for begin, at, size in pieces]
+        file.file.held = list(held)
+        try:
+            yield file
+        except ShardError:
+            self._check_version(number)  # that it was replaced says more than that it cannot be read
+            raise
+        finally:
+            file.file.held = []
+        self._check_version(number)
+
+    def _check_version(self, number: int) -> None:
+        if not is_remote(self.files[number]):
+            check_shards(self.files, self.stamps, [number])
+            opened(self.files[number]).check(self.stamps[number], by_path=True)
+
+    def _open(self, number: int) -> OpenParquet:
+        url, stamp = self.files[number], self.stamps[number]
+        if not is_remote(url):
+            check_shards(self.files, self.stamps, [number])
+            return OpenParquet(url, opened(url))
+        if named_cache(self.cache) is not None:
+            self.confirmations.add(submit_question(url, stamp))
+        return OpenParquet(url, _Networked(url, stamp))
+
+
+class _OpenedHere(threading.local):
+    """What a thread has open and decoded."""
+
+    def __init__(self) -> None:
+        self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
+        self.runs: dict[_Run, _Decoded] = {}
+        """The last one used is the last."""
+        self.too_large: set[_Run] = set()
+
+    def make_room(self, num_bytes: int) -> None:
+        """Keep no more than so many bytes of what is decoded."""
+        kept = sum(decoded.num_bytes for decoded in self.runs.values())
+        while self.runs and kept > max(0, num_bytes):
+            kept -= self.runs.pop(next(iter(self.runs))).num_bytes
+
+
+class ParquetWindow:
+    """Runs of rows of row groups; a group is decoded when the first of its rows is taken."""
+
+    def __init__(self, shards: ParquetShards, groups: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        self._shards, self._groups, self._firsts = shards, groups, firsts
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
+        # Of images, as many as are Python's objects at once.
+        row_bytes = int(shards.row_bytes[groups].max(initial=1))
+        self.look_ahead = max(1, min(LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
+        self._coming: Iterator[Portion | None] = iter(())
+        self._asked: list[tuple[_Run, int, int, bool]] = []
+        """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
+        self._done = 0
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def spans(self) -> list[FileSpans]:
+        """None: `spans_by_use` has them by row group."""
+        return []
+
+    def take_cached(self) -> bool:
+        """Always false: the cache is asked for each span."""
+        return False
+
+    def _runs_of(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """The group, the number in it, and the first row of the run, of each position."""
+        runs = np.searchsorted(self._ends, positions, side="right")
+        groups = self._groups[runs]
+        rows = self._firsts[runs] + positions - self._starts[runs]
+        return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
+
+    def spans_by_use(self, positions: Int64s) -> FileSpans:
+        """What is to be asked for of remote files, in the order in which these positions need it."""
+        shards = self._shards
+        groups, _, begins = self._runs_of(positions)
+        _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
+        spans = [np.zeros((0, 3), np.int64)]
+        for position in np.sort(firsts).tolist():
+            run = shards.run_at(int(groups[position]), int(begins[position]))
+            if not is_remote(shards.urls[run.shard]):
+                continue
+            own = shards.spans_of(run)
+            spans.append(own)
+            sizes = (own[:, 2] - own[:, 1]).tolist()
+            for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
+                self._asked.append((run, begin, size, number == len(own)))
+        return FileSpans(shards.files, shards.stamps, np.concatenate(spans))
+
+    def come(self, portions: Iterator[Portion | None]) -> None:
+        """Note what brings the spans that were asked for."""
+        self._coming = portions
+
+    def take(
+        self,
+        positions: Sequence[int] | Int64s,
+        common: Mapping[str, Any] = NO_FIELDS,
+        portion: Portion | None = None,
+    ) -> Iterator[Record]:
+        """The records at these positions, in this order, each with the fields `common` beside its own.
+
+        Raises:
+            ShardError: A row group is damaged, its file has changed, or a value has no type of Python's.
+        """
+        chosen = np.asarray(positions, np.int64)
+        groups, rows, begins = self._runs_of(chosen)
+        found: list[Record] = [{}] * len(chosen)
+        for group in np.unique(groups).tolist():
+            of_group = np.flatnonzero(groups == group)
+            for begin in np.unique(begins[of_group]).tolist():
+                slots = of_group[begins[of_group] == begin]
+                for picked, records in self._records(group, begin, rows[slots], common):
+                    for slot, record in zip(slots[picked].tolist(), records, strict=True):
+                        found[slot] = record
+        yield from found
+
+    def _records(
+        self, group: int, begin: int, rows: Int64s, common: Mapping[str, Any]
+    ) -> Iterator[tuple[Int64s, Iterator[Record]]]:
+        """Rows of one run, some at a time with their places among all."""
+        shards, run = self._shards, self._shards.run_at(group, begin)
+        self._wait_for(run)
+        url = str(shards.urls[group])  # an address, which may hold secrets, gets into no sample
+        for slots, batch in shards.rows(run, rows - begin):
+            numbers = (rows[slots] + shards.first_rows[group]).tolist()
+            columns = values_of(batch, lambda row, numbers=numbers: f"'{url}', row {numbers[row]}")
+            names = [*batch.schema.names, URL, KEY, *common]
+            fields = zip(*columns, repeat(url), map(str, numbers), *map(repeat, common.values()), strict=False)
+            yield slots, (dict(zip(names, values, strict=True)) for values in fields)
+
+    def _wait_for(self, run: _Run) -> None:
+        """Decode what was asked for, up to this run, as it comes."""
+        wanted = {asked for asked, *_ in self._asked[self._done :]}
+        held: list[tuple[int, memoryview]] = []
+        while run in wanted and (portion := next(self._coming, None)) is not None:
+            memories, offsets = portion.located(0, np.arange(portion.begin, portion.end))
+            for memory, offset in zip(memories, offsets, strict=True):
+                asked, begin, size, is_last = self._asked[self._done]
+                held.append((begin, memoryview(memory)[offset : offset + size]))
+                self._done += 1
+                if is_last:
+                    self._shards.decode(asked, held)
+                    wanted.discard(asked)
+                    held = []
