@@ -2,10 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -332,6 +331,14 @@ class ParquetShards:
         return OpenParquet(url, _Networked(url, stamp))
 
 
+def _filled(empty: Record, names: Sequence[str], columns: Sequence[Iterable[Any]]) -> Iterator[Record]:
+    """Copies of a record with the values of these fields."""
+    for values in zip(*columns, strict=True):
+        record = empty.copy()
+        record.update(zip(names, values, strict=True))
+        yield record
+
+
 class _OpenedHere(threading.local):
     """What a thread has open and decoded."""
 
@@ -421,6 +428,9 @@ class ParquetWindow:
             for begin in np.unique(begins[of_group]).tolist():
                 slots = of_group[begins[of_group] == begin]
                 for picked, records in self._records(group, begin, rows[slots], common):
+                    if len(picked) == len(chosen):
+                        yield from records
+                        return
                     for slot, record in zip(slots[picked].tolist(), records, strict=True):
                         found[slot] = record
         yield from found
@@ -435,9 +445,9 @@ class ParquetWindow:
         for slots, batch in shards.rows(run, rows - begin):
             numbers = (rows[slots] + shards.first_rows[group]).tolist()
             columns = values_of(batch, lambda row, numbers=numbers: f"'{url}', row {numbers[row]}")
-            names = [*batch.schema.names, URL, KEY, *common]
-            fields = zip(*columns, repeat(url), map(str, numbers), *map(repeat, common.values()), strict=False)
-            yield slots, (dict(zip(names, values, strict=True)) for values in fields)
+            names = [*batch.schema.names, KEY]
+            # Copied and filled in: a dict that grows by each field is made anew several times.
+            yield slots, _filled({**dict.fromkeys(names), URL: url, **common}, names, [*columns, map(str, numbers)])
 
     def _wait_for(self, run: _Run) -> None:
         """Decode what was asked for, up to this run, as it comes."""

@@ -235,7 +235,7 @@ class _Joiner:
 
 
 class SequentialJsonl(_Sequential):
-    """JSONL shards read from their start: .jsonl.gz, .jsonl.zst, pipes, and uncompressed ones.
+    """JSONL shards read from their start: compressed ones, pipes, and uncompressed ones.
 
     Args:
         urls: The shards.
