@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from streamdata.shards.write_shards import write_shards as write_shards
     from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
     from streamdata.sources.chats import SFTChatDataset as SFTChatDataset
+    from streamdata.sources.csv import CsvDataset as CsvDataset
+    from streamdata.sources.decode_images import DecodeImages as DecodeImages
     from streamdata.sources.group_by_length import GroupByLength as GroupByLength
+    from streamdata.sources.image_folder import ImageFolderDataset as ImageFolderDataset
     from streamdata.sources.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from streamdata.sources.jsonl import JsonlIterableDataset as JsonlIterableDataset
     from streamdata.sources.named import named as named
@@ -91,11 +94,14 @@ _MODULES = {
     "MetaDistributedWebDataset": "sources.webdataset",
     "ParquetDataset": "sources.parquet",
     "ImageJsonlDataset": "sources.image_jsonl",
+    "ImageFolderDataset": "sources.image_folder",
+    "CsvDataset": "sources.csv",
     "RLHFDataset": "sources.prompts",
     "SFTChatDataset": "sources.chats",
     "PreferenceDataset": "sources.chats",
     # functions of records
     "TextJsonlProcessFnBuilder": "sources.process_text",
+    "DecodeImages": "sources.decode_images",
     "ImageJsonlProcessFnBuilder": "sources.process_image",
     "ImageTextPairProcessFnBuilder": "sources.process_image",
     "PackTokens": "sources.pack_tokens",

@@ -20,9 +20,11 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.BlendableDataset": _MAP_STYLE,
     "streamdata.make_blendable_dataset": (),
     # sources
+    "streamdata.CsvDataset": _SOURCE,
     "streamdata.DPODataset": _MAP_STYLE,
     "streamdata.DatasetFactory.load": _MAP_STYLE,
     "streamdata.GRPODataset": _MAP_STYLE,
+    "streamdata.ImageFolderDataset": _MAP_STYLE,
     "streamdata.ImageJsonlDataset": _MAP_STYLE,
     "streamdata.JsonlIterableDataset": _SOURCE,
     "streamdata.MetaDistributedWebDataset": _SOURCE,
@@ -38,6 +40,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.MmapStore": (),
     "streamdata.StoreFactory.create": (),
     # process functions, and builders of them
+    "streamdata.DecodeImages": (),
     "streamdata.GroupByLength": (),
     "streamdata.ImageJsonlProcessFnBuilder": (),
     "streamdata.ImageTextPairProcessFnBuilder": (),

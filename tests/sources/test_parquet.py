@@ -179,7 +179,7 @@ def test_groups_without_rows_are_passed_over(tmp_path):
         for values in ([], [1, 2], [], [3]):
             writer.write_table(pa.table({"x": values}, schema))
     pq.write_table(pa.table({"x": []}, schema), tmp_path / "b.parquet")
-    assert [row["x"] for row in MergedDataset([source(str(tmp_path))], cyclic=False, seed=1)] in ([1, 2, 3], [3, 1, 2])
+    assert sorted(row["x"] for row in MergedDataset([source(str(tmp_path))], cyclic=False)) == [1, 2, 3]
     with pytest.raises(Exception, match="expected at least one record"):
         next(iter(MergedDataset([source(str(tmp_path / "b.parquet"))])))
 
