@@ -39,6 +39,11 @@ class GroupFacts(NamedTuple):
     spans: list[tuple[int, int]]
     """Where these columns lie in the file, sorted; those that touch are one."""
 
+    @property
+    def begin(self) -> int:
+        """Its first byte."""
+        return self.spans[0][0] if self.spans else 0
+
 
 class RangedFile(io.RawIOBase):
     """A file as pyarrow reads it: from pieces that are held, and where none has the bytes from its source."""
@@ -111,7 +116,7 @@ class OpenParquet:
             self.schema = plain_schema(self._parquet.schema_arrow)
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
-                f"shard '{url}': expected columns of different names, got several of each of the names {twins}, of "
+                f"shard '{url}': expected a parquet file whose columns have different names, got several of each of the names {twins}, of "
                 "which a row would keep only one\n  Rename or drop them where the file is written."
             )
 

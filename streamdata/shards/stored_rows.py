@@ -130,11 +130,21 @@ def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterabl
     Raises:
         ValueError: There are more or fewer than `num_rows`.
     """
+    _write(path, names, num_rows, map(_records, batches))
+
+
+def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[Row]]) -> None:
+    """Write rows of JSON, whose missing fields are None. Raises as `write_rows`."""
+    _write(path, names, num_rows, ([(orjson.dumps([row.get(n) for n in names]), b"") for row in rows] for rows in batches))
+
+
+def _write(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
+    """Write records, each as JSON and an Arrow stream."""
     head = _HEADER.pack(_MAGIC, num_rows)
     with path.open("wb") as file:
         file.write(head + _CRC.pack(zlib.crc32(head)))
         number, end = 0, _ENTRIES_AT + (num_rows + 1) * _ENTRY.size + 8
-        for records in chain([[(orjson.dumps(names), b"")]], map(_records, batches)):
+        for records in chain([[(orjson.dumps(names), b"")]], batches):
             entries, contents, first = [], [], number
             for values, arrow in records:
                 content = values + arrow
