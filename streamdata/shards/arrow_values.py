@@ -1,6 +1,6 @@
 """Values of Arrow's columns as Python's: `a batch of few rows → a list per column`; lists of integers are tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,22 @@ from streamdata.shards.parquet_types import is_integer_list
 from streamdata.shards.stored_rows import import_pyarrow
 
 
-def values_of(batch: Any, location: Callable[[int], str]) -> list[Sequence[Any]]:
+def values_of(batch: Any, url: str, numbers: Sequence[int]) -> list[Sequence[Any]]:
     """The values of each column.
 
     Args:
         batch: Few rows; all of them become Python's objects.
-        location: Says where a row is, for messages.
+        url: Their file, for messages.
+        numbers: Of the rows in it.
 
     Raises:
         ShardError: A value has no type of Python's, or a list of integers has one that is missing or too large.
     """
-    return [_values(name, column, location) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    return [_values(name, column, url, numbers) for name, column in columns]
 
 
-def _values(name: str, column: Any, location: Callable[[int], str]) -> Sequence[Any]:
+def _values(name: str, column: Any, url: str, numbers: Sequence[int]) -> Sequence[Any]:
     convert = _tensors if is_integer_list(column.type) else _to_pylist
     try:
         return convert(column)
@@ -33,7 +35,7 @@ def _values(name: str, column: Any, location: Callable[[int], str]) -> Sequence[
                 convert(column.slice(row, 1))
             except (ValueError, OverflowError, NotImplementedError) as error:
                 raise ShardError(
-                    f"shard {location(row)}, column {name!r}: expected a value that Python's own types, or an int64 "
+                    f"shard '{url}', row {numbers[row]}, column {name!r}: expected a value that Python's own types, or an int64 "
                     f"tensor, can hold, got: {error}\n  Write the column in another type, such as times in "
                     "microseconds, or leave it out of `columns`."
                 ) from error

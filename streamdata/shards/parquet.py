@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.fields import SET_HERE
 from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
-from streamdata.shards.arrow_values import values_of
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.parquet_file import GroupFacts, OpenParquet
 from streamdata.shards.parquet_types import are_alike
-from streamdata.shards.read_ahead import FileSpans, Portion
-from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.parquet_window import LOOK_AHEAD, ParquetWindow
+from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import (
     FileStamp,
@@ -40,8 +39,6 @@ from streamdata.shards.storage import (
 from streamdata.shards.stored_rows import import_pyarrow
 
 logger = logging.getLogger(__name__)
-LOOK_AHEAD = 1024
-_LOOK_AHEAD_BYTES = 16 << 20
 MAX_PIECE_ROWS = 1 << 16
 MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MAX_OPEN_FILES = 32
@@ -63,12 +60,12 @@ class _Networked(NamedTuple):
             return submit_range(self.url, offset, offset + size, self.stamp).result()
 
 
-class _Run(NamedTuple):
+class GroupRun(NamedTuple):
     """Consecutive rows of a row group that are decoded together."""
 
     shard: int
     first: int
-    count: int
+    num_rows: int
 
 
 class _Decoded(NamedTuple):
@@ -208,17 +205,17 @@ class ParquetShards:
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
         """Nothing: what is known of the groups is here."""
 
-    def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "ParquetWindow":
+    def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> ParquetWindow:
         """The window of the runs [first, first + count) of the groups."""
         return ParquetWindow(self, shards, firsts, counts)
 
-    def run_at(self, shard: int, row: int) -> _Run:
+    def run_at(self, shard: int, row: int) -> GroupRun:
         """The run in which a row of a group is decoded."""
         size = int(self.run_rows[shard])
         first = row // size * size
-        return _Run(shard, first, min(size, int(self.num_records[shard]) - first))
+        return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
 
-    def spans_of(self, run: _Run) -> Int64s:
+    def spans_of(self, run: GroupRun) -> Int64s:
         """What is asked for ahead of it, (n, 3): nothing where that was done, and what it gave stays here."""
         asked = (run.shard, run.first)
         if self.fits and asked in self._asked:
@@ -227,7 +224,7 @@ class ParquetShards:
         file = int(self.file_of[run.shard])
         return np.array([(file, begin, end) for begin, end in self.facts[run.shard].spans], np.int64).reshape(-1, 3)
 
-    def rows(self, run: _Run, numbers: Int64s) -> Iterator[Picked]:
+    def rows(self, run: GroupRun, numbers: Int64s) -> Iterator[Picked]:
         """Some rows of a run, by their numbers in it."""
         decoded = self._own.runs.get(run) or self.decode(run)
         if decoded is None:
@@ -241,7 +238,7 @@ class ParquetShards:
             rows = numbers[slots] - (int(decoded.ends[number]) - batch.num_rows)
             yield Picked(slots, batch.take(import_pyarrow().array(rows)))
 
-    def decode(self, run: _Run, held: Sequence[tuple[int, memoryview]] = ()) -> _Decoded | None:
+    def decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = ()) -> _Decoded | None:
         """Decode and keep a run; None where it takes more than may be kept.
 
         Args:
@@ -251,7 +248,7 @@ class ParquetShards:
         if run in self._own.too_large:
             return None
         own, batches, num_bytes = self._own, [], 0
-        expected = int(self.sizes[run.shard]) * run.count // max(1, int(self.num_records[run.shard]))
+        expected = int(self.sizes[run.shard]) * run.num_rows // max(1, int(self.num_records[run.shard]))
         own.make_room(self.max_open_bytes - expected)
         for batch in self._batches(run, held):
             num_bytes += batch.nbytes
@@ -264,7 +261,7 @@ class ParquetShards:
         decoded = own.runs[run] = _Decoded(batches, ends, num_bytes)
         return decoded
 
-    def _note_too_large(self, run: _Run) -> None:
+    def _note_too_large(self, run: GroupRun) -> None:
         if not self._own.too_large:
             logger.warning(
                 "shard '%s': row group %d decodes to more than the %d bytes of max_open_bytes, of which its footer "
@@ -273,7 +270,7 @@ class ParquetShards:
             )  # fmt: skip
         self._own.too_large.add(run)
 
-    def _picked(self, run: _Run, numbers: Int64s) -> Iterator[Picked]:
+    def _picked(self, run: GroupRun, numbers: Int64s) -> Iterator[Picked]:
         """Some rows of a run that is not kept."""
         first = 0
         for batch in self._batches(run, ()):
@@ -282,16 +279,16 @@ class ParquetShards:
                 yield Picked(slots, batch.take(import_pyarrow().array(numbers[slots] - first)))
             first += batch.num_rows
 
-    def _batches(self, run: _Run, held: Sequence[tuple[int, memoryview]]) -> Iterator[Any]:
+    def _batches(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> Iterator[Any]:
         """The rows of a run. Those before them are decoded too: a group has no index of its rows."""
         first = 0
         with self._opened(run.shard, held) as file:
             for batch in file.batches(self.facts[run.shard], self.columns, MAX_PIECE_ROWS):
-                begin, end = max(0, run.first - first), min(batch.num_rows, run.first + run.count - first)
+                begin, end = max(0, run.first - first), min(batch.num_rows, run.first + run.num_rows - first)
                 if begin < end:
                     yield batch.slice(begin, end - begin)
                 first += batch.num_rows
-                if first >= run.first + run.count < int(self.num_records[run.shard]):
+                if first >= run.first + run.num_rows < int(self.num_records[run.shard]):
                     return
 
     @contextmanager
@@ -331,135 +328,17 @@ class ParquetShards:
         return OpenParquet(url, _Networked(url, stamp))
 
 
-def _filled(empty: Record, names: Sequence[str], columns: Sequence[Iterable[Any]]) -> Iterator[Record]:
-    """Copies of a record with the values of these fields."""
-    for values in zip(*columns, strict=True):
-        record = empty.copy()
-        record.update(zip(names, values, strict=True))
-        yield record
-
-
 class _OpenedHere(threading.local):
     """What a thread has open and decoded."""
 
     def __init__(self) -> None:
         self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
-        self.runs: dict[_Run, _Decoded] = {}
+        self.runs: dict[GroupRun, _Decoded] = {}
         """The last one used is the last."""
-        self.too_large: set[_Run] = set()
+        self.too_large: set[GroupRun] = set()
 
     def make_room(self, num_bytes: int) -> None:
         """Keep no more than so many bytes of what is decoded."""
         kept = sum(decoded.num_bytes for decoded in self.runs.values())
         while self.runs and kept > max(0, num_bytes):
             kept -= self.runs.pop(next(iter(self.runs))).num_bytes
-
-
-class ParquetWindow:
-    """Runs of rows of row groups; a group is decoded when the first of its rows is taken."""
-
-    def __init__(self, shards: ParquetShards, groups: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        self._shards, self._groups, self._firsts = shards, groups, firsts
-        self._ends = np.cumsum(counts)
-        self._starts = self._ends - counts
-        # Of images, as many as are Python's objects at once.
-        row_bytes = int(shards.row_bytes[groups].max(initial=1))
-        self.look_ahead = max(1, min(LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
-        self._coming: Iterator[Portion | None] = iter(())
-        self._asked: list[tuple[_Run, int, int, bool]] = []
-        """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
-        self._done = 0
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def spans(self) -> list[FileSpans]:
-        """None: `spans_by_use` has them by row group."""
-        return []
-
-    def take_cached(self) -> bool:
-        """Always false: the cache is asked for each span."""
-        return False
-
-    def _runs_of(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """The group, the number in it, and the first row of the run, of each position."""
-        runs = np.searchsorted(self._ends, positions, side="right")
-        groups = self._groups[runs]
-        rows = self._firsts[runs] + positions - self._starts[runs]
-        return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
-
-    def spans_by_use(self, positions: Int64s) -> FileSpans:
-        """What is to be asked for of remote files, in the order in which these positions need it."""
-        shards = self._shards
-        groups, _, begins = self._runs_of(positions)
-        _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
-        spans = [np.zeros((0, 3), np.int64)]
-        for position in np.sort(firsts).tolist():
-            run = shards.run_at(int(groups[position]), int(begins[position]))
-            if not is_remote(shards.urls[run.shard]):
-                continue
-            own = shards.spans_of(run)
-            spans.append(own)
-            sizes = (own[:, 2] - own[:, 1]).tolist()
-            for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
-                self._asked.append((run, begin, size, number == len(own)))
-        return FileSpans(shards.files, shards.stamps, np.concatenate(spans))
-
-    def come(self, portions: Iterator[Portion | None]) -> None:
-        """Note what brings the spans that were asked for."""
-        self._coming = portions
-
-    def take(
-        self,
-        positions: Sequence[int] | Int64s,
-        common: Mapping[str, Any] = NO_FIELDS,
-        portion: Portion | None = None,
-    ) -> Iterator[Record]:
-        """The records at these positions, in this order, each with the fields `common` beside its own.
-
-        Raises:
-            ShardError: A row group is damaged, its file has changed, or a value has no type of Python's.
-        """
-        chosen = np.asarray(positions, np.int64)
-        groups, rows, begins = self._runs_of(chosen)
-        found: list[Record] = [{}] * len(chosen)
-        for group in np.unique(groups).tolist():
-            of_group = np.flatnonzero(groups == group)
-            for begin in np.unique(begins[of_group]).tolist():
-                slots = of_group[begins[of_group] == begin]
-                for picked, records in self._records(group, begin, rows[slots], common):
-                    if len(picked) == len(chosen):
-                        yield from records
-                        return
-                    for slot, record in zip(slots[picked].tolist(), records, strict=True):
-                        found[slot] = record
-        yield from found
-
-    def _records(
-        self, group: int, begin: int, rows: Int64s, common: Mapping[str, Any]
-    ) -> Iterator[tuple[Int64s, Iterator[Record]]]:
-        """Rows of one run, some at a time with their places among all."""
-        shards, run = self._shards, self._shards.run_at(group, begin)
-        self._wait_for(run)
-        url = str(shards.urls[group])  # an address, which may hold secrets, gets into no sample
-        for slots, batch in shards.rows(run, rows - begin):
-            numbers = (rows[slots] + shards.first_rows[group]).tolist()
-            columns = values_of(batch, lambda row, numbers=numbers: f"'{url}', row {numbers[row]}")
-            names = [*batch.schema.names, KEY]
-            # Copied and filled in: a dict that grows by each field is made anew several times.
-            yield slots, _filled({**dict.fromkeys(names), URL: url, **common}, names, [*columns, map(str, numbers)])
-
-    def _wait_for(self, run: _Run) -> None:
-        """Decode what was asked for, up to this run, as it comes."""
-        wanted = {asked for asked, *_ in self._asked[self._done :]}
-        held: list[tuple[int, memoryview]] = []
-        while run in wanted and (portion := next(self._coming, None)) is not None:
-            memories, offsets = portion.located(0, np.arange(portion.begin, portion.end))
-            for memory, offset in zip(memories, offsets, strict=True):
-                asked, begin, size, is_last = self._asked[self._done]
-                held.append((begin, memoryview(memory)[offset : offset + size]))
-                self._done += 1
-                if is_last:
-                    self._shards.decode(asked, held)
-                    wanted.discard(asked)
-                    held = []

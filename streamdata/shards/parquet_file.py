@@ -26,6 +26,7 @@ _FOOTER_END = 8  # bytes: the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
 _MAX_REPEATED_BYTES = 256 << 20  # what a batch may come to if each of its values is the longest of a dictionary
+_NEXT_INT32, _GOES_ON = b"\x15", 0x80  # of Thrift: the head of the next field, a 32-bit integer; a bit of its bytes
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 
 
@@ -116,8 +117,8 @@ class OpenParquet:
             self.schema = plain_schema(self._parquet.schema_arrow)
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
-                f"shard '{url}': expected a parquet file whose columns have different names, got several of each of the names {twins}, of "
-                "which a row would keep only one\n  Rename or drop them where the file is written."
+                f"shard '{url}': expected a parquet file whose columns have different names, got several of "
+                f"each of the names {twins}, of which a row would keep only one\n  Rename or drop them where the file is written."
             )
 
     @contextmanager
@@ -296,14 +297,17 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _unpacked_bytes(header: bytes) -> int:
     """The size of a page when it is decompressed: the second field of its header, in Thrift's compact protocol."""
-    at, numbers = 0, []
-    while len(numbers) < 2 and header[at : at + 1] == b"\x15":  # the next field, a 32-bit integer
-        number = shift = 0
+    after_kind = _varint_end(header, 1)
+    end = _varint_end(header, after_kind + 1)
+    if header[:1] != _NEXT_INT32 or header[after_kind : after_kind + 1] != _NEXT_INT32 or end > len(header):
+        return 0  # no header that anybody reads
+    groups = header[after_kind + 1 : end]
+    number = sum((group & ~_GOES_ON) << 7 * place for place, group in enumerate(groups))
+    return max(0, (number >> 1) ^ -(number & 1))
+
+
+def _varint_end(data: bytes, at: int) -> int:
+    """Where the number ends that begins there: at the first byte without the bit that says that it goes on."""
+    while at < len(data) and data[at] & _GOES_ON:
         at += 1
-        while at < len(header):
-            number |= (header[at] & 0x7F) << shift
-            shift, at = shift + 7, at + 1
-            if header[at - 1] < 0x80:
-                break
-        numbers.append((number >> 1) ^ -(number & 1))
-    return max(0, numbers[1]) if len(numbers) == 2 else 0
+    return at + 1

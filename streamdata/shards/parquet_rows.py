@@ -250,14 +250,17 @@ def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES, name: str |
     Args:
         path: A parquet file, or JSON Lines.
         target: The file of rows.
-        batch_bytes: Of Arrow, or of lines.
+        batch_bytes: Of Arrow.
         name: What the file is called in messages.
 
     Raises:
         SourceError: It is not a file of rows, or the rows cannot be written.
     """
     try:
-        (_convert_parquet if _suffix(path) in PARQUET_SUFFIXES else _convert_lines)(path, target, batch_bytes)
+        if _suffix(path) in PARQUET_SUFFIXES:
+            _convert_parquet(path, target, batch_bytes)
+        else:
+            _convert_lines(path, target)
     except (ValueError, NotImplementedError, OSError) as error:
         got = str(error).replace(path, str(name or path))
         if isinstance(error, ShardError):
@@ -276,7 +279,7 @@ def _convert_parquet(path: str, target: Path, batch_bytes: int) -> None:
     write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
 
 
-def _convert_lines(path: str, target: Path, batch_bytes: int) -> None:
+def _convert_lines(path: str, target: Path) -> None:
     """The columns are the fields of all rows: so it is read twice."""
     names: dict[str, None] = {}
     num_rows = 0

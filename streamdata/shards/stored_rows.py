@@ -135,7 +135,8 @@ def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterabl
 
 def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[Row]]) -> None:
     """Write rows of JSON, whose missing fields are None. Raises as `write_rows`."""
-    _write(path, names, num_rows, ([(orjson.dumps([row.get(n) for n in names]), b"") for row in rows] for rows in batches))
+    records = ([(orjson.dumps([row.get(name) for name in names]), b"") for row in rows] for rows in batches)
+    _write(path, names, num_rows, records)
 
 
 def _write(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:

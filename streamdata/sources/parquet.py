@@ -8,8 +8,9 @@ import numpy as np
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
-from streamdata.shards.parquet import ParquetShards, ParquetWindow
+from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES
+from streamdata.shards.parquet_window import ParquetWindow
 from streamdata.shards.read_ahead import Coming, Portion
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
@@ -19,8 +20,9 @@ from streamdata.sources.shard_source import BlockSource, Indices, OpenedWindow, 
 from streamdata.sources.source import ReadTask, Record, Stretch
 
 MAX_OPEN_BYTES = 256 << 20
-_BLOCK_ROWS = 64
-_MIN_BLOCK_BYTES = 4 << 20
+# Where all of the source stays decoded. Not as few as other shards have in a small source: rows that lie together in a
+# group are taken together, and each group of a window costs as much as ten rows.
+_BLOCK_ROWS, _BLOCK_BYTES = 64, 4 << 20
 
 
 class RowGroupSource(BlockSource):
@@ -34,7 +36,8 @@ class RowGroupSource(BlockSource):
 
     def __init__(self, shards: ParquetShards, shuffle_buffer: int) -> None:
         rows = np.maximum(1, shards.num_records)
-        blocks = np.minimum(np.clip(_MIN_BLOCK_BYTES // shards.row_bytes, 1, _BLOCK_ROWS) if shards.fits else shards.run_rows, rows)
+        small = np.clip(_BLOCK_BYTES // shards.row_bytes, 1, _BLOCK_ROWS)
+        blocks = np.minimum(small if shards.fits else shards.run_rows, rows)
         super().__init__("parquet", shards, blocks, shuffle_buffer)
         if not shards.fits:
             most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
@@ -114,9 +117,7 @@ class ParquetDataset(ShardDataset):
         check_cut(None, None, shuffle_buffer)
         if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
             raise ValueError(f"ParquetDataset: expected max_open_bytes >= 1, got {max_open_bytes!r}\n  Leave it out.")
-        urls, known = find_shards(
-            path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset")
-        )
+        urls, known = find_shards(path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
         shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
         self.source = RowGroupSource(shards, shuffle_buffer)
         self.cache = settings

@@ -275,10 +275,10 @@ def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> s
 
 
 def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+    return checked_size("image", "size", size)
 
 
-def checked_size(who: str, name: str, size: Size) -> tuple[int, int]:
+def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
     """Height and width.
 
     Raises:

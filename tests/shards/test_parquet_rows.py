@@ -63,7 +63,7 @@ def test_a_file_is_there_as_often_as_a_list_names_it(tmp_path):
     assert [rows[number]["extra_info"]["index"] for number in range(6)] == [100, 101, 102] * 2
     assert len({rows.uid(number) for number in range(6)}) == 6
     assert rows.uid(1) == ParquetRows(path).uid(1)
-    with pytest.raises(ValueError, match="expected .* once"):
+    with pytest.raises(ValueError, match=r"expected .* once"):
         ParquetRows([path, str(tmp_path)])
 
 

@@ -253,7 +253,8 @@ def test_other_files_beside_shards_are_none(tmp_path, suffixes):
 
 def test_a_folder_takes_lines_by_all_their_names(tmp_path):
     """A lone .json may be anything: a glob that ends so says what it is, and so does a list."""
-    names = [f"{end}{packed}" for end in ("a.jsonl", "a.ndjson") for packed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")]
+    compressed = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
+    names = [f"{end}{packed}" for end in ("a.jsonl", "a.ndjson") for packed in compressed]
     for name in (*names, "info.json"):
         (tmp_path / name).touch()
     assert expand(str(tmp_path), JSONL_SUFFIXES) == sorted(str(tmp_path / name) for name in names)

@@ -119,7 +119,7 @@ def test_no_more_is_kept_than_max_open_bytes(tmp_path):
 
 
 def test_what_a_row_holds(tmp_path):
-    """Python's types as pyarrow gives them, the numbers of rows in their files as keys, lists of integers as tensors."""
+    """Python's types as pyarrow gives them, numbers of rows in their files as keys, lists of integers as tensors."""
     got = list(MergedDataset([source(write(tmp_path))], cyclic=False, shuffle_streaming_subsets=False))
     assert [(Path(row["__url__"]).name[:11], row["__key__"]) for row in got[21:25]] == [
         *(("train-00000", "21"), ("train-00000", "22"), ("train-00001", "0"), ("train-00001", "1"))
@@ -133,9 +133,10 @@ def test_each_tensor_is_of_its_own(tmp_path):
     """One that is sent to another process takes no others along; a missing list is None."""
     lists = [[1] * 50, None, [], [2**62]]
     for number, kind in enumerate((pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8(), 2))):
-        values = [[1, 2], None] if number == 2 else [list(map(lambda n: n % 2**31, one or [])) for one in lists]
+        values = [[1, 2], None] if number == 2 else [[n % 2**31 for n in one or []] for one in lists]
         pq.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / "a.parquet")
-        got = [row["x"] for row in MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False)]
+        data = MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False)
+        got = [row["x"] for row in data]
         assert [None if one is None else one.tolist() for one in got] == values
         assert all(one is None or one.untyped_storage().nbytes() == 8 * len(one) for one in got)
 

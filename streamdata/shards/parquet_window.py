@@ -1,0 +1,136 @@
+"""Windows of rows of parquet: `positions → row groups, decoded when they are due → records`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streamdata.fields import KEY, URL
+from streamdata.shards.arrow_values import values_of
+from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.storage import is_remote
+
+if TYPE_CHECKING:
+    from streamdata.shards.parquet import GroupRun, ParquetShards
+
+LOOK_AHEAD = 1024
+_LOOK_AHEAD_BYTES = 16 << 20
+
+
+class ParquetWindow:
+    """Runs of rows of row groups; a group is decoded when the first of its rows is taken."""
+
+    def __init__(self, shards: "ParquetShards", groups: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        self._shards, self._groups, self._firsts = shards, groups, firsts
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
+        # Of images, as many as are Python's objects at once.
+        row_bytes = int(shards.row_bytes[groups].max(initial=1))
+        self.look_ahead = max(1, min(LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
+        self._coming: Iterator[Portion | None] = iter(())
+        self._asked: list[tuple[GroupRun, int, int, bool]] = []
+        """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
+        self._done = 0
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def spans(self) -> list[FileSpans]:
+        """None: `spans_by_use` has them by row group."""
+        return []
+
+    def take_cached(self) -> bool:
+        """Always false: the cache is asked for each span."""
+        return False
+
+    def _runs_of(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """The group, the number in it, and the first row of the run, of each position."""
+        runs = np.searchsorted(self._ends, positions, side="right")
+        groups = self._groups[runs]
+        rows = self._firsts[runs] + positions - self._starts[runs]
+        return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
+
+    def spans_by_use(self, positions: Int64s) -> FileSpans:
+        """What is to be asked for of remote files, in the order in which these positions need it."""
+        shards = self._shards
+        groups, _, begins = self._runs_of(positions)
+        _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
+        spans = [np.zeros((0, 3), np.int64)]
+        for position in np.sort(firsts).tolist():
+            run = shards.run_at(int(groups[position]), int(begins[position]))
+            if not is_remote(shards.urls[run.shard]):
+                continue
+            own = shards.spans_of(run)
+            spans.append(own)
+            sizes = (own[:, 2] - own[:, 1]).tolist()
+            for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
+                self._asked.append((run, begin, size, number == len(own)))
+        return FileSpans(shards.files, shards.stamps, np.concatenate(spans))
+
+    def come(self, portions: Iterator[Portion | None]) -> None:
+        """Note what brings the spans that were asked for."""
+        self._coming = portions
+
+    def take(
+        self,
+        positions: Sequence[int] | Int64s,
+        common: Mapping[str, Any] = NO_FIELDS,
+        portion: Portion | None = None,
+    ) -> Iterator[Record]:
+        """The records at these positions, in this order, each with the fields `common` beside its own.
+
+        Raises:
+            ShardError: A row group is damaged, its file has changed, or a value has no type of Python's.
+        """
+        chosen = np.asarray(positions, np.int64)
+        groups, rows, begins = self._runs_of(chosen)
+        found: list[Record] = [{}] * len(chosen)
+        for group in np.unique(groups).tolist():
+            of_group = np.flatnonzero(groups == group)
+            for begin in np.unique(begins[of_group]).tolist():
+                slots = of_group[begins[of_group] == begin]
+                for picked, records in self._records(group, begin, rows[slots], common):
+                    if len(picked) == len(chosen):
+                        yield from records
+                        return
+                    for slot, record in zip(slots[picked].tolist(), records, strict=True):
+                        found[slot] = record
+        yield from found
+
+    def _records(
+        self, group: int, begin: int, rows: Int64s, common: Mapping[str, Any]
+    ) -> Iterator[tuple[Int64s, Iterator[Record]]]:
+        """Rows of one run, some at a time with their places among all."""
+        shards, run = self._shards, self._shards.run_at(group, begin)
+        self._wait_for(run)
+        url = str(shards.urls[group])  # an address, which may hold secrets, gets into no sample
+        for slots, batch in shards.rows(run, rows - begin):
+            numbers = (rows[slots] + shards.first_rows[group]).tolist()
+            columns = values_of(batch, url, numbers)
+            names = [*batch.schema.names, KEY]
+            # Copied and filled in: a dict that grows by each field is made anew several times.
+            yield slots, _filled({**dict.fromkeys(names), URL: url, **common}, names, [*columns, map(str, numbers)])
+
+    def _wait_for(self, run: "GroupRun") -> None:
+        """Decode what was asked for, up to this run, as it comes."""
+        wanted = {asked for asked, *_ in self._asked[self._done :]}
+        held: list[tuple[int, memoryview]] = []
+        while run in wanted and (portion := next(self._coming, None)) is not None:
+            memories, offsets = portion.located(0, np.arange(portion.begin, portion.end))
+            for memory, offset in zip(memories, offsets, strict=True):
+                asked, begin, size, is_last = self._asked[self._done]
+                held.append((begin, memoryview(memory)[offset : offset + size]))
+                self._done += 1
+                if is_last:
+                    self._shards.decode(asked, held)
+                    wanted.discard(asked)
+                    held = []
+
+
+def _filled(empty: Record, names: Sequence[str], columns: Sequence[Iterable[Any]]) -> Iterator[Record]:
+    """Copies of a record with the values of these fields."""
+    for values in zip(*columns, strict=True):
+        record = empty.copy()
+        record.update(zip(names, values, strict=True))
+        yield record
