@@ -15,6 +15,12 @@ WHOLE := accelerate==1.15.0 lightning==2.6.6 datasets==5.2.0 ray[train]
 ALONE := trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser typeguard megatron-core==0.16.1 \
   tensordict==0.10.0 pyvers cloudpickle codetiming
 
+# Another one, of peers in figures; what they share with us is that of $(VENV). Both name torchvision, which neither needs here.
+PEERS := .venv-peers
+PURELIB := import sysconfig; print(sysconfig.get_path('purelib'))
+PEER_PACKAGES := litdata==0.2.76 mosaicml-streaming==0.13.0 lightning-utilities boto3 botocore jmespath s3transfer Brotli \
+  python-snappy cramjam zstd catalogue==2.0.10
+
 # Tests start hundreds of processes: what one has compiled, the others need not, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -53,14 +59,17 @@ test-trainers: $(TRAINERS)/bin/python
 	@for name in $(ALONE); do $(TRAINERS)/bin/pip install -q -c constraints.txt --no-deps $$name || echo "missing: $$name, see above"; done
 	$(TRAINERS)/bin/pytest -q tests/trainers tests/examples/test_plain_loop.py
 
-# Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that.
-bench: venv
+# Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that. Peers that do not install have
+# rows that say so, and so has nginx, which is of the machine's packages.
+bench: venv $(PEERS)/bin/python
 	$(PIP) install -q --no-deps megatron-core==0.16.1
+	$(BIN)/python -c "$(PURELIB)" > $$($(PEERS)/bin/python -c "$(PURELIB)")/beneath.pth
+	@for name in $(PEER_PACKAGES); do $(PEERS)/bin/pip install -q --no-deps $$name || echo "missing: $$name, see above"; done
 	$(BIN)/python -m tests.benchmarks
 
 venv: $(STAMP)
 
-$(BIN)/python $(LOWEST)/bin/python $(TRAINERS)/bin/python:
+$(BIN)/python $(LOWEST)/bin/python $(TRAINERS)/bin/python $(PEERS)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), expected Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(@:/bin/python=)

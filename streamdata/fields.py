@@ -5,6 +5,7 @@ lane; `__seed__` is the seed of the source's order in its present epoch; `__url_
 `__index__` (map-style) name the record.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 DATASET_NAME: Final = "__datasetname__"
@@ -34,3 +35,9 @@ SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, I
 def is_reserved(name: object) -> bool:
     """Whether a field of this name would be streamdata's: it has two underscores at both ends."""
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def lacks(fields: Iterable[object], name: str) -> str:
+    """What a message says of a record without a field: which it has, those of streamdata left out."""
+    own = ", ".join(sorted(str(field) for field in fields if not is_reserved(field)))
+    return f"the record has no field {name!r}; it has {own or 'none'}"

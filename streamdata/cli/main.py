@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import INTERRUPTED, messages
 from streamdata.cli.prepare_app import inspect, prepare, verify
 from streamdata.errors import RecipeError
 
 app = typer.Typer(
+    cls=FlagsGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is shorter, and has the notes that say source, url and key
@@ -21,8 +23,8 @@ app = typer.Typer(
 
 
 app.add_typer(prepare, name="prepare")
-app.command()(inspect)
-app.command()(verify)
+app.command(cls=FlagsCommand)(inspect)
+app.command(cls=FlagsCommand)(verify)
 
 
 def _show_version(wanted: bool) -> None:
@@ -47,6 +49,9 @@ _Allow = Annotated[
 ]
 
 
+_Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
+
+
 @app.callback()
 def _streamdata(_: _Version = False) -> None:
     # Targets may lie in the directory where the command is run; last, so that they shadow nothing.
@@ -54,7 +59,7 @@ def _streamdata(_: _Version = False) -> None:
         sys.path.append(os.getcwd())
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def run(
     recipe: _Recipe,
     var: _Variables = None,
@@ -62,17 +67,18 @@ def run(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
     allow: _Allow = None,
+    traceback: _Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
-    with messages():
+    with messages(Exception, with_traceback=traceback):
         from streamdata.cli.run import run_recipe
 
         finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
         raise typer.Exit(0 if finished else INTERRUPTED)
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def check(
     recipe: _Recipe,
     var: _Variables = None,
@@ -80,10 +86,11 @@ def check(
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
+    traceback: _Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
     variables, allowed = _parse_variables(var), _checked_allow(allow)
-    with messages():
+    with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
         passed = check_problems(recipe, variables, allowed)
@@ -92,7 +99,7 @@ def check(
         raise typer.Exit(0 if passed else 1)
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def index(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")
@@ -126,7 +133,7 @@ def index(
         index_shards(paths, output, options, jobs)
 
 
-@app.command()
+@app.command(cls=FlagsCommand)
 def state(
     files: Annotated[
         list[Path],

@@ -1,6 +1,8 @@
-"""How a command ends: with its message where the user's input is wrong, else with a traceback."""
+"""How a command ends: with one message where a recipe, its data or a function of it is wrong, else with a traceback."""
 
 import contextlib
+import re
+import traceback
 from collections.abc import Iterator
 
 import typer
@@ -10,20 +12,66 @@ from streamdata.errors import StreamdataError
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect: 128 + SIGINT."""
 
+_MAX_LINES = 10
+"""Of a message; where it was raised, and what shows the rest, are two more."""
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
+
 
 @contextlib.contextmanager
-def messages(*more: type[Exception]) -> Iterator[None]:
+def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[None]:
     """End with an error's message where a recipe or its data is wrong; other errors keep their traceback.
 
     Args:
-        more: Errors that are messages too.
+        more: Errors that are messages too; `Exception` where functions of users run, who did not write the rest.
+        with_traceback: Let every error keep it.
     """
     shown: tuple[type[Exception], ...] = (StreamdataError, *more)
     try:
         yield
+    except (typer.Exit, typer.BadParameter):
+        raise  # how a command ends by itself, though these are exceptions, too
     except shown as error:
-        typer.echo("\n".join(["error: " + str(error), *getattr(error, "__notes__", ())]), err=True)
+        if with_traceback:
+            raise
+        typer.echo("error: " + "\n".join(_lines(error, is_expected=not _is_of_functions(error, more))), err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _is_of_functions(error: Exception, more: tuple[type[Exception], ...]) -> bool:
+    """Whether nothing but `Exception` says that it is a message: it may come from anywhere."""
+    return not isinstance(error, (StreamdataError, *(kind for kind in more if kind is not Exception)))
+
+
+def _lines(error: Exception, *, is_expected: bool) -> list[str]:
+    """The message and its notes; of what may come from anywhere, its type and where it was raised."""
+    message, frames = str(error), traceback.extract_tb(error.__traceback__)
+    place = (frames[-1].filename, str(frames[-1].lineno), frames[-1].name) if frames else None
+    if message.startswith("Caught ") and " in DataLoader worker process " in message:
+        message, place = _of_worker(message)
+    if not is_expected:
+        message = f"{type(error).__name__}: {message}"
+    lines = [*message.splitlines(), *"\n".join(getattr(error, "__notes__", ())).splitlines()]
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
+    if not is_expected:
+        if place:
+            lines.append(f"  Raised at {place[0]}:{place[1]}, in {place[2]}.")
+        lines.append("  --traceback shows how it came there.")
+    return lines
+
+
+def _of_worker(text: str) -> tuple[str, tuple[str, str, str] | None]:
+    """What torch raises for a worker has the traceback there as its text: the error below it, and its last frame."""
+    lines = text.splitlines()
+    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.fullmatch(line))]
+    if not frames:
+        return text, None
+    number, frame = frames[-1]
+    rest = [line for line in lines[number + 1 :] if line]
+    while rest and rest[0].startswith("    "):  # the source of the frame, and what marks a part of it
+        rest.pop(0)
+    return "\n".join(rest).partition(": ")[2], (frame[1], frame[2], frame[3])

@@ -10,10 +10,13 @@ from rich.console import Console
 
 from streamdata.cli.ticker import Ticker
 from streamdata.cli.tokens_text import show
-from streamdata.errors import StoreError
+from streamdata.errors import RecipeError, StoreError
 from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
+from streamdata.prepare.layout import Layout
+from streamdata.prepare.load_config import config_path
 from streamdata.prepare.manifest import summary
 from streamdata.prepare.preview import first_records, manifest_of, stored_record
+from streamdata.prepare.quarantine import first_bad
 from streamdata.prepare.verify import verify, without_sums, write_sums
 from streamdata.text.tokenizer import load_tokenizer
 
@@ -23,13 +26,18 @@ def show_schema() -> None:
     typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
 
 
-def make_pipeline(config: Path, tokenizer: str, store_format: str | None) -> Pipeline:
-    """The pipeline of a config file.
+def make_pipeline(config: str, tokenizer: str, store_format: str | None) -> Pipeline:
+    """The pipeline of a config file or preset.
 
     Raises:
         RecipeError: The config has errors.
+        typer.BadParameter: It is neither.
     """
-    settings = load_config(config).model_dump(exclude_unset=True)
+    try:
+        path = config_path(config)
+    except RecipeError as error:
+        raise typer.BadParameter(str(error), param_hint="--config") from error
+    settings = load_config(path).model_dump(exclude_unset=True)
     return Pipeline(settings if store_format is None else settings | {"format": store_format}, tokenizer)
 
 
@@ -41,7 +49,7 @@ def run_pipeline(pipeline: Pipeline, inputs: Sequence[str], output: Path, **opti
     """
     with Ticker(Console(stderr=True)) as ticker:
         manifest = pipeline.run(list(inputs), output, progress=lambda progress: ticker.tick(progress.line), **options)
-    typer.echo(summary(manifest))
+    typer.echo(summary(manifest) + first_bad(Layout(output)))
 
 
 def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
@@ -52,7 +60,7 @@ def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
 
 def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:
     """Join the parts, and show what they are together."""
-    typer.echo(summary(merge(parts, output, overwrite=overwrite)))
+    typer.echo(summary(merge(parts, output, overwrite=overwrite)) + first_bad(Layout(output)))
 
 
 def show_record(store: Path, record: int, tokenizer: str | None) -> None:

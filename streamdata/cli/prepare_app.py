@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
+from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import messages
 
 _INPUTS = "INPUTS..."
@@ -14,7 +14,7 @@ _USERS = (OSError, ImportError)
 """Errors of what the user named or lacks: a path, a disk, a tokenizer, an optional library. Their message says it."""
 
 
-class _InputsOrCommand(TyperGroup):
+class _InputsOrCommand(FlagsGroup):
     """`prepare INPUTS…` and `prepare merge PARTS…`: what does not begin with a command is about inputs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -23,7 +23,7 @@ class _InputsOrCommand(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-class _Inputs(TyperCommand):
+class _Inputs(FlagsCommand):
     """What `prepare` itself does: its usage and its errors name no other command."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -37,8 +37,13 @@ prepare = typer.Typer(
 
 _Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
 _Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="How records become tokens, YAML or JSON.", exists=True, dir_okay=False),
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE|PRESET",
+        help="How records become tokens: a YAML or JSON file, or chat, instruct, preference, pretrain, rollouts.",
+    ),
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]
 
@@ -91,7 +96,7 @@ def _run(
         )
 
 
-@prepare.command()
+@prepare.command(cls=FlagsCommand)
 def merge(
     parts: Annotated[list[Path], typer.Argument(help="The outputs of --shard 0/n to (n-1)/n.", exists=True)],
     output: _Output,

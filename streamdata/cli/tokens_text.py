@@ -34,6 +34,8 @@ def _text(record: Shown, tokenizer: Any, *, in_colour: bool) -> Text:
 
 def _piece(piece: Piece, tokenizer: Any, *, in_colour: bool) -> Text:
     ids = piece.ids.tolist()
+    if _is_padding(ids, tokenizer) and (piece.train is None or not piece.train.any()):
+        return Text(f"<pad> × {len(ids):,}", style=_MASKED)
     train = [None] * len(ids) if piece.train is None else piece.train.tolist()
     text = Text()
     for trained, run in groupby(zip(train, ids, strict=True), key=lambda pair: pair[0]):
@@ -45,3 +47,9 @@ def _piece(piece: Piece, tokenizer: Any, *, in_colour: bool) -> Text:
         else:
             text.append(words, style=_MASKED)
     return text
+
+
+def _is_padding(ids: list[int], tokenizer: Any) -> bool:
+    """Whether it fills up a row: nothing but the token that `prepare` takes for that, more than once."""
+    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    return len(ids) > 1 and ids.count(padding) == len(ids)

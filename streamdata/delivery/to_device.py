@@ -9,7 +9,7 @@ import torch
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError
 from streamdata.mixing import MergedDataset
-from streamdata.progress import States
+from streamdata.progress import States, Traffic
 
 
 def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":
@@ -67,6 +67,11 @@ class DeviceLoader:
     def num_batches(self) -> int:
         """How many batches the loop received since the resume."""
         return self.loader.num_batches - len(self._ahead)
+
+    @property
+    def traffic(self) -> Traffic:
+        """The loader's, which has asked for what is on its way, too."""
+        return self.loader.traffic
 
     def state_after(self, n: int) -> States:
         """As the loader's; of batches that the loop received.

@@ -17,20 +17,26 @@ from streamdata.stores.train_types import SOURCES
 _Found = Iterator[tuple[TreePath, str]]
 
 
+_PRESETS = Path(__file__).parent / "presets"
+
+
 def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[str]) -> PrepareConfig:
-    """The config of a YAML or JSON file, or of a mapping.
+    """The config of a YAML or JSON file, of a preset, or of a mapping.
+
+    Args:
+        config: As `config_path` takes it, or what such a file says.
 
     Raises:
-        RecipeError: It has errors; all of them are named, with their locations.
+        RecipeError: It has errors; all of them are named, with their locations. There is no such file or preset.
         OSError: The file cannot be read.
     """
     problems: list[Problem] = []
     tree: Any = config.model_dump() if isinstance(config, PrepareConfig) else config
-    file = "config" if isinstance(tree, Mapping) else os.fspath(tree)
-    locations = Locations(file, on_problem=lambda problem, _: problems.append(problem))
-    if not isinstance(tree, Mapping):
+    file = None if isinstance(tree, Mapping) else config_path(tree)
+    locations = Locations(str(file or "config"), on_problem=lambda problem, _: problems.append(problem))
+    if file is not None:
         try:
-            tree = read_yaml(Path(tree).read_bytes(), locations)
+            tree = read_yaml(file.read_bytes(), locations)
         except UnreadableError as error:
             raise RecipeError(str(error)) from error
     validated, found = _validate(tree)
@@ -39,6 +45,23 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
     if problems or validated is None:
         raise RecipeError("\n".join(str(problem) for problem in problems))
     return validated
+
+
+def config_path(name: str | os.PathLike[str]) -> Path:
+    """The file of a config: a path that is there, or the name of a preset.
+
+    Raises:
+        RecipeError: It is neither.
+    """
+    presets = {path.stem: path for path in sorted(_PRESETS.glob("*.yaml"))}
+    if Path(name).exists():
+        return Path(name)
+    if name in presets:
+        return presets[str(name)]
+    raise RecipeError(
+        f"config '{os.fspath(name)}': expected a file or the name of a preset, got neither"
+        f"{did_you_mean(os.fspath(name), presets)}\n  The presets are: {', '.join(presets)}."
+    )
 
 
 def _validate(tree: Any) -> tuple[PrepareConfig | None, list[tuple[TreePath, str]]]:

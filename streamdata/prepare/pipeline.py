@@ -16,6 +16,7 @@ from streamdata.prepare.load_config import load_config
 from streamdata.prepare.local import run_local
 from streamdata.prepare.manifest import Json, make_plan
 from streamdata.prepare.on_ray import run_on_ray
+from streamdata.prepare.quarantine import first_bad
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.run_progress import RunProgress
 from streamdata.prepare.worker import Marker, RunSpec
@@ -29,7 +30,7 @@ class Pipeline:
     """Turns raw records into a store that `DatasetFactory` reads.
 
     Args:
-        config: How: a `PrepareConfig`, a mapping, or the path of a YAML or JSON file.
+        config: How: a `PrepareConfig`, a mapping, the path of a YAML or JSON file, or a preset's name.
         tokenizer: The path of a tokenizer's directory, or its name on the hub.
 
     Raises:
@@ -140,6 +141,6 @@ class _Run:
 
     def _too_many(self, expected: str) -> PrepareError:
         return PrepareError(
-            f"prepare: expected {expected}, got {self._bad:,} in {self._records:,}\n"
+            f"prepare: expected {expected}, got {self._bad:,} in {self._records:,}{first_bad(self._directory)}\n"
             f"  See {self._directory.tasks}/*.quarantine.jsonl; correct them, or raise max_bad, and run again."
         )

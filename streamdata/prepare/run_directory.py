@@ -10,6 +10,7 @@ from pathlib import Path
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.manifest import Json, differences, json_bytes, make_manifest
+from streamdata.prepare.quarantine import first_bad
 from streamdata.run.publish import publish
 
 
@@ -93,7 +94,7 @@ class RunDirectory(Layout):
             reasons = ", ".join(f"{count} {reason}" for reason, count in left_out)
             raise PrepareError(
                 f"output '{self.path}': expected tokens, got none of {manifest['counts'].get('records', 0)} records: "
-                f"{reasons or 'the inputs are empty'}\n  Check the config and the inputs."
+                f"{reasons or 'the inputs are empty'}{first_bad(self)}\n  Check the config and the inputs."
             )
         parts = [path.read_bytes() for task in tasks if (path := self.task_quarantine(task)).exists()]
         if parts:

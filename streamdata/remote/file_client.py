@@ -12,7 +12,7 @@ import fsspec
 
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
-from streamdata.remote.web import check_version, denied, refuse
+from streamdata.remote.web import check_version, denied, refusal
 
 _MAX_THREADS = 16
 _FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueError)
@@ -126,15 +126,6 @@ def _stat(filesystem: Any, path: str) -> Stat:
     return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
 
 
-def _of_status(asked: Asked, status: int) -> Exception:
-    try:
-        refuse(asked, status, {}, b"")
-    except DenialError as error:
-        return denied(asked, error)
-    except Exception as error:
-        return error
-
-
 def _translated(asked: Asked, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError):
         return GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.")
@@ -144,6 +135,6 @@ def _translated(asked: Asked, error: Exception) -> Exception:
         return error
     status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
     if isinstance(status, int):
-        return _of_status(asked, status)
+        return refusal(asked, status)
     reason = getattr(error, "strerror", None)
     return FailureError(f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}")

@@ -12,9 +12,9 @@ from streamdata.errors import ShardError, needs
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import DEADLINE_S, STALL_S
-from streamdata.remote.web import check_version, denied, ranges_ignored, replaced
+from streamdata.remote.web import check_version, denied, ranges_ignored, refusal, replaced
 
-with needs("obstore", "gcs", "reading gs:// and az://"):
+with needs("obstore", "azure,gcs", "reading gs:// and az://"):
     import obstore
     import obstore.exceptions
     import obstore.store
@@ -155,13 +155,16 @@ def _translated(asked: Asked, error: Exception) -> Exception:
         status = 401 if isinstance(error, kinds.UnauthenticatedError) else 403
         return denied(asked, DenialError(f"status {status}", status))
     if isinstance(error, (kinds.GenericError, OSError)):
-        return ranges_ignored(asked) if _IGNORED in str(error) else _failure(str(error))
+        return ranges_ignored(asked) if _IGNORED in str(error) else _failure(asked, str(error))
     return error
 
 
-def _failure(text: str) -> FailureError:
-    """Of its words only the status: they may have the address, with its signature."""
+def _failure(asked: Asked, text: str) -> Exception:
+    """Of its words only the status: they may have the address, with its signature.
+
+    Errors of lists are all of this kind, also those that will not pass.
+    """
     status = _STATUS.search(text)
     if status is None:
         return FailureError("a connection that failed, or a body that was cut")
-    return FailureError("no word of why", int(status[1]))
+    return refusal(asked, int(status[1]))

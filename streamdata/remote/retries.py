@@ -47,10 +47,11 @@ class StoreHealth:
         with self._lock:
             self._made += 1
 
-    def succeeded(self) -> None:
-        """It has answered."""
+    def succeeded(self, began: float) -> None:
+        """It has answered an attempt of then; what was on its way when failures began says nothing of now."""
         with self._lock:
-            self._planned, self._made, self.failing_since = 0, 0, None
+            if self.failing_since is None or began >= self.failing_since:
+                self._planned, self._made, self.failing_since = 0, 0, None
 
     def failed(self, failure: FailureError) -> float:
         """It has failed; since when it does nothing else."""
@@ -93,6 +94,7 @@ class Patience:
         self._first_failure: float | None = None
         self._last: FailureError | None = None
         self._due: float | None = None
+        self._began = 0.0  # the last attempt
         self._ready = 0.0  # when the wait after the last failure is over
 
     @property
@@ -120,7 +122,7 @@ class Patience:
             self._due = health.plan()
         if health.failing_since is not None and self._due > now:
             return min(_LOOK_S, self._due - now)
-        self._due = None
+        self._due, self._began = None, now
         self.attempts += 1
         health.made()
         return None
@@ -135,7 +137,7 @@ class Patience:
 
     def succeeded(self) -> None:
         """The store has answered, whatever it was."""
-        self._health.succeeded()
+        self._health.succeeded(self._began)
 
     def _error(self, last: FailureError | None) -> DeadStoreError:
         """The error of a request that is given up."""

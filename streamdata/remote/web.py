@@ -156,6 +156,16 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
     raise ShardError(f"{asked.describe()}: expected {asked.aim}, got {said}\n  Check address and settings.")
 
 
+def refusal(asked: Asked, status: int) -> Exception:
+    """What a status means of which a client of others gives nothing else; never a `DenialError`."""
+    try:
+        refuse(asked, status, {}, b"")
+    except DenialError as error:
+        return denied(asked, error)
+    except Exception as error:
+        return error
+
+
 def _words(asked: Asked, body: bytes) -> tuple[str, str]:
     """The code and the words of a store's error, without what is secret in the request, which they may repeat.
 

@@ -10,7 +10,7 @@ from streamdata.remote.retries import STALL_S
 from streamdata.remote.stores import Prepared, door_of
 from streamdata.remote.web import MAX_WORD, answer, denied, promise, range_headers, refuse
 
-with needs("aiohttp", "http", "reading http:// and s3://"):
+with needs("aiohttp", "http,s3", "reading http:// and s3://"):
     import aiohttp
     import yarl
 

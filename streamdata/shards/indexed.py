@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
-from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.build import headers_of
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
@@ -189,25 +188,26 @@ class IndexedFiles:
         """
         if named_cache(self.cache) is None:
             return False
-        self._learn_versions(files)
-        if not all(map(_are_cached, files)):
+        wanted = [shard for some in files for shard in _remote_pages(some)]
+        self._learn_versions(wanted)
+        if not all(has_cached(url, *kept_as(url, stamp), pages) for url, stamp, pages, _ in wanted):
             return False
-        for urls, stamps, spans in files:
-            for shard in set(spans[(spans[:, 1] == 0) & (spans[:, 2] > 0), 0].tolist()):
-                if urls[shard] in self._learned:  # it was asked in this pass
-                    self._learned.remove(urls[shard])
-                elif is_remote(urls[shard]):
-                    self.confirmations.add(submit_question(urls[shard], stamps[shard]))
+        for url, stamp, _, is_begun in wanted:
+            if not is_begun:
+                continue
+            if url in self._learned:  # it was asked in this pass
+                self._learned.remove(url)
+            else:
+                self.confirmations.add(submit_question(url, stamp))
         return True
 
-    def _learn_versions(self, files: Sequence[FileSpans]) -> None:
+    def _learn_versions(self, wanted: Iterable["_ShardPages"]) -> None:
         """Ask which versions there are of shards of which a manifest does not say it: their pages are kept by that."""
-        asked = {}
-        for urls, stamps, spans in files:
-            for shard in set(spans[spans[:, 1] < spans[:, 2], 0].tolist()):
-                url, stamp = urls[shard], stamps[shard]
-                if is_remote(url) and stamp.version == ANY_VERSION and not kept_as(url, stamp).version:
-                    asked[url] = submit_question(url, stamp)
+        asked = {
+            url: submit_question(url, stamp)
+            for url, stamp, _, _ in wanted
+            if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
+        }
         for answer in asked.values():
             answer.result()
         self._learned |= set(asked)
@@ -238,18 +238,27 @@ class IndexedFiles:
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
 
 
-def _are_cached(files: FileSpans) -> bool:
-    """Whether the pages are there; of a span longer than two, the first and the last one."""
+class _ShardPages(NamedTuple):
+    """What a window wants of a remote shard."""
+
+    url: str
+    stamp: FileStamp
+    pages: list[int]
+    is_begun: bool
+    """Whether its first byte is among it."""
+
+
+def _remote_pages(files: FileSpans) -> Iterator[_ShardPages]:
+    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
     urls, stamps, spans = files
     spans = spans[spans[:, 1] < spans[:, 2]]
     shards, begins, ends = spans.T
+    begun = set(shards[begins == 0].tolist())
     most = int(ends.max(initial=0)) // PAGE_BYTES + 1
     pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
     for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        numbers = [page % most for page in group]
-        if is_remote(urls[shard]) and not has_cached(urls[shard], *kept_as(urls[shard], stamps[shard]), numbers):
-            return False
-    return True
+        if is_remote(urls[shard]):
+            yield _ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
 
 
 def complete(*files: IndexedFiles) -> None:
@@ -296,8 +305,8 @@ class RecordBytes:
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
-        self.pages: OpenPages | None = None
-        """Where its bytes are taken from the cache: pages that are open."""
+        self.is_cached = False
+        """Whether its bytes are taken from the page cache."""
 
     @property
     def file_spans(self) -> FileSpans:
@@ -318,7 +327,8 @@ class RecordBytes:
         if not keep:
             spans = self._spans[chosen]
             began = files.reads.begin()
-            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths, self.pages)
+            lend, known = self._buffer.lend, self._at_their_paths
+            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
             files.reads.end(began)
             return found
         if self._kept is None:
@@ -337,7 +347,7 @@ class RecordBytes:
         lasts = np.cumsum(runs.counts) - 1
         spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
         files = self._files
-        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, pages=self.pages)
+        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, from_cache=self.is_cached)
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 

@@ -75,9 +75,8 @@ class JsonlWindow:
 
     def take_cached(self) -> bool:
         """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
-        if self._shards.take_cached(self.spans()):
-            self._bytes.pages = {}
-        return self._bytes.pages is not None
+        self._bytes.is_cached = self._bytes.is_cached or self._shards.take_cached(self.spans())
+        return self._bytes.is_cached
 
     def take(
         self,

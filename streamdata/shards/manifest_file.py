@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from streamdata.remote import Answer, StorageOptions, beside, network, options_of
 from streamdata.remote.addresses import signed_url
@@ -43,6 +43,8 @@ _WHOLE_BYTES = 4 << 20
 _CRC_BYTES = 4
 _MAX_OPEN = 16
 """Remote manifests whose pages stay open."""
+_MAX_SEEN = 1 << 16
+_Span = tuple[int, int]
 ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
 
 
@@ -76,21 +78,23 @@ class ManifestRows:
         """
         chunk_bytes = _chunk_bytes(row_bytes)
         spans = self._spans(runs, row_bytes)
-        pieces = self._remote(spans, chunk_bytes) if is_remote(self.url) else self._local(spans)
+        different = dict.fromkeys(spans)  # short runs share their chunks
+        pieces = self._remote(different, chunk_bytes) if is_remote(self.url) else self._local(different, chunk_bytes)
         return [
-            _rows_in(piece, chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
-            or self._damaged(span, piece, chunk_bytes)
-            for piece, run, span in zip(pieces, runs, spans, strict=True)
+            _rows_in(pieces[span], chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
+            or self._damaged(span, pieces[span], chunk_bytes)
+            for run, span in zip(runs, spans, strict=True)
         ]
 
     def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> None:
         """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to."""
         if is_remote(self.url):
             pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
-            spans = self._spans(runs, row_bytes)
+            spans = pages.not_seen(self._spans(runs, row_bytes))
             missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
             if missing:  # where rows are few, all are asked for with any
                 pages.ask_for(missing)
+            pages.seen.update(spans.difference(missing))
 
     def _spans(self, runs: Sequence[RowRun], row_bytes: int) -> list[tuple[int, int]]:
         """Where the chunks of each run begin and end."""
@@ -110,14 +114,14 @@ class ManifestRows:
                 except ManifestError:
                     yield f"{manifest.urls[file]}: its index '{kind}' in the manifest is damaged"
 
-    def _damaged(self, span: tuple[int, int], piece: bytes, chunk_bytes: int) -> bytes:
+    def _damaged(self, span: _Span, piece: bytes, chunk_bytes: int) -> NoReturn:
         raise ManifestError(
             f"manifest '{self.url}': offset {span[0]}: expected {span[1] - span[0]} bytes in chunks of {chunk_bytes} "
             f"that fit their CRC32, got {len(piece)} that do not\n"
             "  Copy it again, or make it again: streamdata index FOLDER."
         )
 
-    def _local(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    def _local(self, spans: Iterable[_Span], chunk_bytes: int) -> dict[_Span, bytes]:
         try:
             file = opened(self.url)
         except FileNotFoundError as error:
@@ -126,18 +130,22 @@ class ManifestRows:
             forget_open(self.url)
             raise _replaced(self.url)
         # What lies under the descriptor stays what was opened, though another is renamed over it meanwhile.
-        return [file.read(end - begin, begin) for begin, end in spans]
+        pieces = {(begin, end): file.read(end - begin, begin) for begin, end in spans}
+        for span in _unsound(pieces, pieces, chunk_bytes):
+            self._damaged(span, pieces[span], chunk_bytes)
+        return pieces
 
-    def _remote(self, spans: Sequence[tuple[int, int]], chunk_bytes: int) -> list[bytes]:
+    def _remote(self, spans: Iterable[_Span], chunk_bytes: int) -> dict[_Span, bytes]:
         pages = self._pages()
-        pieces = [pages.read(*span) for span in spans]
-        missing = list(range(len(spans)))
+        pieces = {span: pages.read(*span) for span in spans}
+        missing = _unsound(pieces, pieces, chunk_bytes)
         for bring in (pages.wait_for, pages.fetch):
-            missing = [index for index in missing if not _is_sound(pieces[index], chunk_bytes)]
             if missing:
-                bring([spans[index] for index in missing])
-            for index in missing:
-                pieces[index] = pages.read(*spans[index])
+                bring(missing)
+                pieces |= {span: pages.read(*span) for span in missing}
+                missing = _unsound(pieces, missing, chunk_bytes)
+        for span in missing:
+            self._damaged(span, pieces[span], chunk_bytes)
         return pieces
 
     def _pages(self) -> "_Pages":
@@ -149,9 +157,7 @@ def _chunk_bytes(row_bytes: int) -> int:
 
 
 def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
-    """The rows of some chunks from `begin` on, without the CRCs; None where one does not fit, or ends early."""
-    if not _is_sound(piece, chunk_bytes):
-        return None
+    """The rows of some sound chunks from `begin` on, without the CRCs; None where they end early."""
     if len(piece) <= chunk_bytes:
         rows = piece[begin : min(begin + size, len(piece) - _CRC_BYTES)]
     else:
@@ -160,6 +166,10 @@ def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | N
         )
         rows = b"".join(chunks)[begin : begin + size]
     return rows if len(rows) == size else None
+
+
+def _unsound(pieces: dict[_Span, bytes], spans: Iterable[_Span], chunk_bytes: int) -> list[_Span]:
+    return [span for span in spans if not _is_sound(pieces[span], chunk_bytes)]
 
 
 def _is_sound(piece: bytes, chunk_bytes: int) -> bool:
@@ -219,6 +229,8 @@ class _Pages:
         folder.mkdir(parents=True, exist_ok=True)
         self._name = name
         self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
+        self.seen: set[_Span] = set()
+        """Of chunks that were there, and need not be asked for ahead; whoever reads them looks again."""
 
     def __del__(self) -> None:
         os.close(self._fd)
@@ -226,6 +238,12 @@ class _Pages:
     def read(self, begin: int, end: int) -> bytes:
         """What is there of these bytes, with zeros in the holes."""
         return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
+
+    def not_seen(self, spans: Iterable[_Span]) -> set[_Span]:
+        """Those of the spans that have not been seen to be there."""
+        if len(self.seen) > _MAX_SEEN:
+            self.seen.clear()
+        return set(spans).difference(self.seen)
 
     def write(self, data: bytes, offset: int) -> None:
         """Keep some bytes."""

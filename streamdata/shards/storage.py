@@ -22,7 +22,6 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
 from streamdata.remote.cached import read_cached, read_cached_into
-from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
@@ -439,7 +438,8 @@ def read_spans(
     spans: Int64s,
     lend: Callable[[int], memoryview] | None = None,
     at_their_paths: set[int] | None = None,
-    pages: OpenPages | None = None,
+    *,
+    from_cache: bool = False,
 ) -> tuple[memoryview, Int64s]:
     """The bytes of some spans, in one piece of memory; spans that touch are read together.
 
@@ -449,7 +449,7 @@ def read_spans(
         spans: Shard, begin and end of each span, (n, 3).
         lend: Returns memory of at least the bytes asked for; by default it is new.
         at_their_paths: Shards whose paths need not be looked at again; those that are found there join the set.
-        pages: With them, what a cache has of remote shards is read straight from its pages, of which these are open.
+        from_cache: Read what a cache has of remote shards straight from its pages.
 
     Returns:
         The memory, and where each span begins in it, (n,).
@@ -463,10 +463,10 @@ def read_spans(
     remote: list[_Piece] = []
     for shard, group in groupby(pieces, itemgetter(0)):  # one after the other, so that few files are open at once
         if is_remote(urls[shard]):
-            if pages is None:
-                remote += group
+            if from_cache:
+                remote += _not_cached(urls[shard], stamps[shard], list(group), memory)
             else:
-                remote += _not_cached(urls[shard], stamps[shard], list(group), memory, pages)
+                remote += group
         else:
             _read_local(_opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
             known.add(shard)
@@ -508,10 +508,10 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
         raise cut_short(file.url, *short[0])
 
 
-def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, pages: OpenPages) -> list[_Piece]:
+def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview) -> list[_Piece]:
     """Pieces of a remote shard, of which those in its cache are read."""
     wanted = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in pieces]
-    found = read_cached_into(url, *kept_as(url, stamp), wanted, pages)
+    found = read_cached_into(url, *kept_as(url, stamp), wanted)
     return [piece for piece, is_found in zip(pieces, found, strict=True) if not is_found]
 
 

@@ -114,9 +114,8 @@ class TarWindow:
 
     def take_cached(self) -> bool:
         """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
-        if self._shards.take_cached(self.spans()):
-            self._bytes.pages = {}
-        return self._bytes.pages is not None
+        self._bytes.is_cached = self._bytes.is_cached or self._shards.take_cached(self.spans())
+        return self._bytes.is_cached
 
     def take(
         self,
@@ -138,7 +137,7 @@ class TarWindow:
         located = self._bytes
         memories: Iterator[Any]
         if portion is None:
-            view, offsets = located.read(chosen, keep=self._is_kept and located.pages is None)
+            view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
             memories, begins = portion.located(0, chosen)
@@ -180,8 +179,8 @@ class TarWindow:
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
         wanted = np.array(spans, np.int64).reshape(-1, 3)
-        pages = self._bytes.pages
-        memory, offsets = read_spans(sidecars.sidecar_urls, sidecars.sidecar_stamps, wanted, pages=pages)
+        stamps, is_cached = sidecars.sidecar_stamps, self._bytes.is_cached
+        memory, offsets = read_spans(sidecars.sidecar_urls, stamps, wanted, from_cache=is_cached)
         starts = iter(offsets.tolist())
         for _, length in lines:
             yield bytes(memory[(start := next(starts)) : start + length]) if length else None

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError
+from streamdata.fields import lacks
 from streamdata.text import PackedRow, RowPacker, end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.packing import IGNORED_LABEL
 
@@ -97,13 +98,18 @@ class TextJsonlProcessFnBuilder:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _tokens(self, record: dict[str, Any]) -> npt.NDArray[np.int64]:
-        text = record.get(self.text_key)
+        if self.text_key not in record:
+            raise ValueError(
+                f"TextJsonlProcessFnBuilder: {lacks(record, self.text_key)}\n"
+                "  Set text_key to the field that holds the text."
+            )
+        text = record[self.text_key]
         if isinstance(text, bytes):
             text = text.decode()  # as the members of a tar are
         if not isinstance(text, str):
             raise ValueError(
-                f"TextJsonlProcessFnBuilder: expected text in field {self.text_key!r}, got {type(text).__name__}; "
-                f"the record has {sorted(record)}\n  Set text_key to the field that holds the text."
+                f"TextJsonlProcessFnBuilder: expected text in field {self.text_key!r}, got {type(text).__name__}\n"
+                "  Set text_key to the field that holds the text."
             )
         return tokenize(self.tokenizer_name, text, with_special_tokens=False)
 

@@ -72,7 +72,8 @@ def lines(groups: Sequence[str], directory: Path, scale: Scale) -> Iterator[str]
 
 
 def _line(row: Row) -> str:
-    return f"| {row.work} | {row.reach} | {row.got} | {'ok' if row.ok else '**MISS**'} | {row.from_} |"
+    verdict = {True: "ok", False: "**MISS**", None: ""}[row.ok]
+    return f"| {row.work} | {row.reach} | {row.got} | {verdict} | {row.from_} |"
 
 
 def main() -> None:

@@ -8,13 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import get_context
+from resource import getpagesize
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
 from streamdata import MergedDataset
 
+Result = TypeVar("Result")
 BATCH_SIZE, NUM_WORKERS = 64, 2
 FIRST_BATCHES = 8  # not timed: the workers start, and have batches ready
 
@@ -79,12 +81,15 @@ TINY = Scale(
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure: what was to be reached, what was, and the absolute numbers that it comes from."""
+    """One figure: what was to be reached, what was, and the absolute numbers that it comes from.
+
+    `ok` is None where it could not be measured here; `from_` then says why.
+    """
 
     work: str
     reach: str
     got: str
-    ok: bool
+    ok: bool | None
     from_: str
 
 
@@ -124,7 +129,7 @@ def loading_time(dataset: Dataset[Any], collate: Callable[[list[Any]], object], 
         return perf_counter() - begin
 
 
-def apart(work: Callable[..., float], *arguments: object) -> float:
+def apart(work: Callable[..., Result], *arguments: object) -> Result:
     """What a function returns in a process of its own: what one work did to heap and caches, others do not meet."""
     server = get_context("forkserver")
     server.set_forkserver_preload([__name__])  # torch too: each process would import it for a second
@@ -139,6 +144,12 @@ def _batches(loader: DataLoader[Any]) -> Generator[object, None, None]:
 def identity(batch: list[Any]) -> list[Any]:
     """The collate function that leaves all to the DataLoader."""
     return batch
+
+
+def resident_mb() -> float:
+    """The resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * getpagesize() / 1e6
 
 
 def per_second(count: int, seconds: float) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from resource import getpagesize
 from typing import Any
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
 from tests.benchmarks import jsonl, tar
 from tests.benchmarks.data import index_bytes, jsonl_rows, many_lines, many_members, tar_shards
-from tests.benchmarks.measure import Row, Scale, drain
+from tests.benchmarks.measure import Row, Scale, drain, resident_mb
 
 _FLAT_MB = 2.0
 _LOOKS = 40  # at the resident memory, per epoch
@@ -51,8 +50,7 @@ def _resident_mb(kind: str, place: Path) -> list[float]:
     found = []
     for number, _ in enumerate(dataset):
         if number % max(1, count // _LOOKS) == 0:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                found.append(int(file.read().split()[1]) * getpagesize() / 1e6)
+            found.append(resident_mb())
     return found
 
 

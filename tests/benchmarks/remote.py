@@ -3,12 +3,9 @@
 Both are Python on the machine that reads from them, so that rates say little; shares within one run and counts do.
 """
 
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,75 +15,23 @@ import webdataset
 
 from streamdata import MergedDataset, MetaDistributedWebDataset
 from streamdata.remote import Address, StorageOptions, network
-from streamdata.shards.make_manifest import make_manifest, take_stock
-from tests.benchmarks.data import cached
-from tests.benchmarks.measure import Row, Scale, apart, by_turns, drain, identity, loading_time, per_second
-from tests.remote.servers import s3_server, slow_proxy
+from tests.benchmarks import remote_peers
+from tests.benchmarks.far_store import NUM_SHARDS, Store, shards, store
+from tests.benchmarks.measure import (
+    Row,
+    Scale,
+    apart,
+    by_turns,
+    drain,
+    identity,
+    loading_time,
+    per_second,
+    resident_mb,
+)
+from tests.benchmarks.web_server import Served, nginx, served_by_nginx
 
-DELAY, RATE = 0.03, 40e6
-"""Seconds for each request, bytes/s of each connection."""
-_SHARDS = 16
+_READ_AHEAD, _BESIDE = 32 << 20, 64 << 20  # bytes: the bound, and what else a process that reads takes
 _PIECE = 8 << 20  # bytes of a shard that the bare client asks for at once
-
-
-class Store:
-    """A store in another process.
-
-    Args:
-        pipe: To that process.
-        url: Its endpoint.
-    """
-
-    def __init__(self, pipe: Any, url: str) -> None:
-        self._pipe, self.url = pipe, url
-        self.options = {"endpoint": url, "anonymous": True}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (None, self.url)  # whoever reads from it does not ask for its log
-
-    def log(self) -> list[tuple[str, str, str]]:
-        """What it was asked since it was asked this: method, path, range."""
-        self._pipe.send("log")
-        found: list[tuple[str, str, str]] = self._pipe.recv()
-        return found
-
-
-@contextmanager
-def store(place: Path, delay: float = DELAY, rate: float = RATE) -> Iterator[Store]:
-    """The files of a folder in the bucket "data", and without the manifest in "plain"."""
-    context = multiprocessing.get_context("fork")  # spawned it would import all that this one has
-    ours, others = context.Pipe()
-    process = context.Process(target=_serve, args=(others, str(place), delay, rate), daemon=True)
-    process.start()
-    try:
-        yield Store(ours, ours.recv())
-    finally:
-        ours.send("end")
-        process.join()
-
-
-def _serve(pipe: Any, place: str, delay: float, rate: float) -> None:
-    objects = {f"data/{path.name}": path.read_bytes() for path in Path(place).iterdir() if path.is_file()}
-    objects |= {path.replace("data/", "plain/"): data for path, data in objects.items() if path.endswith(".tar")}
-    with s3_server(objects) as server, slow_proxy(server.url, delay, rate) as url:
-        pipe.send(url)
-        while pipe.recv() == "log":
-            log, server.log[:] = list(server.log), []
-            pipe.send([(one.method, one.path, one.headers.get("range", "")) for one in log])
-
-
-def shards(directory: Path, records: int, record_bytes: int) -> Path:
-    """Sixteen tars of records of one member, and their manifest."""
-    return cached(directory, f"remote-{records}-{record_bytes}", partial(_write, records=records, size=record_bytes))
-
-
-def _write(place: Path, records: int, size: int) -> None:
-    for shard in range(_SHARDS):
-        with webdataset.TarWriter(str(place / f"{shard:05d}.tar"), encoder=False, mtime=0) as writer:
-            for number in range(records // _SHARDS):
-                key = shard * (records // _SHARDS) + number
-                writer.write({"__key__": f"{key:08d}", "bin": key.to_bytes(8, "little") * (size // 8)})
-    make_manifest(take_stock([str(place)]), num_processes=1)
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
@@ -97,20 +42,24 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
         yield _in_order(far, scale)
         yield from _starts(far, place, scale)
         yield _cached(far, place, scale)
+        yield _memory(far, scale)
+        yield from remote_peers.rows(directory, scale, far)
+    yield _of_nginx(place, scale)
     with store(shards(directory, scale.small_remote_records, 1000)) as far:
         yield _requests(far, scale.small_remote_records)
 
 
-def _merged(far: Store, paths: Any = "s3://data/", **options: Any) -> MergedDataset:
+def _merged(far: Store | Served, paths: Any = "s3://data/", **options: Any) -> MergedDataset:
     shuffle, cyclic = options.pop("shuffle", True), options.pop("cyclic", False)
+    read_ahead = options.pop("read_ahead_bytes", None)
     source: Any = MetaDistributedWebDataset(paths, storage_options=far.options, **options)
     source.name, source.percent = "tar", 1.0
-    return MergedDataset([source], cyclic=cyclic, shuffle_streaming_subsets=shuffle)
+    return MergedDataset([source], cyclic=cyclic, shuffle_streaming_subsets=shuffle, read_ahead_bytes=read_ahead)
 
 
-def _our_time(far: Store, count: int, need: float) -> float:
+def _our_time(far: Store | Served, count: int, need: float, paths: str = "s3://data/") -> float:
     """For so many records, of which the consumer needs each for so many seconds; indexes are built before."""
-    stream = _merged(far)
+    stream = _merged(far, paths)
     begin = time.perf_counter()
     for number, _ in enumerate(islice(stream, count), 1):
         rest = begin + number * need - time.perf_counter()
@@ -119,10 +68,10 @@ def _our_time(far: Store, count: int, need: float) -> float:
     return time.perf_counter() - begin
 
 
-def _bare_time(far: Store, ranges: list[tuple[str, int, int]]) -> float:
-    options = StorageOptions(**far.options)
+def _bare_time(far: Store | Served, ranges: list[tuple[str, int, int]], root: str = "s3://") -> float:
+    options = StorageOptions(**(far.options or {}))
     begin = time.perf_counter()
-    for answer in [network().submit(Address(f"s3://{path}", options), first, end) for path, first, end in ranges]:
+    for answer in [network().submit(Address(root + path, options), first, end) for path, first, end in ranges]:
         answer.result()
     return time.perf_counter() - begin
 
@@ -149,7 +98,7 @@ def _shuffled(far: Store, scale: Scale) -> Iterator[Row]:
     )
     share = best["bare"] / best["ours"]
     yield Row(
-        work=f"{count:,} records of 30 KB in {_SHARDS} tars in a store (30 ms, 40 MB/s per connection), shuffled",
+        work=f"{count:,} records of 30 KB in {NUM_SHARDS} tars in a store (30 ms, 40 MB/s per connection), shuffled",
         reach="≥ 0.7 of the same client fetching the same ranges bare",
         got=f"{share:.2f}",
         ok=share >= 0.7,
@@ -180,7 +129,7 @@ def _peer_workers(far: Store, place: list[str], batches: int) -> float:
 
 def _in_order(far: Store, scale: Scale) -> Row:
     batches = max(2, scale.remote_records // 64 - 8)
-    place = [f"data/{shard:05d}.tar" for shard in range(_SHARDS)]
+    place = [f"data/{shard:05d}.tar" for shard in range(NUM_SHARDS)]
     best = by_turns(
         min(3, scale.repetitions),
         ours=lambda: apart(_our_workers, far, batches),
@@ -223,7 +172,7 @@ def _starts(far: Store, place: Path, scale: Scale) -> Iterator[Row]:
     asked = sum(last - first for _, first, last in _ranges(log))
     share = min(times["bare"]) / min(times["ours"])
     yield Row(
-        work=f"cold start over {_SHARDS} tars in a store, without a manifest, until the first record",
+        work=f"cold start over {NUM_SHARDS} tars in a store, without a manifest, until the first record",
         reach="≥ 0.7 of the same client fetching all bytes bare; each byte at most once for the indexes",
         got=f"{share:.2f}",
         ok=share >= 0.7 and asked <= 1.2 * sum(sizes.values()),
@@ -283,9 +232,54 @@ def _requests(far: Store, records: int) -> Row:
     apart(_our_time, far, count, 0.0)
     asked = len(far.log())
     return Row(
-        work=f"requests per sample, shuffled, {records:,} records of 1 KB in {_SHARDS} tars",
+        work=f"requests per sample, shuffled, {records:,} records of 1 KB in {NUM_SHARDS} tars",
         reach="≤ 0.05",
         got=f"{asked / count:.3f}",
         ok=asked / count <= 0.05,
         from_=f"{asked} requests, with those of the start, for {count:,} samples",
+    )
+
+
+def _memory(far: Store, scale: Scale) -> Row:
+    first, most = apart(_resident_mb, far)
+    aim = (_READ_AHEAD + _BESIDE) / 1e6
+    return Row(
+        work=f"memory over an epoch of the same, with {_READ_AHEAD / 1e6:.0f} MB of `read_ahead_bytes`",
+        reach=f"at most that and {_BESIDE / 1e6:.0f} MB more than after the first sample",
+        got=f"{most - first:+.0f} MB",
+        ok=most - first <= aim,
+        from_=f"{scale.remote_records * 0.03:.0f} MB of records; {first:.0f} MB after the first, at most {most:.0f} MB",
+    )
+
+
+def _resident_mb(far: Store) -> tuple[float, float]:
+    """After the first sample, and at most in an epoch."""
+    stream = iter(_merged(far, read_ahead_bytes=_READ_AHEAD))
+    next(stream)
+    first = resident_mb()
+    return first, max([first, *(resident_mb() for number, _ in enumerate(stream) if number % 100 == 0)])
+
+
+def _of_nginx(place: Path, scale: Scale) -> Row:
+    work = "the same over http from nginx, as fast as it is, shuffled"
+    reach = "≥ 0.7 of the same client fetching the same ranges bare"
+    program = nginx()
+    if program is None:
+        return Row(work=work, reach=reach, got="not measured", ok=None, from_="nginx is not installed")
+    with served_by_nginx(program, place) as served:
+        count, root = scale.remote_records, f"{served.url}/"
+        apart(_our_time, served, count, 0.0, root)
+        ranges = _ranges(served.log())
+        best = by_turns(
+            scale.repetitions,
+            ours=lambda: apart(_our_time, served, count, 0.0, root),
+            bare=lambda: apart(_bare_time, served, ranges, root),
+        )
+    share = best["bare"] / best["ours"]
+    return Row(
+        work=work,
+        reach=reach,
+        got=f"{share:.2f}",
+        ok=share >= 0.7,
+        from_=f"{per_second(count, best['ours'])}; bare {per_second(count, best['bare'])}, {len(ranges)} requests",
     )

@@ -22,7 +22,10 @@ def test_each_group_gives_its_rows_with_figures(group: str, directory: Path) -> 
     """Every group of figures is measured, and each figure is told with what it comes from."""
     rows = list(GROUPS[group].rows(directory, TINY))
     assert rows
-    assert all(any(map(str.isdigit, row.got)) and row.work and row.reach and row.from_ for row in rows)
+    measured = [row for row in rows if row.ok is not None]
+    assert measured
+    assert all(any(map(str.isdigit, row.got)) and row.reach for row in measured)
+    assert all(row.work and row.got and row.from_ for row in rows)
 
 
 def test_machine_is_named_with_versions() -> None:

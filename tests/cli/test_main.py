@@ -64,6 +64,23 @@ def test_help_names_every_option(streamdata: Streamdata) -> None:
     assert all(option in check for option in ("--var", "--allow", "--resume"))
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, ["index"], ["state"]], ids=" ".join)
+def test_a_flag_is_shown_as_one(streamdata: Streamdata, command: list[str]) -> None:
+    """It takes no value."""
+    shown = words(streamdata(*command, "--help").stdout)
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """Where the command is not on the path."""
+    command = [sys.executable, "-W", "error", "-m", "streamdata"]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert shown.split() == ["streamdata", version("torch-streamdata")]
+    usage = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "python -m streamdata" in words(usage)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

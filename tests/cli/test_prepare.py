@@ -119,6 +119,27 @@ def test_a_dry_run_shows_what_is_trained_and_where_rows_end(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.jsonl", "config.json"]
 
 
+def test_padding_is_shown_as_its_number(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+    """Of a dry run, and of a store; a row may be nearly all of it."""
+    path = write(tmp_path / "a.jsonl", [{"q": "ask ", "a": "yes"}])
+    packed = options(SFT | {"packing": "bfd", "max_packed_len": 4000, "max_seq_len": 4000})
+    shown = streamdata("prepare", path, *packed, "--dry-run", 1).stdout
+    assert re.fullmatch(r"── row 0, 4000 tokens, \d trained\nask «yes»│<pad> × 3,99\d┃\n", shown)
+    assert streamdata("prepare", path, "-o", tmp_path / "out", *packed, "--workers", 1).exit_code == 0
+    assert "│<pad> × 3,99" in streamdata("inspect", tmp_path / "out").stdout
+
+
+def test_the_first_bad_record_is_shown(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+    """What is wrong with it is mostly wrong with all: its reason and its fields, at the end and in the error."""
+    path = write(tmp_path / "a.jsonl", [{"text": 7, "id": 1}, {"text": "x"}, {"txt": "y"}])
+    for max_bad, code in ((2, 0), (1, 1)):
+        config = options(PRETRAIN | {"max_bad": max_bad})
+        done = streamdata("prepare", path, "-o", tmp_path / f"{max_bad}", *config, "--workers", 1)
+        assert done.exit_code == code
+        first = f"  The first is {path}:1: text: wrong type: expected a text, got 7\n  Its fields are 'text', 'id'.\n"
+        assert first in (done.stderr if code else done.stdout)
+
+
 def test_what_is_trained_is_green_in_a_terminal(
     streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +211,7 @@ def test_errors_are_their_messages(streamdata: Streamdata, options: Callable, tm
     [
         (["prepare", "x.jsonl"], "missing --output, --config, --tokenizer"),
         (["prepare", "--shard", "2/2", "x"], "missing"),
-        (["prepare", "x", "-c", "gone.yaml"], "does not exist"),
+        (["prepare", "x", "-o", "o", "--tokenizer", "t", "-c", "chats"], "did you mean 'chat'? The presets are:"),
         (["inspect", "gone"], "does not exist"),
     ],
 )

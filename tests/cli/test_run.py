@@ -17,6 +17,7 @@ from streamdata.remote.network import _OfProcess
 from streamdata.view import Delivery
 from tests.remote.servers import http_server
 from tests.streams import Numbers
+from tests.text.chat_templates import chat_tokenizer
 
 Streamdata = Callable[..., Result]
 WriteRecipe = Callable[..., Path]
@@ -91,13 +92,31 @@ def test_damaged_data_ends_the_run_with_its_message_and_the_summary(
     assert int(row(done.stdout, "b")[5]) > 0
 
 
-def test_an_error_of_a_users_function_keeps_its_traceback(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
-    """It is the user's own code that has to be found."""
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_function_is_one_message(streamdata: Streamdata, write_recipe: WriteRecipe, workers: int) -> None:
+    """With where it was raised; all the way there only where that is asked for."""
     recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.failing}")
-    done = streamdata("run", recipe)
+    done = streamdata("run", recipe, "--workers", workers)
     assert done.exit_code == 1
-    assert isinstance(done.exception, ValueError)
-    assert any("source 'a': single_process_fn failed" in note for note in done.exception.__notes__)
+    first, *notes, place, last = done.stderr.splitlines()
+    assert re.fullmatch(r"error: ValueError: no \d+", first)
+    assert any("source 'a': single_process_fn failed at" in note for note in notes)
+    assert re.fullmatch(r"  Raised at .*tests/view/functions\.py:\d+, in failing\.", place)
+    assert last == "  --traceback shows how it came there."
+    whole = streamdata("run", recipe, "--workers", workers, "--traceback")
+    assert (whole.exit_code, type(whole.exception), whole.stderr) == (1, ValueError, "")
+
+
+def test_a_wrong_field_says_which_there_are(streamdata: Streamdata, write_recipe: WriteRecipe, tmp_path: Path) -> None:
+    """Not streamdata's own."""
+    process = (
+        "{target: streamdata.TextJsonlProcessFnBuilder, params: {max_sequence_length: 8, tokenizer_name: TOKENIZER}}"
+    )
+    chat_tokenizer(tmp_path / "draft").save_pretrained(tmp_path / "saved")
+    recipe = write_recipe(params=f", process_fn: {process.replace('TOKENIZER', str(tmp_path / 'saved'))}")
+    done = streamdata("run", recipe, "--batches", 9)
+    assert "the record has no field 'text'; it has value\n" in done.stderr
+    assert len(done.stderr.splitlines()) < 9
 
 
 def test_the_live_line_names_the_heaviest_sources_only() -> None:

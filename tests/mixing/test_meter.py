@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, to_state
+from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, to_device, to_state
 from streamdata.fields import CURSOR
 from streamdata.mixing import meter
 from streamdata.progress import Traffic, TrafficReport, node_of, note, traffic_of
@@ -46,18 +46,36 @@ def rows(url, **settings):
     return MergedDataset([source], cyclic=False, **settings)
 
 
-def batches(dataset, num_workers):
-    return list(DataLoader(dataset, batch_size=8, num_workers=num_workers, collate_fn=mixed_collate))
+def batches(dataset, num_workers, **settings):
+    return list(DataLoader(dataset, batch_size=8, num_workers=num_workers, collate_fn=mixed_collate, **settings))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_what_readers_ask_for_is_known_in_the_trainer(tmp_path, num_workers):
-    """Requests and bytes, those of the start included; no state has anything of it."""
+def states_after(dataset, kind, num_workers, method):
+    context = {"multiprocessing_context": method} if method else {}
+    if kind is DataLoader:
+        return to_state(batches(dataset, num_workers, **context))
+    loader = StreamLoader(dataset, 8, num_workers, **context)
+    assert sum(1 for _ in loader) == 8
+    return loader.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "method"),
+    [
+        (DataLoader, 0, None),
+        (DataLoader, 2, "fork"),
+        (StreamLoader, 0, None),
+        (StreamLoader, 2, "fork"),
+        (StreamLoader, 1, "spawn"),
+    ],
+)
+def test_what_readers_ask_for_is_known_in_the_trainer(tmp_path, kind, num_workers, method):
+    """Requests and bytes, those of the start included, by either loader; no state has anything of it."""
     with served(tmp_path) as server:
         dataset = rows(server.url)
         start = dataset.traffic()
         assert (start.requests, start.waiting) == (len(server.log), 0)
-        states = to_state(batches(dataset, num_workers))
+        states = states_after(dataset, kind, num_workers, method)
         found = dataset.traffic()
         assert found.requests == len(server.log) > start.requests
         assert found.num_bytes - start.num_bytes >= sum(map(len, server.objects.values()))
@@ -73,6 +91,9 @@ def test_a_loader_says_it_too(tmp_path):
         assert loader.traffic == loader.dataset.traffic()._replace(read_s=loader.traffic.read_s)
         assert loader.traffic.requests == len(server.log)
         assert loader.wait_s > 0
+        on_device = to_device(loader, "cpu")
+        assert sum(1 for _ in on_device) == 8
+        assert on_device.traffic.requests == len(server.log) > loader.num_workers
 
 
 def test_of_local_files_nothing_travels(tmp_path):

@@ -1,4 +1,4 @@
-"""The configs in `configs/prepare`, from real text to batches of their train type."""
+"""The presets, from real text to batches of their train type."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
+from streamdata.errors import RecipeError
 from streamdata.prepare import load_config
 from streamdata.sources.chats import PreferenceDataset
 from streamdata.stores.collates import dpo_collate, grpo_collate
@@ -23,8 +24,8 @@ def chat(question: str, answer: str) -> list[dict]:
 
 
 def prepared(name: str, records: list[dict], tokenizer: str, folder: Path) -> Path:
-    """The output of a ready-made config over these records."""
-    run(load_config(CONFIGS / f"{name}.yaml"), tokenizer, write(folder / "in.jsonl", records), folder / "out")
+    """The output of a preset over these records."""
+    run(load_config(name), tokenizer, write(folder / "in.jsonl", records), folder / "out")
     return folder / "out"
 
 
@@ -82,10 +83,10 @@ def test_chat(tokenizer: str, tmp_path: Path) -> None:
     assert text.count("You write Python.") == text.count('"name": "run"') == 1
 
 
-def test_dpo(tokenizer: str, tmp_path: Path) -> None:
+def test_preference(tokenizer: str, tmp_path: Path) -> None:
     """Pairs, each with the mask of its answer."""
     records = [{"chosen": chat("Sort.", f["code"]), "rejected": chat("Sort.", "No.")} for f in FUNCTIONS[:9]]
-    dataset = DatasetFactory.load("dpo", prepared("dpo", records, tokenizer, tmp_path), None)
+    dataset = DatasetFactory.load("dpo", prepared("preference", records, tokenizer, tmp_path), None)
     assert len(dataset) == 9
     sample = dataset[4]
     assert decoded(tokenizer, sample["chosen"][sample["chosen_mask"]]) == FUNCTIONS[4]["code"] + "<|im_end|>"
@@ -110,10 +111,12 @@ PAIRS = [
 ]
 
 
-def test_dpo_is_the_same_offline_and_online(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preference_is_the_same_offline_and_online(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whole chats, prompts of their own, turns that both sides share, roles in any order: ids and masks."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
-    stored = DatasetFactory.load("dpo", prepared("dpo", PAIRS, tokenizer, tmp_path), None)
+    stored = DatasetFactory.load("dpo", prepared("preference", PAIRS, tokenizer, tmp_path), None)
     for number, record in enumerate(PAIRS):
         pq.write_table(pa.Table.from_pylist([record]), tmp_path / "a.parquet")
         (online,) = PreferenceDataset(str(tmp_path / "a.parquet"), tokenizer, {"pad_mode": "no_padding"})
@@ -124,13 +127,13 @@ def test_dpo_is_the_same_offline_and_online(tokenizer: str, tmp_path: Path, monk
     assert said == ["No.<|im_end|>", "Yes.<|im_end|>No.<|im_end|>"]
 
 
-def test_grpo(tokenizer: str, tmp_path: Path) -> None:
+def test_rollouts(tokenizer: str, tmp_path: Path) -> None:
     """A prompt, its group of responses, and a reward for each."""
     records = [
         {"prompt": chat("Sort.", "")[:1], "responses": ["No.", f["code"], "Yes."], "rewards": [0.0, 0.125, 1]}
         for f in FUNCTIONS[:9]
     ]
-    dataset = DatasetFactory.load("grpo", prepared("grpo", records, tokenizer, tmp_path), None)
+    dataset = DatasetFactory.load("grpo", prepared("rollouts", records, tokenizer, tmp_path), None)
     sample = dataset[3]
     assert decoded(tokenizer, sample["prompts"]).endswith("Sort.<|im_end|>\n<|im_start|>assistant\n")
     assert [decoded(tokenizer, row) for row in sample["responses"]] == ["No.", FUNCTIONS[3]["code"], "Yes."]
@@ -138,6 +141,14 @@ def test_grpo(tokenizer: str, tmp_path: Path) -> None:
     assert all(mask.all() for mask in sample["masks"])
     batch = next(iter(DataLoader(dataset, batch_size=3, collate_fn=grpo_collate)))
     assert batch["rewards"].shape == (3, 3)
+
+
+def test_a_preset_is_named_or_read_as_a_file() -> None:
+    """The checkout shows them where one looks for configs."""
+    for path in CONFIGS.glob("*.yaml"):
+        assert load_config(path) == load_config(path.stem)
+    with pytest.raises(RecipeError, match=r"(?s)did you mean 'chat'.*chat, instruct, preference, pretrain, rollouts"):
+        load_config("chats")
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -243,6 +243,22 @@ def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(mo
     assert 0.4 < patience.limit_s <= 0.5
 
 
+def test_an_answer_to_what_was_asked_before_a_store_failed_does_not_begin_its_count_anew():
+    """A hundred threads have requests on their way when it dies."""
+    health = StoreHealth()
+    early, late = Patience(Asked("s3://bucket/a"), health), Patience(Asked("s3://bucket/b"), health)
+    assert early.begin() is late.begin() is None
+    late.failed(FailureError("no", 503))
+    since = health.failing_since
+    early.succeeded()
+    assert health.failing_since == since is not None
+    again = Patience(Asked("s3://bucket/a"), health)
+    while again.begin() is not None:
+        pass
+    again.succeeded()
+    assert health.failing_since is None
+
+
 def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
     """Not what was left of the time when it was over."""
     monkeypatch.setattr(web_client, "STALL_S", 9)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -21,6 +22,7 @@ from streamdata.remote import (
     retries,
     stat_once,
 )
+from streamdata.remote.answers import Asked, FailureError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4
@@ -117,3 +119,45 @@ def test_an_object_is_written_by_another_process_too(stored, monkeypatch, tmp_pa
         target.options = StorageOptions(endpoint=server.url)
     put_once(target, tmp_path / "body")
     assert server.objects["bucket/a b.tar2"] == b"more"
+
+
+def listed_by_azure(server):
+    """Its answers to a list: <https://learn.microsoft.com/rest/api/storageservices/list-blobs>."""
+    original = server._found
+
+    def found(request, *, ignore_range):
+        if "comp=list" not in request.query:
+            return original(request, ignore_range=ignore_range)
+        prefix = parse_qs(request.query).get("prefix", [""])[0]
+        names = [path.partition("/")[2] for path in sorted(server.objects)]
+        blobs = "".join(
+            f"<Blob><Name>{name}</Name><Properties><Last-Modified>Sun, 22 Nov 2026 08:41:39 GMT</Last-Modified>"
+            f"<Content-Length>{len(DATA)}</Content-Length><Content-Type>x</Content-Type><Etag>{server.tag_of(DATA)}"
+            "</Etag></Properties></Blob>"
+            for name in names
+            if name.startswith(prefix)
+        )
+        page = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
+        return 200, {"Content-Type": "application/xml"}, page.encode()
+
+    return found
+
+
+def test_folders_are_listed(stored):
+    """With sizes and versions; what will not pass is an error at once, also of a list."""
+    server, url = stored
+    server.s3 = True  # as Google's list is S3's
+    if url.startswith("az"):
+        server._found = listed_by_azure(server)
+    server.objects |= {"bucket/d/0.tar": DATA, "bucket/d/e/1.tar": DATA}
+    folder = url.replace("a b.tar", "d/")
+    client = object_client.ObjectClient(url.options)
+    found = client.list(Asked(folder), deep=True)
+    assert sorted(found) == [(f"{folder}{name}", len(DATA), server.tag_of(DATA)) for name in ("0.tar", "e/1.tar")]
+    for kind, error in (("401", DeniedError), ("403", DeniedError), ("404", GoneError), ("418", ShardError)):
+        server.fault = lambda _, kind=kind: kind
+        with pytest.raises(error, match=f"{folder}'.*status {kind}"):
+            client.list(Asked(folder), deep=True)
+    server.fault = lambda _: "503"
+    with pytest.raises(FailureError):
+        client.list(Asked(folder), deep=True)

@@ -1,10 +1,11 @@
 """Settings of stores: which there are, of a source and of a recipe's top, and where they are not seen."""
 
 import pickle
+from itertools import islice
 
 import pytest
 
-from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml
+from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError
 from streamdata.remote import NO_OPTIONS, StorageOptions, checked_options
 from streamdata.remote.network import Network, connections_of_process
@@ -98,3 +99,27 @@ def test_connections_are_a_setting_of_the_top(tmp_path, monkeypatch):
     assert limits == [7]
     with pytest.raises(ValueError, match="connections: expected a whole number above 0, got '7'"):
         MergedDataset([source], connections="7")
+
+
+def test_values_come_from_the_environment_and_are_seen_nowhere(tmp_path, monkeypatch):
+    """Of the top and of a source: in requests, and in no state, sample, index or error."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    (tmp_path / "own").write_text("[profile of-mine]\naws_access_key_id=mine\naws_secret_access_key=k\n")
+    with s3_server({"bucket/a.jsonl": LINES}) as server:
+        said = {"ENDPOINT": server.url, "REGION": "eu-secret-1", "PROFILE": "of-mine"}
+        for name, value in {**said, "ANONYMOUS": "false", "AWS_CONFIG_FILE": str(tmp_path / "own")}.items():
+            monkeypatch.setenv(name, value)
+        values = {name: f"${{oc.env:{name.upper()}}}" for name in ("endpoint", "region", "profile")}
+        values["anonymous"] = "${oc.decode:${oc.env:ANONYMOUS}}"
+        for given in ({"top": values}, {"storage_options": values}):
+            dataset = instantiate_from_yaml(recipe("s3://bucket/a.jsonl", **given))
+            samples = list(islice(dataset, 4))
+            assert "Credential=mine/" in server.log[-1].headers["authorization"]
+            assert "/eu-secret-1/" in server.log[-1].headers["authorization"]
+            kept = repr(samples) + repr(to_state([samples])) + repr(dataset)
+            with pytest.raises(RecipeError, match="status 404") as caught:
+                instantiate_from_yaml(recipe("s3://bucket/b.jsonl", **given))
+            files = b"".join(path.read_bytes() for path in tmp_path.rglob("*.index"))
+            everything = kept + str(caught.value) + files.decode("latin-1")
+            assert [value for value in said.values() if value in everything] == []

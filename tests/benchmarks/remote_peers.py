@@ -1,0 +1,141 @@
+"""The same records through webdataset, litdata and MosaicML Streaming, from stores of the same delay and rate.
+
+webdataset reads the tars, by curl, and keeps them in its cache; the others read formats and caches of their own, in an
+environment of their own: `.venv-peers`, which `make bench` fills, or what STREAMDATA_PEERS names.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import webdataset
+
+from streamdata import MergedDataset, MetaDistributedWebDataset
+from tests.benchmarks.data import cached
+from tests.benchmarks.far_store import NUM_SHARDS, Store, store
+from tests.benchmarks.measure import Row, Scale, apart, drain, per_second
+
+_SIZE = 30_000
+_SHUFFLED_WITHIN = 1000  # records, as in ours
+_READER = Path(__file__).with_name("peer_reader.py")
+_PYTHON = Path(os.environ.get("STREAMDATA_PEERS", Path(__file__).parents[2] / ".venv-peers")) / "bin" / "python"
+
+
+class _Epochs(NamedTuple):
+    """Seconds of the first epoch, once the dataset is made, and of the second, from a cache; requests in both."""
+
+    first: float
+    second: float
+    requests: int
+
+
+def rows(directory: Path, scale: Scale, far: Store) -> Iterator[Row]:
+    """A first epoch and one from the cache beside each peer's; `far` has our tars."""
+    count = scale.remote_records
+    yield from _compared("webdataset with curl", partial(_of_webdataset, far), far, scale)
+    for name, title in ("litdata", "litdata"), ("mosaic", "MosaicML Streaming"):
+        try:
+            place = cached(directory, f"{name}-{count}-{_SIZE}", partial(_write, name, count))
+            with store(place) as their:
+                found = list(_compared(title, partial(_of_peer, name, their), far, scale))
+        except _MissingPeerError as error:
+            work = f"an epoch of the same, beside {title}"
+            found = [Row(work=work, reach="≥ 1 x", got="not measured", ok=None, from_=str(error))]
+        yield from found
+
+
+class _MissingPeerError(Exception):
+    """A peer does not run here; its text says why."""
+
+
+def _compared(title: str, their: Callable[[], _Epochs], far: Store, scale: Scale) -> Iterator[Row]:
+    ours, cached_ours, theirs = [], [], []
+    for _ in range(min(3, scale.repetitions)):
+        ours.append(_of_ours(far, cache=False))
+        cached_ours.append(_of_ours(far, cache=True))
+        theirs.append(their())
+    rate = partial(per_second, scale.remote_records)
+    first, peer_first = min(one.first for one in ours), min(one.first for one in theirs)
+    yield Row(
+        work=f"an epoch of the same, shuffled, no workers, beside {title} from an empty cache",
+        reach="≥ 1 x",
+        got=f"{peer_first / first:.2f} x",
+        ok=first <= peer_first,
+        from_=f"{rate(first)}, {ours[0].requests // 2} requests; peer {rate(peer_first)}",
+    )
+    second, peer_second = (min(one.second for one in those) for those in (cached_ours, theirs))
+    yield Row(
+        work="the same, a second epoch from the cache of each",
+        reach="≥ 1 x",
+        got=f"{peer_second / second:.2f} x",
+        ok=second <= peer_second,
+        from_=f"{rate(second)}, {cached_ours[0].requests} requests in both epochs; peer {rate(peer_second)}, "
+        f"{theirs[0].requests} requests in both epochs",
+    )
+
+
+def _two_epochs(dataset: Any) -> list[float]:
+    times = [time.perf_counter()]
+    for _ in range(2):
+        drain(dataset)
+        times.append(time.perf_counter())
+    return [after - before for before, after in pairwise(times)]
+
+
+def _of_ours(far: Store, *, cache: bool) -> _Epochs:
+    far.log()
+    with TemporaryDirectory() as pages:
+        first, second = apart(_our_epochs, far, {"path": pages, "max_bytes": 10**9} if cache else None)
+    return _Epochs(first, second, len(far.log()))
+
+
+def _our_epochs(far: Store, cache: dict[str, Any] | None) -> list[float]:
+    source: Any = MetaDistributedWebDataset("s3://data/", storage_options=far.options, cache=cache)
+    source.name, source.percent = "tar", 1.0
+    return _two_epochs(MergedDataset([source], cyclic=False))
+
+
+def _of_webdataset(far: Store) -> _Epochs:
+    far.log()
+    with TemporaryDirectory() as files:
+        first, second = apart(_webdataset_epochs, far, files)
+    return _Epochs(first, second, len(far.log()))
+
+
+def _webdataset_epochs(far: Store, files: str) -> list[float]:
+    urls = [f"{far.url}/data/{shard:05d}.tar" for shard in range(NUM_SHARDS)]
+    tars = webdataset.WebDataset(urls, cache_dir=files, shardshuffle=NUM_SHARDS, empty_check=False)
+    return _two_epochs(tars.shuffle(_SHUFFLED_WITHIN))
+
+
+def _of_peer(name: str, far: Store) -> _Epochs:
+    far.log()
+    with TemporaryDirectory() as files:
+        first, second = json.loads(_asked("read", name, far.url, files).splitlines()[-1])
+    return _Epochs(first, second, len(far.log()))
+
+
+def _write(name: str, count: int, place: Path) -> None:
+    _asked("write", name, str(place), str(count), str(_SIZE))
+
+
+def _asked(*arguments: str) -> str:
+    """What the reader of peers prints.
+
+    Raises:
+        _MissingPeerError: It does not run.
+    """
+    if not _PYTHON.exists():
+        raise _MissingPeerError("not installed: `make bench` makes its environment")
+    command = [str(_PYTHON), "-P", str(_READER), *arguments]  # -P: our modules beside it are not for its packages
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise _MissingPeerError(f"not installed, or it failed: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
