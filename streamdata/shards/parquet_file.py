@@ -118,7 +118,8 @@ class OpenParquet:
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
                 f"shard '{url}': expected a parquet file whose columns have different names, got several of "
-                f"each of the names {twins}, of which a row would keep only one\n  Rename or drop them where the file is written."
+                f"each of the names {twins}, of which a row would keep only one\n"
+                "  Rename or drop them where the file is written."
             )
 
     @contextmanager
