@@ -35,8 +35,8 @@ def _values(name: str, column: Any, url: str, numbers: Sequence[int]) -> Sequenc
                 convert(column.slice(row, 1))
             except (ValueError, OverflowError, NotImplementedError) as error:
                 raise ShardError(
-                    f"shard '{url}', row {numbers[row]}, column {name!r}: expected a value that Python's own types, or an "
-                    f"int64 tensor, can hold, got: {error}\n  Write the column in another type, such as times in "
+                    f"shard '{url}', row {numbers[row]}, column {name!r}: expected a value that Python's own types, or "
+                    f"an int64 tensor, can hold, got: {error}\n  Write the column in another type, such as times in "
                     "microseconds, or leave it out of `columns`."
                 ) from error
         raise

@@ -57,5 +57,6 @@ class CsvDataset(ShardDataset):
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
         urls, known = find_shards(path, CSV_SUFFIXES, None, options_of_source(storage_options, "CsvDataset"))
+        # Where a row begins is known only to who has read all quotes before it: so a file is read from its start.
         self.source = SequentialSource("csv", SequentialCsv(urls, known), shuffle_buffer)
         self.cache = settings

@@ -58,6 +58,7 @@ class DecodeImages:
                 f"{_WHO}: expected an image in field {field!r}, the record has: {names}\n  Name one of these in fields."
             )
         value = record[field]
+        # Not by its path: data that name files of this machine would have them read.
         data = value.get("bytes") if isinstance(value, Mapping) else value
         if not isinstance(data, bytes | Image.Image):
             raise ValueError(

@@ -65,6 +65,7 @@ class ImageFolderDataset(NamedSource):
         names = [os.fsencode(name) for names in of_class for name in names]
         self._names, self._ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
         self._class_ends = np.cumsum([len(names) for names in of_class], dtype=np.int64)
+        # Names without the folder: a resume may find it elsewhere, and another image at an index is another source.
         self.source_identity = f"images {blake2b(self._names, digest_size=6).hexdigest()}"
 
     def _check_top(self, entries: Sequence[str]) -> None:
@@ -79,6 +80,7 @@ class ImageFolderDataset(NamedSource):
     def _images_of(self, name: str) -> list[str]:
         found, others = [], Counter[str]()
         for folder, folders, files in os.walk(os.path.join(self._folder, name)):
+            # In place: `os.walk` goes on into what is left in the list.
             folders[:] = [one for one in folders if not one.startswith(".")]
             for file in files:
                 if file.lower().endswith(IMAGE_SUFFIXES) and not file.startswith("."):
@@ -110,6 +112,7 @@ class ImageFolderDataset(NamedSource):
         index %= len(self)
         begin = int(self._ends[index - 1]) if index else 0
         path = os.fsdecode(self._names[begin : int(self._ends[index])])
+        # Of a class's images all but the last lie before its end.
         cls = int(np.searchsorted(self._class_ends, index, side="right"))
         image = open_image(Path(self._folder) / path)
         return {"image": image, "cls": cls, "class_name": self.class_names[cls]}

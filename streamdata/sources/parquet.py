@@ -49,12 +49,14 @@ class RowGroupSource(BlockSource):
             opened = self._open(order, part, start, runs)
             window: ParquetWindow = opened.window  # type: ignore[assignment]
             spans = window.spans_by_use(opened.positions)
+            # What is planned and paced is spans, not records: all rows of a group come with the same bytes.
             yield Coming(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
 
     def _read_window(
         self, task: ReadTask, opened: OpenedWindow, portions: Iterable[Portion | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         window: ParquetWindow = opened.window  # type: ignore[assignment]
+        # Each portion is taken up when the first group that it brings is due, and let go of when that is decoded.
         window.come(iter(portions))
         return super()._read_window(task, opened, (None,))
 
@@ -118,6 +120,7 @@ class ParquetDataset(ShardDataset):
         if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
             raise ValueError(f"ParquetDataset: expected max_open_bytes >= 1, got {max_open_bytes!r}\n  Leave it out.")
         urls, known = find_shards(path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
+        # All footers are read here: a file of another schema is to be an error at the start, not after a day.
         shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
         self.source = RowGroupSource(shards, shuffle_buffer)
         self.cache = settings

@@ -194,11 +194,13 @@ def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dty
     if resize == "squash":
         return to_tensor(image, size, dtype)
     ratios = size[0] / image.height, size[1] / image.width
+    # One ratio for both sides keeps the proportions; which one decides what is cut off, or missing.
     ratio = max(ratios) if resize == "crop" else min(ratios)
     scaled = max(1, round(image.height * ratio)), max(1, round(image.width * ratio))
     pixels = to_tensor(image, scaled, dtype)
     if resize == "fit":
         return pixels
+    # Where an odd number of pixels is left over, one more of them is cut off at the bottom and on the right.
     top, left = (scaled[0] - size[0]) // 2, (scaled[1] - size[1]) // 2
     return pixels[:, top : top + size[0], left : left + size[1]].contiguous()
 
