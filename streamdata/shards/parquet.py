@@ -226,7 +226,7 @@ class ParquetShards:
 
     def rows(self, run: GroupRun, numbers: Int64s) -> Iterator[Picked]:
         """Some rows of a run, by their numbers in it."""
-        decoded = self._own.runs.get(run) or self.decode(run)
+        decoded = self.kept(run)
         if decoded is None:
             yield from self._picked(run, numbers)
             return
@@ -238,6 +238,14 @@ class ParquetShards:
             rows = numbers[slots] - (int(decoded.ends[number]) - batch.num_rows)
             yield Picked(slots, batch.take(import_pyarrow().array(rows)))
 
+    def kept(self, run: GroupRun) -> "_Decoded | None":
+        """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
+        return self._own.runs.get(run) or self.decode(run)
+
+    def bytes_of_row(self, run: GroupRun) -> int:
+        """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
+        return max(int(self.row_bytes[run.shard]), self._own.row_bytes.get(run.shard, 0))
+
     def decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = ()) -> _Decoded | None:
         """Decode and keep a run; None where it takes more than may be kept.
 
@@ -247,11 +255,12 @@ class ParquetShards:
         """
         if run in self._own.too_large:
             return None
-        own, batches, num_bytes = self._own, [], 0
+        own, batches, num_bytes, num_rows = self._own, list[Any](), 0, 0
         expected = int(self.sizes[run.shard]) * run.num_rows // max(1, int(self.num_records[run.shard]))
         own.make_room(self.max_open_bytes - expected)
         for batch in self._batches(run, held):
-            num_bytes += batch.nbytes
+            num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
+            own.row_bytes[run.shard] = num_bytes // num_rows
             own.make_room(self.max_open_bytes - num_bytes)
             if num_bytes > self.max_open_bytes:
                 self._note_too_large(run)
@@ -278,6 +287,8 @@ class ParquetShards:
             if len(slots):
                 yield Picked(slots, batch.take(import_pyarrow().array(numbers[slots] - first)))
             first += batch.num_rows
+            if first > numbers.max():
+                return
 
     def _batches(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> Iterator[Any]:
         """The rows of a run. Those before them are decoded too: a group has no index of its rows."""
@@ -335,6 +346,8 @@ class _OpenedHere(threading.local):
         self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
         self.runs: dict[GroupRun, _Decoded] = {}
         """The last one used is the last."""
+        self.row_bytes: dict[int, int] = {}
+        """Of each group that was decoded."""
         self.too_large: set[GroupRun] = set()
 
     def make_room(self, num_bytes: int) -> None:

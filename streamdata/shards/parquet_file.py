@@ -21,11 +21,12 @@ from streamdata.shards.stored_rows import import_pyarrow
 PARQUET_SUFFIXES = (".parquet",)
 MAX_BATCH_ROWS = 1024
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+MAX_COUNT = 1 << 40  # of rows or values of a group, so that sums of them are numbers of 64 bits
 _TAIL_BYTES = 1 << 16  # read at once from the end: most footers are smaller
 _FOOTER_END = 8  # bytes: the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
-_MAX_REPEATED_BYTES = 256 << 20  # what a batch may come to if each of its values is the longest of a dictionary
+_MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its values is the longest of a dictionary
 _NEXT_INT32, _GOES_ON = b"\x15", 0x80  # of Thrift: the head of the next field, a 32-bit integer; a bit of its bytes
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 
@@ -220,14 +221,19 @@ class OpenParquet:
             values, size = column.num_values, column.total_compressed_size
             begin = _first_byte(column)
             fits = len(_MAGIC) <= begin and size >= 0 and begin + size <= self._data_end
-            if not fits or values < 0 or num_rows < 0 or (is_flat and values != num_rows):
+            if (
+                not fits
+                or not 0 <= num_rows <= MAX_COUNT
+                or not 0 <= values <= MAX_COUNT
+                or (is_flat and values != num_rows)
+            ):
                 raise ShardError(
                     f"shard '{self._url}': row group {number}: expected {num_rows} rows within the first "
                     f"{self._data_end} bytes, got column '{column.path_in_schema}' of {values} values in bytes {begin} "
                     f"to {begin + size}\n  The file is damaged or incomplete: copy or write it again."
                 )
             spans.append((begin, begin + size))
-            unpacked = max(column.total_uncompressed_size, 0)
+            unpacked = min(max(column.total_uncompressed_size, 0), MAX_COUNT)
             width = _WIDTHS.get(column.physical_type, 0) * values
             num_bytes += unpacked + width if column.physical_type == "BYTE_ARRAY" else max(unpacked, width)
         return GroupFacts(number, num_rows, num_bytes, _joined(spans))

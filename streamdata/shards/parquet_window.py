@@ -85,13 +85,26 @@ class ParquetWindow:
         """
         chosen = np.asarray(positions, np.int64)
         groups, rows, begins = self._runs_of(chosen)
-        found: list[Record] = [{}] * len(chosen)
+        runs = {key: self._shards.run_at(*key) for key in set(zip(groups.tolist(), begins.tolist(), strict=True))}
+        for run in runs.values():
+            self._wait_for(run)
+            self._shards.kept(run)
+        # What the footer says may be too little: what is Python's objects at once is by what was found.
+        size = max((self._shards.bytes_of_row(run) for run in runs.values()), default=1)
+        step = max(1, _LOOK_AHEAD_BYTES // size)
+        for first in range(0, len(chosen), step):
+            some = slice(first, first + step)
+            yield from self._some(groups[some], rows[some], begins[some], common)
+
+    def _some(self, groups: Int64s, rows: Int64s, begins: Int64s, common: Mapping[str, Any]) -> Iterator[Record]:
+        """Rows of some runs, in their order."""
+        found: list[Record] = [{}] * len(groups)
         for group in np.unique(groups).tolist():
             of_group = np.flatnonzero(groups == group)
             for begin in np.unique(begins[of_group]).tolist():
                 slots = of_group[begins[of_group] == begin]
                 for picked, records in self._records(group, begin, rows[slots], common):
-                    if len(picked) == len(chosen):
+                    if len(picked) == len(groups):
                         yield from records
                         return
                     for slot, record in zip(slots[picked].tolist(), records, strict=True):
@@ -103,7 +116,6 @@ class ParquetWindow:
     ) -> Iterator[tuple[Int64s, Iterator[Record]]]:
         """Rows of one run, some at a time with their places among all."""
         shards, run = self._shards, self._shards.run_at(group, begin)
-        self._wait_for(run)
         url = str(shards.urls[group])  # an address, which may hold secrets, gets into no sample
         for slots, batch in shards.rows(run, rows - begin):
             numbers = (rows[slots] + shards.first_rows[group]).tolist()

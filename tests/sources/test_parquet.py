@@ -1,6 +1,7 @@
 """Parquet as a source: exactly once, exact resume, another topology, what a row holds, and what is decoded when."""
 
 import pickle
+import tracemalloc
 from itertools import islice
 from pathlib import Path
 
@@ -116,6 +117,21 @@ def test_no_more_is_kept_than_max_open_bytes(tmp_path):
         got.append(sample["__key__"])
         assert sum(one.num_bytes for one in data.source.shards._own.runs.values()) <= 30_000
     assert sorted(map(int, got)) == list(range(500))
+
+
+def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):
+    """A page of a few bytes names a dictionary's long value a thousand times."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int32)), ["y" * (1 << 19)])
+    pq.write_table(pa.table({"x": texts}), tmp_path / "a.parquet", store_schema=False, compression="zstd")
+    data = source(str(tmp_path), max_open_bytes=8 << 20)
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    tracemalloc.start()
+    samples = iter(MergedDataset([data]))
+    assert [len(sample["x"]) for sample in islice(samples, 50)] == [1 << 19] * 50
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()
+    assert pool.bytes_allocated() - before < 300 << 20
 
 
 def test_what_a_row_holds(tmp_path):
