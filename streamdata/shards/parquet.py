@@ -15,6 +15,7 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
+from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.parquet_file import GroupFacts, OpenParquet
@@ -58,23 +59,6 @@ class _Networked(NamedTuple):
     def read(self, size: int, offset: int) -> bytes:
         with network().waiting():
             return submit_range(self.url, offset, offset + size, self.stamp).result()
-
-
-class GroupRun(NamedTuple):
-    """Consecutive rows of a row group that are decoded together."""
-
-    shard: int
-    first: int
-    num_rows: int
-
-
-class _Decoded(NamedTuple):
-    """The rows of a run."""
-
-    batches: list[Any]
-    ends: Int64s
-    """How many rows there are up to the end of each batch."""
-    num_bytes: int
 
 
 class Picked(NamedTuple):
@@ -209,6 +193,11 @@ class ParquetShards:
         """The window of the runs [first, first + count) of the groups."""
         return ParquetWindow(self, shards, firsts, counts)
 
+    def new_decoded(self) -> DecodedRuns:
+        """Where a window keeps what it decodes: its own, gone with it, unless all of the source stays."""
+        # What no later window needs is let go of first: memory that is used again costs less than new memory.
+        return self._own.decoded if self.fits else DecodedRuns()
+
     def run_at(self, shard: int, row: int) -> GroupRun:
         """The run in which a row of a group is decoded."""
         size = int(self.run_rows[shard])
@@ -224,13 +213,12 @@ class ParquetShards:
         file = int(self.file_of[run.shard])
         return np.array([(file, begin, end) for begin, end in self.facts[run.shard].spans], np.int64).reshape(-1, 3)
 
-    def rows(self, run: GroupRun, numbers: Int64s) -> Iterator[Picked]:
+    def rows(self, run: GroupRun, runs: DecodedRuns, numbers: Int64s) -> Iterator[Picked]:
         """Some rows of a run, by their numbers in it."""
-        decoded = self.kept(run)
+        decoded = self.kept(run, runs)
         if decoded is None:
             yield from self._picked(run, numbers)
             return
-        self._own.runs[run] = self._own.runs.pop(run)  # the last one used goes last
         which = np.searchsorted(decoded.ends, numbers, side="right")
         for number in np.unique(which).tolist():
             slots = np.flatnonzero(which == number)
@@ -238,37 +226,39 @@ class ParquetShards:
             rows = numbers[slots] - (int(decoded.ends[number]) - batch.num_rows)
             yield Picked(slots, batch.take(import_pyarrow().array(rows)))
 
-    def kept(self, run: GroupRun) -> "_Decoded | None":
+    def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
-        return self._own.runs.get(run) or self.decode(run)
+        return runs.get(run) or self.decode(run, runs)
 
     def bytes_of_row(self, run: GroupRun) -> int:
         """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
         return max(int(self.row_bytes[run.shard]), self._own.row_bytes.get(run.shard, 0))
 
-    def decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = ()) -> _Decoded | None:
+    def decode(
+        self, run: GroupRun, runs: DecodedRuns, held: Sequence[tuple[int, memoryview]] = ()
+    ) -> DecodedRun | None:
         """Decode and keep a run; None where it takes more than may be kept.
 
         Args:
             run: Which rows.
+            runs: Where they are kept.
             held: What is in memory of the file: where each piece begins in it, and its bytes.
         """
         if run in self._own.too_large:
             return None
-        own, batches, num_bytes, num_rows = self._own, list[Any](), 0, 0
+        batches, num_bytes, num_rows = list[Any](), 0, 0
         expected = int(self.sizes[run.shard]) * run.num_rows // max(1, int(self.num_records[run.shard]))
-        own.make_room(self.max_open_bytes - expected)
+        runs.make_room(self.max_open_bytes - expected)
         for batch in self._batches(run, held):
             num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
-            own.row_bytes[run.shard] = num_bytes // num_rows
-            own.make_room(self.max_open_bytes - num_bytes)
+            self._own.row_bytes[run.shard] = num_bytes // num_rows
+            runs.make_room(self.max_open_bytes - num_bytes)
             if num_bytes > self.max_open_bytes:
                 self._note_too_large(run)
                 return None
             batches.append(batch)
         ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
-        decoded = own.runs[run] = _Decoded(batches, ends, num_bytes)
-        return decoded
+        return runs.add(run, DecodedRun(batches, ends, num_bytes))
 
     def _note_too_large(self, run: GroupRun) -> None:
         if not self._own.too_large:
@@ -340,18 +330,11 @@ class ParquetShards:
 
 
 class _OpenedHere(threading.local):
-    """What a thread has open and decoded."""
+    """What a thread has open, and found out."""
 
     def __init__(self) -> None:
         self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
-        self.runs: dict[GroupRun, _Decoded] = {}
-        """The last one used is the last."""
+        self.decoded = DecodedRuns()
         self.row_bytes: dict[int, int] = {}
         """Of each group that was decoded."""
         self.too_large: set[GroupRun] = set()
-
-    def make_room(self, num_bytes: int) -> None:
-        """Keep no more than so many bytes of what is decoded."""
-        kept = sum(decoded.num_bytes for decoded in self.runs.values())
-        while self.runs and kept > max(0, num_bytes):
-            kept -= self.runs.pop(next(iter(self.runs))).num_bytes

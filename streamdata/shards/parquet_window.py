@@ -32,6 +32,7 @@ class ParquetWindow:
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
         """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
         self._done = 0
+        self._decoded = shards.new_decoded()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -88,7 +89,7 @@ class ParquetWindow:
         runs = {key: self._shards.run_at(*key) for key in set(zip(groups.tolist(), begins.tolist(), strict=True))}
         for run in runs.values():
             self._wait_for(run)
-            self._shards.kept(run)
+            self._shards.kept(run, self._decoded)
         # What the footer says may be too little: what is Python's objects at once is by what was found.
         size = max((self._shards.bytes_of_row(run) for run in runs.values()), default=1)
         step = max(1, _LOOK_AHEAD_BYTES // size)
@@ -117,7 +118,7 @@ class ParquetWindow:
         """Rows of one run, some at a time with their places among all."""
         shards, run = self._shards, self._shards.run_at(group, begin)
         url = str(shards.urls[group])  # an address, which may hold secrets, gets into no sample
-        for slots, batch in shards.rows(run, rows - begin):
+        for slots, batch in shards.rows(run, self._decoded, rows - begin):
             numbers = (rows[slots] + shards.first_rows[group]).tolist()
             columns = values_of(batch, url, numbers)
             names = [*batch.schema.names, KEY]
@@ -135,7 +136,7 @@ class ParquetWindow:
                 held.append((begin, memoryview(memory)[offset : offset + size]))
                 self._done += 1
                 if is_last:
-                    self._shards.decode(asked, held)
+                    self._shards.decode(asked, self._decoded, held)
                     wanted.discard(asked)
                     held = []
 
