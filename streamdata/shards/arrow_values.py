@@ -7,10 +7,11 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.shards.parquet_types import is_integer_list
+from streamdata.shards.readers import Int64s
 from streamdata.shards.stored_rows import import_pyarrow
 
 
-def values_of(batch: Any, url: str, numbers: Sequence[int]) -> list[Sequence[Any]]:
+def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
     """The values of each column.
 
     Args:
@@ -25,7 +26,7 @@ def values_of(batch: Any, url: str, numbers: Sequence[int]) -> list[Sequence[Any
     return [_values(name, column, url, numbers) for name, column in columns]
 
 
-def _values(name: str, column: Any, url: str, numbers: Sequence[int]) -> Sequence[Any]:
+def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
     convert = _tensors if is_integer_list(column.type) else _to_pylist
     try:
         return convert(column)
@@ -35,7 +36,7 @@ def _values(name: str, column: Any, url: str, numbers: Sequence[int]) -> Sequenc
                 convert(column.slice(row, 1))
             except (ValueError, OverflowError, NotImplementedError) as error:
                 raise ShardError(
-                    f"shard '{url}', row {numbers[row]}, column {name!r}: expected a value that Python's own types, or "
+                    f"shard '{url}', row {int(numbers[row])}, column {name!r}: expected a value that Python's own types, or "
                     f"an int64 tensor, can hold, got: {error}\n  Write the column in another type, such as times in "
                     "microseconds, or leave it out of `columns`."
                 ) from error

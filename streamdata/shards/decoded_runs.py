@@ -23,9 +23,14 @@ class DecodedRun(NamedTuple):
 
 
 class DecodedRuns:
-    """Some of them."""
+    """Some of them.
 
-    def __init__(self) -> None:
+    Args:
+        max_bytes: They have together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._runs: dict[GroupRun, DecodedRun] = {}
         self.num_bytes = 0
 

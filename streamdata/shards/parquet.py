@@ -15,6 +15,7 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
+from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
@@ -31,6 +32,7 @@ from streamdata.shards.storage import (
     close_unused,
     is_pipe,
     is_remote,
+    local_path,
     opened,
     read_spans,
     stamps_of,
@@ -44,6 +46,7 @@ MAX_PIECE_ROWS = 1 << 16
 MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MAX_OPEN_FILES = 32
 _FOOTERS_AT_ONCE = 16
+_MANY_GROUPS = 32
 
 
 class _Networked(NamedTuple):
@@ -76,8 +79,7 @@ class ParquetShards:
     Args:
         urls: The files.
         columns: Those that are read; None for all.
-        max_open_bytes: How much is decoded and kept, in each thread: about, by what the footers say, and exactly where
-            that was not true.
+        max_open_bytes: How much is decoded and kept at most.
         known: What is known of the files already.
 
     Raises:
@@ -100,13 +102,19 @@ class ParquetShards:
         self.stamps = [stamps[url] for url in urls]
         self.has_remote = any(map(is_remote, urls))
         self._take_footers()
-        self.fits = int(self.sizes.sum()) <= max_open_bytes // 2
-        """Whether all of it can stay decoded: half is left for what footers say too little of."""
+        # A half each for the present window and the next one, and a third of that for what footers say too little of.
+        self.window_bytes = max(1, max_open_bytes // 3)
+        self.fits = int(self.sizes.sum()) <= self.window_bytes and len(self.sizes) < _MANY_GROUPS
+        """Whether all of it stays decoded, since it is small, and has too few groups to deal out."""
         self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
-        self.run_rows: Int64s = np.clip(max_open_bytes // 2 // self.row_bytes, 1, MAX_RUN_ROWS)
+        self.run_rows: Int64s = np.clip(self.window_bytes // self.row_bytes, 1, MAX_RUN_ROWS)
         """Rows of each group that are decoded together, at most."""
         self._own = _OpenedHere()
+        self._ahead = DecodeAhead()
         self._asked: set[tuple[int, int]] = set()
+        self._found_row_bytes: dict[int, int] = {}
+        """Of each group that was decoded."""
+        self._too_large: set[GroupRun] = set()
 
     def _take_footers(self) -> None:
         """Read what the files say of themselves; of remote ones several at the same time."""
@@ -196,7 +204,27 @@ class ParquetShards:
     def new_decoded(self) -> DecodedRuns:
         """Where a window keeps what it decodes: its own, gone with it, unless all of the source stays."""
         # What no later window needs is let go of first: memory that is used again costs less than new memory.
-        return self._own.decoded if self.fits else DecodedRuns()
+        if not self.fits:
+            return DecodedRuns(self.max_open_bytes // 2)
+        self._own.decoded = self._own.decoded or DecodedRuns(self.max_open_bytes)
+        return self._own.decoded
+
+    def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
+        """Decode in a thread what the windows that come later will need, and let go of what no window needs.
+
+        Args:
+            present: Group and first row of each run of the present window.
+            later: Of other windows.
+        """
+
+        def runs_of(shards: Int64s, firsts: Int64s) -> list[GroupRun]:
+            return [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
+
+        wanted = dict.fromkeys(run for window in later for run in runs_of(*window))
+        self._ahead.ask(runs_of(*present), list(wanted), self._decode_apart)
+
+    def _decode_apart(self, run: GroupRun) -> DecodedRun | None:
+        return self.decode(run, DecodedRuns(self.max_open_bytes // 2))
 
     def run_at(self, shard: int, row: int) -> GroupRun:
         """The run in which a row of a group is decoded."""
@@ -228,11 +256,17 @@ class ParquetShards:
 
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
-        return runs.get(run) or self.decode(run, runs)
+        found = runs.get(run)
+        if found is None and (coming := self._ahead.take(run)) is not None:
+            found = coming.result()
+            if found is not None:
+                runs.make_room(runs.max_bytes - found.num_bytes)
+                runs.add(run, found)
+        return found or self.decode(run, runs)
 
     def bytes_of_row(self, run: GroupRun) -> int:
         """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
-        return max(int(self.row_bytes[run.shard]), self._own.row_bytes.get(run.shard, 0))
+        return max(int(self.row_bytes[run.shard]), self._found_row_bytes.get(run.shard, 0))
 
     def decode(
         self, run: GroupRun, runs: DecodedRuns, held: Sequence[tuple[int, memoryview]] = ()
@@ -244,16 +278,16 @@ class ParquetShards:
             runs: Where they are kept.
             held: What is in memory of the file: where each piece begins in it, and its bytes.
         """
-        if run in self._own.too_large:
+        if run in self._too_large:
             return None
         batches, num_bytes, num_rows = list[Any](), 0, 0
         expected = int(self.sizes[run.shard]) * run.num_rows // max(1, int(self.num_records[run.shard]))
-        runs.make_room(self.max_open_bytes - expected)
+        runs.make_room(runs.max_bytes - expected)
         for batch in self._batches(run, held):
             num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
-            self._own.row_bytes[run.shard] = num_bytes // num_rows
-            runs.make_room(self.max_open_bytes - num_bytes)
-            if num_bytes > self.max_open_bytes:
+            self._found_row_bytes[run.shard] = num_bytes // num_rows
+            runs.make_room(runs.max_bytes - num_bytes)
+            if num_bytes > runs.max_bytes:
                 self._note_too_large(run)
                 return None
             batches.append(batch)
@@ -261,13 +295,13 @@ class ParquetShards:
         return runs.add(run, DecodedRun(batches, ends, num_bytes))
 
     def _note_too_large(self, run: GroupRun) -> None:
-        if not self._own.too_large:
+        if not self._too_large:
             logger.warning(
-                "shard '%s': row group %d decodes to more than the %d bytes of max_open_bytes, of which its footer "
-                "says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write smaller groups",
+                "shard '%s': row group %d decodes to more than half of the %d bytes of max_open_bytes, of which its "
+                "footer says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write smaller groups",
                 self.urls[run.shard], self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
             )  # fmt: skip
-        self._own.too_large.add(run)
+        self._too_large.add(run)
 
     def _picked(self, run: GroupRun, numbers: Int64s) -> Iterator[Picked]:
         """Some rows of a run that is not kept."""
@@ -323,7 +357,7 @@ class ParquetShards:
         url, stamp = self.files[number], self.stamps[number]
         if not is_remote(url):
             check_shards(self.files, self.stamps, [number])
-            return OpenParquet(url, opened(url))
+            return OpenParquet(url, opened(url), import_pyarrow().OSFile(local_path(url)))
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))
         return OpenParquet(url, _Networked(url, stamp))
@@ -334,7 +368,4 @@ class _OpenedHere(threading.local):
 
     def __init__(self) -> None:
         self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
-        self.decoded = DecodedRuns()
-        self.row_bytes: dict[int, int] = {}
-        """Of each group that was decoded."""
-        self.too_large: set[GroupRun] = set()
+        self.decoded: DecodedRuns | None = None

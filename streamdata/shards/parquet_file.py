@@ -94,13 +94,14 @@ class OpenParquet:
     Args:
         url: For messages.
         source: Its bytes.
+        data: The same as a file of pyarrow's, from which row groups are read; by default they are read from `source`.
 
     Raises:
         ShardError: It is not a parquet file of rows, or its footer is damaged.
         ImportError: pyarrow is missing.
     """
 
-    def __init__(self, url: str, source: ByteSource) -> None:
+    def __init__(self, url: str, source: ByteSource, data: Any = None) -> None:
         with needs("pyarrow", "parquet", f"'{url}': reading parquet"):
             pyarrow = import_pyarrow()
         self._url, self.file = url, RangedFile(source)
@@ -109,7 +110,7 @@ class OpenParquet:
             footer = self._footer()
             self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
             self._parquet = pyarrow.parquet.ParquetFile(
-                self.file,
+                data or self.file,
                 metadata=self.metadata,
                 pre_buffer=False,  # it would hold a whole row group
                 buffer_size=_BUFFER_BYTES,

@@ -98,32 +98,25 @@ class ParquetWindow:
             yield from self._some(groups[some], rows[some], begins[some], common)
 
     def _some(self, groups: Int64s, rows: Int64s, begins: Int64s, common: Mapping[str, Any]) -> Iterator[Record]:
-        """Rows of some runs, in their order."""
-        found: list[Record] = [{}] * len(groups)
-        for group in np.unique(groups).tolist():
-            of_group = np.flatnonzero(groups == group)
-            for begin in np.unique(begins[of_group]).tolist():
-                slots = of_group[begins[of_group] == begin]
-                for picked, records in self._records(group, begin, rows[slots], common):
-                    if len(picked) == len(groups):
-                        yield from records
-                        return
-                    for slot, record in zip(slots[picked].tolist(), records, strict=True):
-                        found[slot] = record
-        yield from found
-
-    def _records(
-        self, group: int, begin: int, rows: Int64s, common: Mapping[str, Any]
-    ) -> Iterator[tuple[Int64s, Iterator[Record]]]:
-        """Rows of one run, some at a time with their places among all."""
-        shards, run = self._shards, self._shards.run_at(group, begin)
-        url = str(shards.urls[group])  # an address, which may hold secrets, gets into no sample
-        for slots, batch in shards.rows(run, self._decoded, rows - begin):
-            numbers = (rows[slots] + shards.first_rows[group]).tolist()
-            columns = values_of(batch, url, numbers)
-            names = [*batch.schema.names, KEY]
-            # Copied and filled in: a dict that grows by each field is made anew several times.
-            yield slots, _filled({**dict.fromkeys(names), URL: url, **common}, names, [*columns, map(str, numbers)])
+        """Rows of some runs, in their order; a record is made when it is asked for."""
+        shards, slots_of, names = self._shards, list[Int64s](), list[str]()
+        columns: list[list[Any]] = []
+        for group, begin in dict.fromkeys(zip(groups.tolist(), begins.tolist(), strict=True)):
+            of_run = np.flatnonzero((groups == group) & (begins == begin))
+            url, numbers = str(shards.urls[group]), rows[of_run] + shards.first_rows[group]
+            for slots, batch in shards.rows(shards.run_at(group, begin), self._decoded, rows[of_run] - begin):
+                names = names or batch.schema.names
+                columns = columns or [[] for _ in names]
+                for column, values in zip(columns, values_of(batch, url, numbers[slots]), strict=True):
+                    column += values
+                slots_of.append(of_run[slots])
+        if len(slots_of) > 1:  # in the order in which they were found
+            in_order = np.argsort(np.concatenate(slots_of)).tolist()
+            columns = [list(map(column.__getitem__, in_order)) for column in columns]
+        # An address, which may hold secrets, gets into no sample.
+        urls = map(str, map(shards.urls.__getitem__, groups.tolist()))
+        keys = map(str, (rows + shards.first_rows[groups]).tolist())
+        return _filled({**dict.fromkeys([*names, URL, KEY]), **common}, [*names, URL, KEY], [*columns, urls, keys])
 
     def _wait_for(self, run: "GroupRun") -> None:
         """Decode what was asked for, up to this run, as it comes."""
@@ -142,7 +135,7 @@ class ParquetWindow:
 
 
 def _filled(empty: Record, names: Sequence[str], columns: Sequence[Iterable[Any]]) -> Iterator[Record]:
-    """Copies of a record with the values of these fields."""
+    """Copies of a record with the values of these fields: a dict that grows by each would be made anew several times."""
     for values in zip(*columns, strict=True):
         record = empty.copy()
         record.update(zip(names, values, strict=True))

@@ -15,6 +15,7 @@ from streamdata.shards.read_ahead import Coming, Portion
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.source import ReadTask, Record, Stretch
@@ -42,7 +43,21 @@ class RowGroupSource(BlockSource):
         if not shards.fits:
             most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
             # All groups of a window are open at once.
-            self._window = max(1, min(self._window, shards.max_open_bytes // 2 // max(1, most)))
+            self._window = max(1, min(self._window, shards.window_bytes // max(1, most)))
+
+    def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
+        windows = super()._windows(order, epoch, window)
+        if self.shards.has_remote or self.shards.fits:
+            yield from windows
+            return
+        blocks = next(windows, None)
+        while blocks is not None:
+            # While a window is delivered, the next one is decoded in a thread: Arrow computes without Python's lock.
+            later = next(windows, None)
+            coming = [self._runs(one)[:2] for one in (blocks, later) if one is not None]
+            self.shards.decode_ahead(coming[0], coming[1:])
+            yield blocks
+            blocks = later
 
     def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
         for order, start, runs in self._walk(stretches):

@@ -133,23 +133,23 @@ def lines(folder):
     return MergedDataset([named(source, "lines")], seed=7)
 
 
-def write_parquet(folder):
+def write_parquet(folder, group):
     """Two files of several row groups."""
     for name, count in (("a", 4000), ("b", 1050)):
         path = folder / f"{name}.parquet"
-        pq.write_table(pa.table({"value": range(count)}), path, row_group_size=100, use_dictionary=False)
+        pq.write_table(pa.table({"value": range(count)}), path, row_group_size=group, use_dictionary=False)
     return str(folder)
 
 
 def small_parquet(folder):
     """All of it stays decoded: blocks of 64 rows."""
-    source = ParquetDataset(write_parquet(folder), shuffle_buffer=300)
+    source = ParquetDataset(write_parquet(folder, 1000), shuffle_buffer=300)
     return MergedDataset([named(source, "rows"), Numbers("a", 61)], seed=7)
 
 
 def large_parquet(folder):
     """A few row groups are kept: a block is a group."""
-    source = ParquetDataset(write_parquet(folder), shuffle_buffer=300, max_open_bytes=40_000)
+    source = ParquetDataset(write_parquet(folder, 100), shuffle_buffer=300, max_open_bytes=40_000)
     return MergedDataset([named(source, "rows")], seed=7)
 
 
