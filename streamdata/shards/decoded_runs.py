@@ -20,6 +20,8 @@ class DecodedRun(NamedTuple):
     ends: Int64s
     """How many rows there are up to the end of each batch."""
     num_bytes: int
+    columns: list[list[Any]] | None = None
+    """In place of batches: the values of each column."""
 
 
 class DecodedRuns:
@@ -45,6 +47,11 @@ class DecodedRuns:
         """Keep one more."""
         self._runs[run] = decoded
         self.num_bytes += decoded.num_bytes
+        return decoded
+
+    def replace(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
+        """Keep the same rows in another form."""
+        self._runs[run] = decoded
         return decoded
 
     def make_room(self, num_bytes: int) -> None:

@@ -15,13 +15,14 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
+from streamdata.shards.arrow_values import values_of
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.parquet_file import GroupFacts, OpenParquet
 from streamdata.shards.parquet_types import are_alike
-from streamdata.shards.parquet_window import LOOK_AHEAD, ParquetWindow
+from streamdata.shards.parquet_window import LOOK_AHEAD, LOOK_AHEAD_BYTES, ParquetWindow
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 from streamdata.shards.storage import (
@@ -69,8 +70,8 @@ class Picked(NamedTuple):
 
     slots: Int64s
     """Their places among these."""
-    rows: Any
-    """Arrow's record batch."""
+    columns: list[Sequence[Any]]
+    """The values of each column."""
 
 
 class ParquetShards:
@@ -121,6 +122,7 @@ class ParquetShards:
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE if self.has_remote else 1) as threads:
             found = list(threads.map(self._footer_of, range(len(self.files))))
         self._check_alike([schema for schema, _ in found])
+        self.names: list[str] = list(found[0][0].names)
         groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
         self.facts = [facts for _, facts in groups]
         self.file_of = np.array([file for file, _ in groups], np.int64)
@@ -247,12 +249,33 @@ class ParquetShards:
         if decoded is None:
             yield from self._picked(run, numbers)
             return
+        if decoded.batches and not self.fits and decoded.num_bytes <= LOOK_AHEAD_BYTES and run.num_rows <= LOOK_AHEAD:
+            decoded = runs.replace(run, self._listed(run, decoded))
+        if decoded.columns:
+            chosen = numbers.tolist()
+            yield Picked(np.arange(len(chosen)), [[column[row] for row in chosen] for column in decoded.columns])
+            return
         which = np.searchsorted(decoded.ends, numbers, side="right")
         for number in np.unique(which).tolist():
             slots = np.flatnonzero(which == number)
             batch = decoded.batches[number]
             rows = numbers[slots] - (int(decoded.ends[number]) - batch.num_rows)
-            yield Picked(slots, batch.take(import_pyarrow().array(rows)))
+            yield self._picked_of(run, numbers, slots, batch.take(import_pyarrow().array(rows)))
+
+    def _picked_of(self, run: GroupRun, numbers: Int64s, slots: Int64s, batch: Any) -> Picked:
+        in_file = numbers[slots] + (run.first + self.first_rows[run.shard])
+        return Picked(slots, values_of(batch, str(self.urls[run.shard]), in_file))
+
+    def _listed(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
+        """A run that is delivered once and at once as Python's objects, from its batches: nothing is copied by row."""
+        columns: list[list[Any]] = [[] for _ in decoded.batches[0].schema.names]
+        url, first = str(self.urls[run.shard]), int(run.first + self.first_rows[run.shard])
+        for batch in decoded.batches:
+            found = values_of(batch, url, np.arange(first, first + batch.num_rows))
+            for column, values in zip(columns, found, strict=True):
+                column.extend(values)
+            first += batch.num_rows
+        return decoded._replace(batches=[], columns=columns)
 
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
@@ -298,7 +321,8 @@ class ParquetShards:
         if not self._too_large:
             logger.warning(
                 "shard '%s': row group %d decodes to more than half of the %d bytes of max_open_bytes, of which its "
-                "footer says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write smaller groups",
+                "footer says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write "
+                "smaller groups",
                 self.urls[run.shard], self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
             )  # fmt: skip
         self._too_large.add(run)
@@ -309,7 +333,7 @@ class ParquetShards:
         for batch in self._batches(run, ()):
             slots = np.flatnonzero((numbers >= first) & (numbers < first + batch.num_rows))
             if len(slots):
-                yield Picked(slots, batch.take(import_pyarrow().array(numbers[slots] - first)))
+                yield self._picked_of(run, numbers, slots, batch.take(import_pyarrow().array(numbers[slots] - first)))
             first += batch.num_rows
             if first > numbers.max():
                 return
@@ -318,7 +342,7 @@ class ParquetShards:
         """The rows of a run. Those before them are decoded too: a group has no index of its rows."""
         first = 0
         with self._opened(run.shard, held) as file:
-            for batch in file.batches(self.facts[run.shard], self.columns, MAX_PIECE_ROWS):
+            for batch in file.batches(self.facts[run.shard], self.names, MAX_PIECE_ROWS):
                 begin, end = max(0, run.first - first), min(batch.num_rows, run.first + run.num_rows - first)
                 if begin < end:
                     yield batch.slice(begin, end - begin)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.shards.arrow_values import values_of
 from streamdata.shards.read_ahead import FileSpans, Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import is_remote
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from streamdata.shards.parquet import GroupRun, ParquetShards
 
 LOOK_AHEAD = 1024
-_LOOK_AHEAD_BYTES = 16 << 20
+LOOK_AHEAD_BYTES = 16 << 20
 
 
 class ParquetWindow:
@@ -27,7 +26,7 @@ class ParquetWindow:
         self._starts = self._ends - counts
         # Of images, as many as are Python's objects at once.
         row_bytes = int(shards.row_bytes[groups].max(initial=1))
-        self.look_ahead = max(1, min(LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
+        self.look_ahead = max(1, min(LOOK_AHEAD, LOOK_AHEAD_BYTES // row_bytes))
         self._coming: Iterator[Portion | None] = iter(())
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
         """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
@@ -92,27 +91,24 @@ class ParquetWindow:
             self._shards.kept(run, self._decoded)
         # What the footer says may be too little: what is Python's objects at once is by what was found.
         size = max((self._shards.bytes_of_row(run) for run in runs.values()), default=1)
-        step = max(1, _LOOK_AHEAD_BYTES // size)
+        step = max(1, LOOK_AHEAD_BYTES // size)
         for first in range(0, len(chosen), step):
             some = slice(first, first + step)
             yield from self._some(groups[some], rows[some], begins[some], common)
 
     def _some(self, groups: Int64s, rows: Int64s, begins: Int64s, common: Mapping[str, Any]) -> Iterator[Record]:
         """Rows of some runs, in their order; a record is made when it is asked for."""
-        shards, slots_of, names = self._shards, list[Int64s](), list[str]()
-        columns: list[list[Any]] = []
+        shards, slots_of, names = self._shards, list[Int64s](), self._shards.names
+        columns: list[list[Any]] = [[] for _ in names]
         for group, begin in dict.fromkeys(zip(groups.tolist(), begins.tolist(), strict=True)):
             of_run = np.flatnonzero((groups == group) & (begins == begin))
-            url, numbers = str(shards.urls[group]), rows[of_run] + shards.first_rows[group]
-            for slots, batch in shards.rows(shards.run_at(group, begin), self._decoded, rows[of_run] - begin):
-                names = names or batch.schema.names
-                columns = columns or [[] for _ in names]
-                for column, values in zip(columns, values_of(batch, url, numbers[slots]), strict=True):
-                    column += values
+            for slots, found in shards.rows(shards.run_at(group, begin), self._decoded, rows[of_run] - begin):
+                for column, values in zip(columns, found, strict=True):
+                    column.extend(values)
                 slots_of.append(of_run[slots])
         if len(slots_of) > 1:  # in the order in which they were found
             in_order = np.argsort(np.concatenate(slots_of)).tolist()
-            columns = [list(map(column.__getitem__, in_order)) for column in columns]
+            columns = [[column[place] for place in in_order] for column in columns]
         # An address, which may hold secrets, gets into no sample.
         urls = map(str, map(shards.urls.__getitem__, groups.tolist()))
         keys = map(str, (rows + shards.first_rows[groups]).tolist())
@@ -135,7 +131,7 @@ class ParquetWindow:
 
 
 def _filled(empty: Record, names: Sequence[str], columns: Sequence[Iterable[Any]]) -> Iterator[Record]:
-    """Copies of a record with the values of these fields: a dict that grows by each would be made anew several times."""
+    """Copies of a record with the values of these fields; a dict that grows is made anew several times."""
     for values in zip(*columns, strict=True):
         record = empty.copy()
         record.update(zip(names, values, strict=True))
