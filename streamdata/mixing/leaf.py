@@ -9,7 +9,7 @@ from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, PlainCursor, Position
-from streamdata.shards.read_ahead import Upcoming
+from streamdata.shards.upcoming import Upcoming
 from streamdata.sources import Deal, DealtLane, DealtPiece
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
 from streamdata.sources.shard_source import BlockSource, ShardDataset

@@ -2,26 +2,30 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote import Answer, network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
 from streamdata.shards.build import headers_of
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
-from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (
     ANY_VERSION,
     NO_STAMP,
@@ -32,8 +36,6 @@ from streamdata.shards.storage import (
     close_unused,
     is_remote,
     kept_as,
-    read_spans,
-    stamps_of,
     submit_question,
 )
 
@@ -162,18 +164,21 @@ class IndexedFiles:
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        """Ask for what `rows` reads of a store, and wait for nothing."""
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
+        """Ask for what `rows` reads of a store, and wait for nothing; what was asked for."""
+        asked = []
         if self._manifests:
             runs = self.runs(shards, firsts, counts)
             bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
             for rows, _, wanted in self._listed(runs.shards, bounds):
-                rows.prefetch(wanted, self._dtype.itemsize)
+                asked += rows.prefetch(wanted, self._dtype.itemsize)
+        return asked
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
         self.cache = cache
-        keep_in(cache, [*self.urls, *self.sidecar_urls])
+        if self.has_remote:
+            keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
         """How the page cache calls them, in their order; none where no shard is remote."""
@@ -208,8 +213,13 @@ class IndexedFiles:
             for url, stamp, _, _ in wanted
             if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
         }
-        for answer in asked.values():
-            answer.result()
+        try:
+            with network().waiting():
+                for answer in asked.values():
+                    answer.result()
+        finally:
+            for answer in asked.values():
+                answer.cancel()
         self._learned |= set(asked)
 
     def confirm(self, *, wait: bool) -> None:
@@ -312,6 +322,11 @@ class RecordBytes:
     def file_spans(self) -> FileSpans:
         """Where the records lie."""
         return FileSpans(self._files.urls, self._files.stamps, self._spans)
+
+    def take_cached(self, spans: Sequence[FileSpans]) -> bool:
+        """Whether all of these spans that are remote are in the page cache; if so, the records are taken from there."""
+        self.is_cached = self.is_cached or self._files.take_cached(spans)
+        return self.is_cached
 
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Memory that holds these records, and where each begins in it.

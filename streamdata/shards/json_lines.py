@@ -12,9 +12,9 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError
+from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Int64s
 from streamdata.shards.signatures import JSONL, refuse_foreign
-from streamdata.shards.storage import ByteSource
 
 BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"  # the white space of JSON

@@ -20,23 +20,23 @@ from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import GroupFacts, OpenParquet
 from streamdata.shards.parquet_types import are_alike
 from streamdata.shards.parquet_window import LOOK_AHEAD, LOOK_AHEAD_BYTES, ParquetWindow
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (
     FileStamp,
     base_name,
-    byte_source,
     check_shards,
     close_unused,
     is_pipe,
     is_remote,
     local_path,
     opened,
-    read_spans,
-    stamps_of,
     submit_question,
     submit_range,
 )

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from streamdata.errors import ShardError, did_you_mean, listing, needs
+from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.parquet_types import cast_batch, plain_schema
 from streamdata.shards.signatures import refuse_foreign
-from streamdata.shards.storage import ByteSource
 from streamdata.shards.stored_rows import import_pyarrow
 
 PARQUET_SUFFIXES = (".parquet",)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.coming import FileSpans
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import is_remote
 

@@ -13,11 +13,11 @@ from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.chunks import ChunkBytes, chunk_spans
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Record
 from streamdata.shards.recent import Recent
 from streamdata.shards.sidecar import (
@@ -29,16 +29,9 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.storage import (
-    NO_STAMP,
-    FileStamp,
-    base_name,
-    close_unused,
-    is_pipe,
-    is_remote,
-    read_spans,
-    stamps_of,
-)
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
+from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records

@@ -1,21 +1,24 @@
 """Tar shards, any record of which can be read: `runs of records → TarWindow → positioned reads → records`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from streamdata.fields import KEY, URL
+from streamdata.remote import Answer
 from streamdata.remote.cache_settings import CacheSettings
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
-from streamdata.shards.storage import read_spans
+from streamdata.shards.spans import read_spans
 from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_records import plain_record, records
 
@@ -68,11 +71,12 @@ class TarShards(IndexedFiles):
         """The window of the runs [first, first + count) of the shards."""
         return TarWindow(self, self.runs(shards, firsts, counts))
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        """Ask for what a window's index rows are read from, and wait for nothing."""
-        super().prefetch_rows(shards, firsts, counts)
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
+        """Ask for what a window's index rows are read from, and wait for nothing; what was asked for."""
+        asked = super().prefetch_rows(shards, firsts, counts)
         if self.sidecars is not None:
-            self.sidecars.prefetch_rows(shards, firsts, counts)
+            asked += self.sidecars.prefetch_rows(shards, firsts, counts)
+        return asked
 
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
@@ -114,8 +118,7 @@ class TarWindow:
 
     def take_cached(self) -> bool:
         """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
-        self._bytes.is_cached = self._bytes.is_cached or self._shards.take_cached(self.spans())
-        return self._bytes.is_cached
+        return self._bytes.take_cached(self.spans())
 
     def take(
         self,

@@ -8,10 +8,11 @@ import numpy as np
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
+from streamdata.shards.coming import Coming
 from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES
 from streamdata.shards.parquet_window import ParquetWindow
-from streamdata.shards.read_ahead import Coming, Portion
+from streamdata.shards.portion import Portion
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn

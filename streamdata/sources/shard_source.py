@@ -1,12 +1,14 @@
 """Shards as a source: cut into blocks, read in windows."""
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from copy import copy
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count, islice, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,8 @@ from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
-from streamdata.shards.read_ahead import Coming, Portion
+from streamdata.shards.coming import Coming
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
@@ -219,13 +222,20 @@ class BlockSource:
         Read-ahead opens at most that many more until it comes back: none of these then waits for its rows.
         """
         coming: deque[_Unopened] = deque()
-        for num_opened in count():
-            for window in islice(windows, min(3 * num_opened + 2, _ROWS_AHEAD) - len(coming)):
-                self.shards.prefetch_rows(*window.runs)
-                coming.append(window)
-            if not coming:
-                return
-            yield coming.popleft()
+        asked: list[Future[Any]] = []
+        pid = os.getpid()
+        try:
+            for num_opened in count():
+                asked = [one for one in asked if not one.done()]
+                for window in islice(windows, min(3 * num_opened + 2, _ROWS_AHEAD) - len(coming)):
+                    asked += self.shards.prefetch_rows(*window.runs)
+                    coming.append(window)
+                if not coming:
+                    return
+                yield coming.popleft()
+        finally:  # also when whoever reads has dropped it
+            for one in asked if pid == os.getpid() else ():  # what a parent asked for is its own
+                one.cancel()
 
     def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
         """The blocks of each window from `window` on: asked for one window alone, so that it is not late, then many."""

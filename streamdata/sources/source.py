@@ -13,7 +13,7 @@ from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
 from streamdata.progress import Position
 from streamdata.run import Lane
-from streamdata.shards.read_ahead import Upcoming
+from streamdata.shards.upcoming import Upcoming
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.tally import Tally
