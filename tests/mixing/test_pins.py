@@ -191,7 +191,7 @@ FRESH = {
     "side by side": (side_by_side, "ad1e06cb68cc", "10cf8b53e3a7"),
     "indexed tars with sidecars": (tars, "55af2adf10f4", "e34e179043b1"),
     "indexed lines": (lines, "beb19cd86e87", "8a0fda971e89"),
-    "parquet that stays decoded": (small_parquet, "2082da99eaab", "b0b4233e0122"),
+    "parquet that stays decoded": (small_parquet, "ee5d5c1a9840", "4238aa471cca"),
     "parquet by row groups": (large_parquet, "0f149428e20f", "f3bde6a4e854"),
     "sequential lines": (compressed_lines, "4bdb9be42000", "ec8074a0b191"),
     "sequential tars": (compressed_tars, "790369cb2b8e", "f3101f43990a"),
