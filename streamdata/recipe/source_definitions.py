@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamdata.errors import did_you_mean
+from streamdata.recipe.own_targets import OWN
 from streamdata.recipe.parameters import Parameters
 from streamdata.recipe.source_modules import (
     Alias,
@@ -81,7 +82,9 @@ class Definitions:
             return Definition(".".join(parts))
         module = self.modules.find(parts[0])
         if module is None:
-            raise NotFoundError(f"no module {parts[0]!r} was found\n  Install it, or put its directory on PYTHONPATH.")
+            guess = did_you_mean(parts[0], [OWN])
+            remedy = "Install it, or put its directory on PYTHONPATH."
+            raise NotFoundError(f"no module {parts[0]!r} was found{guess}\n  {remedy}")
         return self._inside(module, parts[1:], depth)
 
     def _inside(self, module: SourceModule, parts: list[str], depth: int) -> Definition:
