@@ -121,7 +121,7 @@ def inspect(
 ) -> None:
     """Show a record of a finished store: what is trained, what is masked, where documents end."""
     with messages(*_USERS):
-        from streamdata.cli.prepare import show_record
+        from streamdata.cli.inspect import show_record
 
         show_record(store, record, tokenizer)
 

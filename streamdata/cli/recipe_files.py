@@ -64,8 +64,7 @@ class RecipeFiles:
         return None
 
     def _shards(self, value: str | Sequence[str], suffixes: tuple[str, ...], params: Mapping[str, Any]) -> None:
-        is_one = isinstance(value, str) and (is_pipe(value) or os.path.exists(expand_home(value)))
-        patterns = [value] if is_one else [one for text in _listed(value) for one in _parts(text)]
+        patterns = [one for text in _listed(value) for one in _parts(text)]
         local = [one for one in patterns if not is_pipe(one) and "://" not in one and "::" not in one]
         if local:
             find_shards(local, suffixes)
@@ -115,4 +114,6 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _parts(text: str) -> list[str]:
-    return [text] if os.path.exists(text) else [part.strip() for part in split_commas(text)]
+    if is_pipe(text) or os.path.exists(expand_home(text)):
+        return [text]
+    return [part.strip() for part in split_commas(text)]

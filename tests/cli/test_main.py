@@ -122,7 +122,8 @@ def test_variables_are_typed_as_in_yaml(
     """The value is all after the first equals sign."""
     seen = []
     monkeypatch.setattr(
-        "streamdata.cli.check.check_problems", lambda recipe, variables, allow, **_: seen.append((variables, allow)) or True
+        "streamdata.cli.check.check_problems",
+        lambda recipe, variables, allow, **_: seen.append((variables, allow)) or True,
     )
     assert streamdata("check", write_recipe(), "--var", f"x={text}").exit_code == 0
     assert seen == [({"x": value}, None)]
