@@ -14,7 +14,9 @@ import fsspec
 from streamdata.errors import ShardError, needs
 from streamdata.prepare.errors import PrepareError
 from streamdata.shards.json_lines import lines_of
-from streamdata.shards.storage import ByteSource, FileStamp, LocalShard, byte_source, check_stamp, is_pipe, stamps_of
+from streamdata.shards.one_pass import ByteSource, byte_source
+from streamdata.shards.stamps import stamps_of
+from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import expand

@@ -240,6 +240,15 @@ class Network:
             self._session.detach()
 
 
+def import_client(url: str) -> None:
+    """Import what asks for ranges of such a url, where that may be done before a fork: whoever is forked then has it.
+
+    It takes 0.2 s, which pass while something else is waited for.
+    """
+    if kind_of(url) in ("web", "s3"):
+        from streamdata.remote.web_client import WebClient  # noqa: F401
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()

@@ -7,9 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamdata.remote.addresses import options_of, signed_url
+from streamdata.remote.retries import StoreHealth
+from streamdata.remote.stores import health_of
 from streamdata.shards.coalesced import coalesced
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import FileStamp
+from streamdata.shards.storage import FileStamp, is_remote
+
+_DISK = StoreHealth()  # it is no store, and does not fail for a while
 
 
 class FileSpans(NamedTuple):
@@ -51,7 +56,8 @@ class Request:
     """Some bytes of a file."""
 
     __slots__ = (
-        "answer", "asked_of", "begin", "end", "first_use", "future", "is_dropped", "is_over", "is_sent", "stamp", "url",
+        "answer", "asked_of", "begin", "end", "first_use", "future", "is_dropped", "is_over", "is_sent", "stamp",
+        "store", "url",
     )  # fmt: skip
 
     def __init__(self, url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
@@ -60,6 +66,7 @@ class Request:
         self.future: Future[bytes] | None = None
         self.asked_of: object = None
         """Who counts its bytes, until it is dropped and nothing of it is under way."""
+        self.store = health_of(signed_url(url), options_of(url)) if is_remote(url) else _DISK
         self.is_sent = self.is_over = self.is_dropped = False
 
 

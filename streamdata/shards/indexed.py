@@ -24,6 +24,8 @@ from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (
     ANY_VERSION,
     NO_STAMP,
@@ -34,8 +36,6 @@ from streamdata.shards.storage import (
     close_unused,
     is_remote,
     kept_as,
-    read_spans,
-    stamps_of,
     submit_question,
 )
 
@@ -177,7 +177,8 @@ class IndexedFiles:
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
         self.cache = cache
-        keep_in(cache, [*self.urls, *self.sidecar_urls])
+        if self.has_remote:
+            keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
         """How the page cache calls them, in their order; none where no shard is remote."""

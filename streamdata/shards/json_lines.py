@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Int64s
 from streamdata.shards.signatures import JSONL, refuse_foreign
-from streamdata.shards.storage import ByteSource
 
 BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"  # the white space of JSON

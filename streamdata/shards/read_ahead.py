@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from streamdata.remote.network import MAX_CONNECTIONS
+from streamdata.remote.retries import StoreHealth
 from streamdata.shards.coming import Request
 from streamdata.shards.fetching import FetchThreads, Submit
 from streamdata.shards.storage import advise
@@ -58,7 +59,7 @@ class ReadAhead:
         self._num_dropped = 0
         """Requests that nobody wants, and that take memory yet."""
         self._lanes: list[LaneAhead] = []
-        self._under_way: Counter[str] = Counter()
+        self._under_way: Counter[StoreHealth] = Counter()
         """How many requests, by store."""
         self._sending = threading.local()
 
@@ -122,7 +123,7 @@ class ReadAhead:
         with self._lock:
             for request in requests:
                 request.asked_of = self
-                portion.upcoming.store = store_of(request.url)
+                portion.upcoming.store = request.store
             if not portion.is_advice:
                 portion.upcoming.waiting += requests
             self.counts.held_bytes += num_bytes
@@ -174,26 +175,28 @@ class ReadAhead:
     def _next(self) -> Request | None:
         """The request that falls due next, of all that wait; None where no more may be under way."""
         with self._lock:
-            free = max((lane.settings.connections for lane in self._lanes), default=1) - self._under_way.total()
+            most = max((lane.settings.connections for lane in self._lanes), default=1)
+            # What waits to be asked again, for up to two minutes, has no connection meanwhile.
+            free = most - sum(number for store, number in self._under_way.items() if store.failing_since is None)
             if free <= 0:
                 return None
             heads: list[tuple[float, deque[Request]]] = []
             sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
-            have_several_stores = len({upcoming.store for upcoming in sources} - {""}) > 1
+            have_several_stores = len({upcoming.store for upcoming in sources} - {None}) > 1
             for upcoming in sources:
                 waiting = upcoming.waiting
                 while waiting and waiting[0].is_dropped:
                     waiting.popleft()
                 # A slow store would soon have all connections, and what is due of the others would wait for it.
-                is_full = have_several_stores and self._under_way[upcoming.store] >= _TIMES_FREE * free
-                if waiting and not is_full:
+                most_of_store = _TIMES_FREE * free if have_several_stores else most
+                if waiting and self._under_way[waiting[0].store] < most_of_store:
                     heads.append((upcoming.due(waiting[0].first_use), waiting))
             if not heads:
                 return None
             # Its queue, not the source: that may have been collected as garbage meanwhile, and be closed.
             request = min(heads, key=itemgetter(0))[1].popleft()
             request.is_sent = True
-            self._under_way[store_of(request.url)] += 1
+            self._under_way[request.store] += 1
             self.counts.requests += 1
             self.counts.num_bytes += request.end - request.begin
             return request
@@ -208,7 +211,7 @@ class ReadAhead:
 
     def _answered(self, request: Request, future: "Future[bytes]") -> None:
         with self._lock:
-            self._under_way[store_of(request.url)] -= 1
+            self._under_way[request.store] -= 1
             request.is_over = True
             self._settle(request)
         if not request.is_dropped:
@@ -219,12 +222,6 @@ class ReadAhead:
             else:
                 request.answer.set_result(future.result())
         self._send()
-
-
-def store_of(url: str) -> str:
-    """Which store a url is of."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}" if rest else "local"
 
 
 def _most_bytes(lanes: "Sequence[LaneAhead]") -> int:

@@ -29,16 +29,9 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.storage import (
-    NO_STAMP,
-    FileStamp,
-    base_name,
-    close_unused,
-    is_pipe,
-    is_remote,
-    read_spans,
-    stamps_of,
-)
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
+from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records

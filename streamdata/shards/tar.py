@@ -18,7 +18,7 @@ from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
-from streamdata.shards.storage import read_spans
+from streamdata.shards.spans import read_spans
 from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_records import plain_record, records
 

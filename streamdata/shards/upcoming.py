@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamdata.remote.network import network
+from streamdata.remote.retries import StoreHealth
 from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.shards.coming import Coming, Request, SharedRequests, WindowSlice
 from streamdata.shards.portion import Portion
@@ -53,7 +54,7 @@ class Upcoming:
         self._lane, self._pace, self._is_alone = lane, pace, is_alone
         self.is_on = False
         """Whether it was begun, and not closed since."""
-        self.store = ""
+        self.store: StoreHealth | None = None
         """Which one its latest requests were for."""
         self._pid = os.getpid()
         self._coming: Iterator[Coming] | None = None

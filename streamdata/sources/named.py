@@ -5,8 +5,8 @@ from typing import Any, Final
 from streamdata.recipe.named_source import Percent
 
 _ATTRIBUTES: Final = (
-    "holdout", "part", "single_process_fn", "process_fn", "max_bad", "max_epochs", "records_per_block",
-    "source_identity",
+    "holdout", "part", "parts", "parts_by", "single_process_fn", "process_fn", "max_bad", "max_epochs",
+    "records_per_block", "source_identity",
 )  # fmt: skip
 
 
@@ -17,8 +17,8 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
         dataset: Has `__len__` and `__getitem__`.
         name: Of the source, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
-        attributes: Of `holdout`, `part`, `single_process_fn`, `process_fn`, `max_bad`, `max_epochs`,
-            `records_per_block` and `source_identity`.
+        attributes: Of `holdout`, `part`, `parts`, `parts_by`, `single_process_fn`, `process_fn`, `max_bad`,
+            `max_epochs`, `records_per_block` and `source_identity`.
 
     Returns:
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.

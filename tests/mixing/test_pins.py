@@ -120,6 +120,13 @@ def side_by_side(_):
     return MergedDataset([Numbers("a", 60, records_per_block=4), NumbersAhead("b", 45, records_per_block=5)], seed=7)
 
 
+def in_parts(_):
+    spread, tail = Numbers("spread", 90), NumbersAhead("tail", 70)
+    for source, part, by in ((spread, "valid", "seed"), (tail, "train", "tail")):
+        source.parts, source.part, source.parts_by = "6,3,1", part, by
+    return MergedDataset([spread, tail], seed=7)
+
+
 def tars(folder):
     source = MetaDistributedWebDataset(write_tars(folder, [40, 3, 70]), meta_names=["score"], shuffle_buffer=16)
     return MergedDataset([named(source, "tars"), Numbers("a", 61)], seed=7)
@@ -167,6 +174,7 @@ FRESH = {
     "a yield function": (yielding, "0181a4482060", "3affa386deb3"),
     "cost": (costly, "8dc5641e0c41", "047f3bc660aa"),
     "side by side": (side_by_side, "ad1e06cb68cc", "10cf8b53e3a7"),
+    "parts": (in_parts, "56a83722f205", "1f3bc40dcafb"),
     "indexed tars with sidecars": (tars, "55af2adf10f4", "e34e179043b1"),
     "indexed lines": (lines, "beb19cd86e87", "8a0fda971e89"),
     "sequential lines": (compressed_lines, "4bdb9be42000", "ec8074a0b191"),

@@ -4,6 +4,9 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from streamdata.remote import StorageOptions
+from streamdata.remote.answers import FailureError
+from streamdata.remote.stores import health_of
 from streamdata.shards import read_ahead as room
 from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.shards.coming import Coming, FileSpans
@@ -95,6 +98,17 @@ def test_a_slow_store_leaves_connections_to_the_others(store):
     fast.close()
     assert store.urls[6:] == ["s3://slow/3"]
     slow.close()
+
+
+def test_what_a_failing_store_was_asked_for_holds_no_connection(store):
+    """It waits to be asked again, for up to two minutes; another store may answer meanwhile."""
+    failing = entered(lane_of(1, connections=2), 1.0, "s3://failing/")
+    assert [url[5:9] for url in store.urls] == ["fail", "fail"]
+    health_of("s3://failing/", StorageOptions()).failed(FailureError("no", 503))
+    good = entered(lane_of(1, connections=2), 1.0, "s3://good/")
+    assert store.urls[2:] == ["s3://good/0", "s3://good/1"]
+    good.close()
+    failing.close()
 
 
 def test_a_source_that_is_collected_while_requests_are_chosen_does_not_end_the_others(store, monkeypatch):

@@ -12,7 +12,8 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.remote import Address
 from streamdata.remote.cache_settings import CacheSettings, page_cache
-from streamdata.shards.make_manifest import make_manifest, take_stock
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from streamdata.shards.storage import ANY_VERSION, FileStamp, close_unused, submit_range
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
