@@ -58,7 +58,8 @@ class Pipeline:
         """Write the store, or go on where a run that was interrupted stood.
 
         Args:
-            inputs: Files, directories, globs or brace expressions of .jsonl, .jsonl.gz, .jsonl.zst and .parquet.
+            inputs: Files, directories, globs or brace expressions of JSON Lines (`.jsonl`, `.ndjson`, compressed or
+                not) and .parquet.
             output: A directory, new or of an earlier run of the same.
             workers: Processes on this machine.
             shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.

@@ -14,6 +14,7 @@ from streamdata.progress import Position, left_out_code, read_left_out
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import base_name
 from streamdata.shards.urls import expand_home
+from streamdata.sources.own_stream import is_own_stream
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Record
 from streamdata.sources.tally import Tally
@@ -208,6 +209,11 @@ def _checked(
             f"  These are {sorted(sources)}."
         )
     dataset, who = sources[path], f"{who}: source {path!r}"
+    if is_own_stream(dataset) and path not in urls:
+        raise ValueError(
+            f"{who}: expected a source whose records have numbers or keys, got an iterable\n"
+            "  Leave them out in its process function."
+        )
     if isinstance(dataset, WindowDataset):
         raise ValueError(
             f"{who}: expected a source of single records, got a packed store, each of whose records is a slice of many "
