@@ -3,14 +3,13 @@
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.fields import SET_HERE
 from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
@@ -20,9 +19,8 @@ from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.one_pass import byte_source
-from streamdata.shards.parquet_file import GroupFacts, OpenParquet
-from streamdata.shards.parquet_types import are_alike
+from streamdata.shards.parquet_file import OpenParquet
+from streamdata.shards.parquet_footers import read_footers
 from streamdata.shards.parquet_window import LOOK_AHEAD, LOOK_AHEAD_BYTES, ParquetWindow
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
@@ -46,7 +44,6 @@ logger = logging.getLogger(__name__)
 MAX_PIECE_ROWS = 1 << 16
 MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MAX_OPEN_FILES = 32
-_FOOTERS_AT_ONCE = 16
 _MANY_GROUPS = 32
 
 
@@ -118,12 +115,8 @@ class ParquetShards:
         self._too_large: set[GroupRun] = set()
 
     def _take_footers(self) -> None:
-        """Read what the files say of themselves; of remote ones several at the same time."""
-        with ThreadPoolExecutor(_FOOTERS_AT_ONCE if self.has_remote else 1) as threads:
-            found = list(threads.map(self._footer_of, range(len(self.files))))
-        self._check_alike([schema for schema, _ in found])
-        self.names: list[str] = list(found[0][0].names)
-        groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
+        """Read what the files say of themselves."""
+        self.names, groups = read_footers(self.files, self.stamps, self.columns, at_once=self.has_remote)
         self.facts = [facts for _, facts in groups]
         self.file_of = np.array([file for file, _ in groups], np.int64)
         self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
@@ -134,36 +127,6 @@ class ParquetShards:
         self.first_rows: Int64s = begins - begins[first_of_file]
         """Of each group, the number of its first row in its file."""
         self.urls = [self.files[file] for file in self.file_of.tolist()]
-
-    def _footer_of(self, file: int) -> tuple[Any, list[GroupFacts]]:
-        url = self.files[file]
-        opened_file = OpenParquet(url, byte_source(url, self.stamps[file]))
-        names = opened_file.check_columns(self.columns)
-        if taken := sorted(SET_HERE.intersection(names)):
-            raise ShardError(
-                f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
-                "  Name the others in `columns`, or rename these where the file is written."
-            )
-        schema = import_pyarrow().schema([opened_file.schema.field(name) for name in names])
-        return schema, opened_file.groups(self.columns)
-
-    def _check_alike(self, schemas: Sequence[Any]) -> None:
-        types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
-        for url, schema in zip(self.files, schemas, strict=True):
-            if set(schema.names) != set(types):
-                differing = sorted(set(schema.names) ^ set(types))
-                raise ShardError(
-                    f"shard '{url}': expected the columns of '{self.files[0]}', got a file of which these are in one "
-                    f"of the two alone: {differing}\n  Name those that all files have in `columns`."
-                )
-            for name, kind in zip(schema.names, schema.types, strict=True):
-                if not are_alike(types[name], kind):
-                    raise ShardError(
-                        f"shard '{url}': column {name!r}: expected {types[name]}, as in '{self.files[0]}', got {kind}\n"
-                        "  Give files of another schema a source of their own."
-                    )
-                if import_pyarrow().types.is_null(types[name]):
-                    types[name] = kind
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": None, "_asked": set()}
@@ -196,8 +159,9 @@ class ParquetShards:
     def anomalies(self) -> dict[str, int]:
         return {}
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "Sequence[Future[Any]]":
         """Nothing: what is known of the groups is here."""
+        return ()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> ParquetWindow:
         """The window of the runs [first, first + count) of the groups."""

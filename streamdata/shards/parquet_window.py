@@ -7,12 +7,13 @@ import numpy as np
 
 from streamdata.fields import KEY, URL
 from streamdata.shards.coming import FileSpans
+from streamdata.shards.decoded_runs import GroupRun
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import is_remote
 
 if TYPE_CHECKING:
-    from streamdata.shards.parquet import GroupRun, ParquetShards
+    from streamdata.shards.parquet import ParquetShards
 
 LOOK_AHEAD = 1024
 LOOK_AHEAD_BYTES = 16 << 20
