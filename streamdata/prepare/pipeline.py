@@ -17,6 +17,7 @@ from streamdata.prepare.local import run_local
 from streamdata.prepare.manifest import Json, make_plan
 from streamdata.prepare.on_ray import run_on_ray
 from streamdata.prepare.quarantine import first_bad
+from streamdata.prepare.record_formats import with_record_format
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.run_progress import RunProgress
 from streamdata.prepare.worker import Marker, RunSpec
@@ -79,6 +80,7 @@ class Pipeline:
             )
         tokenizer = load_tokenizer(self.tokenizer)
         tasks = plan_tasks(inputs, self.config.task_bytes)
+        self.config = with_record_format(self.config, tasks)
         plan = make_plan(self.config, self.tokenizer, tokenizer, tasks, shard)
         directory = RunDirectory(output)
         with directory.opened(plan, overwrite=overwrite):

@@ -10,14 +10,17 @@ from streamdata.errors import did_you_mean
 
 OWN: Final = "streamdata"
 _SOURCE: Final = (
-    "name", "percent", "holdout", "part", "max_bad", "max_epochs", "process_fn", "single_process_fn"
+    "name", "percent", "holdout", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part",
+    "process_fn", "single_process_fn",
 )  # fmt: skip
-_MAP_STYLE: Final = (*_SOURCE, "records_per_block")
+_PARTS: Final = ("parts", "parts_by")
+_MAP_STYLE: Final = (*_SOURCE, *_PARTS, "records_per_block")
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     # mixtures
     "streamdata.MergedDataset": ("name", "percent", "max_bad"),
     "streamdata.BlendableDataset": _MAP_STYLE,
+    "streamdata.BlendableDataset.from_megatron": _MAP_STYLE,
     "streamdata.make_blendable_dataset": (),
     # sources
     "streamdata.CsvDataset": _SOURCE,
@@ -30,7 +33,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.MetaDistributedWebDataset": _SOURCE,
     "streamdata.ParquetDataset": _SOURCE,
     "streamdata.PreferenceDataset": _MAP_STYLE,
-    "streamdata.RLHFDataset": _SOURCE,  # it says itself how many of its items belong together
+    "streamdata.RLHFDataset": (*_SOURCE, *_PARTS),  # it says itself how many of its items belong together
     "streamdata.SFTChatDataset": _MAP_STYLE,
     "streamdata.SFTDataset": _MAP_STYLE,
     "streamdata.SeqDataset": _MAP_STYLE,

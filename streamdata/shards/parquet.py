@@ -88,7 +88,7 @@ class ParquetShards:
     def __init__(
         self, urls: list[str], columns: Sequence[str] | None, max_open_bytes: int, known: Known = NOTHING_KNOWN
     ) -> None:
-        self.files, self.columns, self.max_open_bytes = urls, columns, max_open_bytes
+        self.urls, self.columns, self.max_open_bytes = urls, columns, max_open_bytes
         for url in filter(is_pipe, urls):
             raise ValueError(f"parquet: expected files, got '{url}', which cannot be sought in\n  Write it to a file.")
         self.cache: CacheSettings | None = None
@@ -116,7 +116,7 @@ class ParquetShards:
 
     def _take_footers(self) -> None:
         """Read what the files say of themselves."""
-        self.names, groups = read_footers(self.files, self.stamps, self.columns, at_once=self.has_remote)
+        self.names, groups = read_footers(self.urls, self.stamps, self.columns, at_once=self.has_remote)
         self.facts = [facts for _, facts in groups]
         self.file_of = np.array([file for file, _ in groups], np.int64)
         self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
@@ -126,7 +126,8 @@ class ParquetShards:
         first_of_file = np.searchsorted(self.file_of, self.file_of, side="left")
         self.first_rows: Int64s = begins - begins[first_of_file]
         """Of each group, the number of its first row in its file."""
-        self.urls = [self.files[file] for file in self.file_of.tolist()]
+        self.rows_of_file: Int64s = np.zeros(len(self.urls), np.int64)
+        np.add.at(self.rows_of_file, self.file_of, self.num_records)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": None, "_asked": set()}
@@ -138,7 +139,7 @@ class ParquetShards:
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
         self.cache = cache
-        keep_in(cache, self.files)
+        keep_in(cache, self.urls)
 
     def cache_keys(self) -> list[str]:
         """None: which pages a row group takes is not known by its size."""
@@ -154,7 +155,16 @@ class ParquetShards:
 
     def identity(self) -> list[tuple[str, int]]:
         """Of each row group the base name of its file, and its number of rows."""
-        return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
+        names = list(map(base_name, self.urls))
+        return list(zip(map(names.__getitem__, self.file_of.tolist()), self.num_records.tolist(), strict=True))
+
+    def url_of(self, shard: int) -> str:
+        """The file of a row group."""
+        return self.urls[int(self.file_of[shard])]
+
+    def last_line(self, file: int) -> int:
+        """The number of the last row of a file, which is its key; -1 where there is none."""
+        return int(self.rows_of_file[file]) - 1
 
     def anomalies(self) -> dict[str, int]:
         return {}
@@ -228,12 +238,12 @@ class ParquetShards:
 
     def _picked_of(self, run: GroupRun, numbers: Int64s, slots: Int64s, batch: Any) -> Picked:
         in_file = numbers[slots] + (run.first + self.first_rows[run.shard])
-        return Picked(slots, values_of(batch, str(self.urls[run.shard]), in_file))
+        return Picked(slots, values_of(batch, str(self.url_of(run.shard)), in_file))
 
     def _listed(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
         """A run that is delivered once and at once as Python's objects, from its batches: nothing is copied by row."""
         columns: list[list[Any]] = [[] for _ in decoded.batches[0].schema.names]
-        url, first = str(self.urls[run.shard]), int(run.first + self.first_rows[run.shard])
+        url, first = str(self.url_of(run.shard)), int(run.first + self.first_rows[run.shard])
         for batch in decoded.batches:
             found = values_of(batch, url, np.arange(first, first + batch.num_rows))
             for column, values in zip(columns, found, strict=True):
@@ -287,7 +297,7 @@ class ParquetShards:
                 "shard '%s': row group %d decodes to more than half of the %d bytes of max_open_bytes, of which its "
                 "footer says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write "
                 "smaller groups",
-                self.urls[run.shard], self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
+                self.url_of(run.shard), self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
             )  # fmt: skip
         self._too_large.add(run)
 
@@ -318,7 +328,7 @@ class ParquetShards:
     def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
         """The file of a group, that is still of the version whose footer was read."""
         number = int(self.file_of[shard])
-        url, stamp = self.files[number], self.stamps[number]
+        url, stamp = self.urls[number], self.stamps[number]
         file = self._own.files.get(number, self._open)
         if is_remote(url) and not held:
             spans = np.array([(0, *span) for span in self.facts[shard].spans], np.int64).reshape(-1, 3)
@@ -337,14 +347,14 @@ class ParquetShards:
         self._check_version(number)
 
     def _check_version(self, number: int) -> None:
-        if not is_remote(self.files[number]):
-            check_shards(self.files, self.stamps, [number])
-            opened(self.files[number]).check(self.stamps[number], by_path=True)
+        if not is_remote(self.urls[number]):
+            check_shards(self.urls, self.stamps, [number])
+            opened(self.urls[number]).check(self.stamps[number], by_path=True)
 
     def _open(self, number: int) -> OpenParquet:
-        url, stamp = self.files[number], self.stamps[number]
+        url, stamp = self.urls[number], self.stamps[number]
         if not is_remote(url):
-            check_shards(self.files, self.stamps, [number])
+            check_shards(self.urls, self.stamps, [number])
             return OpenParquet(url, opened(url), import_pyarrow().OSFile(local_path(url)))
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position, check_position
-from streamdata.recipe.named_source import NamedSource
 from streamdata.remote.cache_settings import CacheSettings, named_cache, page_cache
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
@@ -25,6 +24,7 @@ from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.coming import Coming
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
+from streamdata.sources.alone import SourceAlone
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
@@ -450,12 +450,31 @@ class SequentialSource:
         return shard_seeds([name for name, _ in self.shards.identity()])
 
 
-class ShardDataset(NamedSource):
+class ShardDataset(SourceAlone):
     """What a recipe names where records lie in shards."""
 
     source: BlockSource | SequentialSource
     process_fn: StreamFn | None
     single_process_fn: PerRecordFn | None
+
+    @property
+    def urls(self) -> list[str]:
+        """Its shards, in the order in which they are read unless they are shuffled; one may be there several times."""
+        return [str(url) for url in self.source.shards.urls]
+
+    @property
+    def num_records(self) -> int:
+        """How many records its shards have, held-out ones included.
+
+        Raises:
+            ValueError: Nobody knows, for the shards can only be read from their start.
+        """
+        if isinstance(self.source, BlockSource):
+            return self.source.num_records
+        raise ValueError(
+            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can "
+            f"only be read from their start, such as {self.urls[0]}\n  Decompress them."
+        )
 
     @property
     def cache(self) -> CacheSettings | None:
