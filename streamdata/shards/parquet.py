@@ -45,6 +45,7 @@ MAX_PIECE_ROWS = 1 << 16
 MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MAX_OPEN_FILES = 32
 _MANY_GROUPS = 32
+_MAX_LISTED_ROWS = 1 << 14  # of a run that becomes Python's objects at once
 
 
 class _Networked(NamedTuple):
@@ -223,7 +224,8 @@ class ParquetShards:
         if decoded is None:
             yield from self._picked(run, numbers)
             return
-        if decoded.batches and not self.fits and decoded.num_bytes <= LOOK_AHEAD_BYTES and run.num_rows <= LOOK_AHEAD:
+        is_small = decoded.num_bytes <= LOOK_AHEAD_BYTES and run.num_rows <= _MAX_LISTED_ROWS
+        if decoded.batches and is_small and not self.fits:
             decoded = runs.replace(run, self._listed(run, decoded))
         if decoded.columns:
             chosen = numbers.tolist()
