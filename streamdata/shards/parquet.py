@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -196,8 +196,9 @@ class ParquetShards:
     def anomalies(self) -> dict[str, int]:
         return {}
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Sequence[Future[Any]]:
         """Nothing: what is known of the groups is here."""
+        return ()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> ParquetWindow:
         """The window of the runs [first, first + count) of the groups."""

@@ -12,7 +12,8 @@ from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import is_remote
 
 if TYPE_CHECKING:
-    from streamdata.shards.parquet import GroupRun, ParquetShards
+    from streamdata.shards.decoded_runs import GroupRun
+    from streamdata.shards.parquet import ParquetShards
 
 LOOK_AHEAD = 1024
 LOOK_AHEAD_BYTES = 16 << 20
