@@ -3,12 +3,14 @@
 from numbers import Integral
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
 from streamdata.sources.named import check_split
 from streamdata.sources.own_stream import LANES, is_own_stream
-from streamdata.sources.part import part_of
+from streamdata.sources.part import part_of, range_of
 from streamdata.sources.shard_source import ShardDataset
 
 
@@ -116,9 +118,14 @@ def _check_max_epochs(dataset: Any, who: str) -> None:
 
 def _check_holdout(dataset: Any, who: str) -> None:
     try:
-        part = part_of(dataset)
+        part, parts = part_of(dataset), range_of(dataset)
     except ValueError as error:
         raise ValueError(f"{who}: {error}") from None
+    if parts is not None and (isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")):
+        raise ValueError(
+            f"{who}: expected parts of a map-style dataset, got the {parts}\n"
+            "  Records of shards are held out by a hash: give holdout and part to a source of them."
+        )
     if part is not None and isinstance(dataset, MixtureSettings):
         raise ValueError(
             f"{who}: expected no holdout of a mixture, got the {part}\n"

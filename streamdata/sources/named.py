@@ -6,8 +6,8 @@ from typing import Any, Final
 from streamdata.recipe.named_source import Percent
 
 _ATTRIBUTES: Final = (
-    "holdout", "lanes", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part", "process_fn",
-    "records_per_block", "single_process_fn", "source_identity",
+    "holdout", "lanes", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part", "parts",
+    "parts_by", "process_fn", "records_per_block", "single_process_fn", "source_identity",
 )  # fmt: skip
 
 
@@ -19,7 +19,7 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
         name: Of the source, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
         attributes: Of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,
-            `part`, `process_fn`, `records_per_block`, `single_process_fn` and `source_identity`.
+            `part`, `parts`, `parts_by`, `process_fn`, `records_per_block`, `single_process_fn` and `source_identity`.
 
     Returns:
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.

@@ -68,7 +68,7 @@ class _Unopened(NamedTuple):
     runs: _Runs
 
 
-class _OpenedWindow(NamedTuple):
+class OpenedWindow(NamedTuple):
     """A window, and what of it is read."""
 
     window: Window
@@ -185,7 +185,7 @@ class BlockSource:
 
     def _next(
         self, task: ReadTask, start: Position, blocks: Indices
-    ) -> tuple["_OpenedWindow", Iterable[Portion | None]]:
+    ) -> tuple["OpenedWindow", Iterable[Portion | None]]:
         """The window that begins there, and its portions; None is the whole of it, which was not asked for."""
         upcoming = task.upcoming
         if upcoming is None or not self.shards.is_slow():
@@ -246,7 +246,7 @@ class BlockSource:
                 yield blocks[start : start + size]
             first, several = first + several, max(1, _BLOCKS_AT_ONCE // size) * size
 
-    def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "_OpenedWindow":
+    def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "OpenedWindow":
         """The window of these runs, of which so many records were taken as the position says."""
         epoch, window, taken, _ = start
         if self.outlook is not None:
@@ -260,10 +260,10 @@ class BlockSource:
             kept = np.flatnonzero(self._holds(part, positions, shards, firsts, counts))
             positions, afters = positions[kept], (kept + taken + 1).tolist()
         starts = self._record_ends[shards] - self._records[shards] + firsts
-        return _OpenedWindow(opened, positions, afters, starts, counts)
+        return OpenedWindow(opened, positions, afters, starts, counts)
 
     def _read_window(
-        self, task: ReadTask, opened: "_OpenedWindow", portions: Iterable[Portion | None]
+        self, task: ReadTask, opened: "OpenedWindow", portions: Iterable[Portion | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         """Read ahead: some records, and how many of the window are taken after each."""
         window, positions, afters, starts, counts = opened
