@@ -49,7 +49,7 @@ def num_in(node: Any, what: str) -> int | None:
     if what == "tokens":
         count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
         if count is not None and parts is not None:
-            return max(1, round(count * parts.share))
+            return max(1, round(int(count) * parts.share))
     else:
         count = getattr(node.source, "num_records", None)
     if count is None:
