@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from streamdata.remote import StorageOptions
-from streamdata.shards.make_manifest import IndexProgress, Inventory, Report, differences, make_manifest, take_stock
+from streamdata.shards.inventory import Inventory, take_stock
+from streamdata.shards.make_manifest import IndexProgress, Report, differences, make_manifest
 from streamdata.shards.manifest import Manifest
 from streamdata.shards.manifest_file import ManifestRows, open_manifest
 

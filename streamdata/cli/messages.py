@@ -58,7 +58,8 @@ def _lines(error: Exception, *, is_expected: bool) -> list[str]:
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
     if not is_expected:
-        lines += [f"  Raised at {place[0]}:{place[1]}, in {place[2]}."] * (place is not None)
+        if place:
+            lines.append(f"  Raised at {place[0]}:{place[1]}, in {place[2]}.")
         lines.append("  --traceback shows how it came there.")
     return lines
 

@@ -20,7 +20,7 @@ from streamdata.progress import (
     Tree,
 )
 from streamdata.run import Lane
-from streamdata.shards.read_ahead import LaneAhead
+from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 from streamdata.sources.tally import Tally

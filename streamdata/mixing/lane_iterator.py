@@ -20,7 +20,7 @@ from streamdata.progress import (
     node_of,
     to_state,
 )
-from streamdata.shards.read_ahead import LaneAhead
+from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.source import Sample
 
 logger = logging.getLogger("streamdata")

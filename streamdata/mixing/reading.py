@@ -33,7 +33,7 @@ from streamdata.progress import (
 )
 from streamdata.run import Lane
 from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.read_ahead import LaneAhead
+from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 

@@ -9,12 +9,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamdata.errors import SourceError, did_you_mean
 from streamdata.recipe.permission import refusal_of_directory
-from streamdata.remote.cache_files import PAGE_BYTES
+from streamdata.remote.cache_files import PAGE_BYTES, charge_of, file_size_of
 from streamdata.remote.page_cache import CacheCounts, PageCache
 
 logger = logging.getLogger(__name__)
 _ENVIRONMENT: Final = "STREAMDATA_DATA_CACHE"
-_MIN_BYTES: Final = 4 * PAGE_BYTES
+_MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
+"""A page with its checksums, and the directory with its account: with less no large shard would be kept at all."""
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -65,7 +66,8 @@ def _read_bound(value: Any) -> int | None:
     is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     if not is_whole or value < _MIN_BYTES:
         raise ValueError(
-            f"cache: expected a whole number of bytes as max_bytes, at least {_MIN_BYTES} (four pages), got {value!r}\n"
+            f"cache: expected a whole number of bytes as max_bytes, at least {_MIN_BYTES} (one page of 4 MiB, its "
+            f"checksums and the directory), got {value!r}\n"
             "  200 GB are 200_000_000_000; without it a tenth of what is free is used."
         )
     return int(value)

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from streamdata.remote.addresses import bare_url, cache_of
 from streamdata.remote.cache_files import shard_key
 from streamdata.remote.cache_settings import page_cache
-from streamdata.remote.page_cache import Fetch, OpenPages
+from streamdata.remote.page_cache import Fetch
 
 
 def cache_key(url: str, size: int, version: int) -> str:
@@ -38,9 +38,7 @@ def has_cached(url: str, size: int, version: int, pages: Iterable[int]) -> bool:
     return cache is not None and version != 0 and cache.has(cache_key(url, size, version), pages)
 
 
-def read_cached_into(
-    url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]], pages: OpenPages
-) -> list[bool]:
+def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]]) -> list[bool]:
     """Fill each memory with the bytes [begin, end) of a shard where its cache has them; whether it had.
 
     Args:
@@ -48,12 +46,11 @@ def read_cached_into(
         size: Of the shard.
         version: Of the shard.
         pieces: Begin, end and memory of each.
-        pages: Those that are open; others join them.
     """
     cache = page_cache(cache_of(url))
     if cache is None or not version:
         return [False] * len(pieces)
-    return cache.read_into(cache_key(url, size, version), size, pieces, pages)
+    return cache.read_into(cache_key(url, size, version), size, pieces)
 
 
 class Confirmations:

@@ -129,6 +129,11 @@ class Network:
         patience = Patience(asked, health_of(asked.url, options))
         return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), self._running())
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was asked for something already: it then has a thread, which a fork would leave behind."""
+        return self._loop is not None
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time that passes meanwhile as waited."""
@@ -233,6 +238,15 @@ class Network:
         """In a forked process: let go of the parent's connections without a word to them."""
         if self._session is not None:
             self._session.detach()
+
+
+def import_client(url: str) -> None:
+    """Import what asks for ranges of such a url, where that may be done before a fork: whoever is forked then has it.
+
+    It takes 0.2 s, which pass while something else is waited for.
+    """
+    if kind_of(url) in ("web", "s3"):
+        from streamdata.remote.web_client import WebClient  # noqa: F401
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -2,28 +2,25 @@
 
 A shard is divided into aligned pages of 4 MiB. What is wanted of a page that is in the cache is read there. Of another
 one the whole page is fetched and kept where that pays, else what is wanted alone: the known order says whether the node
-will read the page again (`Outlook`). As each epoch reads everything once, a node that reads all of it can have no more
-hits in an epoch than it had pages at its start: no page makes room for another of the same source, and the hit rate is
-the cached fraction, the best there is. A page of which this node reads nothing for some epochs makes room for one that
-it reads before that.
+will read the page again (see `cache_worth`).
 """
 
 import logging
 import os
-import queue
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_account import CacheAccount
-from streamdata.remote.cache_files import PAGE_BYTES, OpenPage, PageDamageError, PageKey, read_page, shard_key
+from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
+from streamdata.remote.cache_pages import CheckedPages, OpenPage
+from streamdata.remote.cache_threads import DaemonThreads
+from streamdata.remote.cache_worth import Outlook, PageWorth
 from streamdata.remote.network_disk import network_disk_of
 
 logger = logging.getLogger(__name__)
@@ -32,27 +29,9 @@ Fetch = Callable[[int, int], "Future[bytes]"]
 """Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
 
 _MAX_THREADS: Final = 16
-_MAX_OPEN_PAGES: Final = 32
 _POLL_S: Final = 0.01
 _PAUSE_S: Final = 300.0
-_SAMPLED: Final = 16
-_UNUSED_S: Final = 3600.0
 _DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said once
-
-
-class Outlook(Protocol):
-    """What the known order says of the shards of a source."""
-
-    reads_all: bool
-    """Whether this node reads everything in each epoch, so that all pages are worth the same."""
-
-    def wanted(self, shard: int, begin: int, end: int) -> Sequence[float]:
-        """How many bytes of a range the node reads yet in this epoch, and how many in each of the next ones."""
-        ...
-
-
-OpenPages = dict[PageKey, OpenPage]
-"""Pages that one reader has open."""
 
 
 class CacheCounts:
@@ -106,13 +85,10 @@ class PageCache:
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.account = CacheAccount(Path(path), max_bytes)
-        self.path, self.counts = path, CacheCounts()
-        self._outlooks: dict[str, tuple[Outlook, int]] = {}
-        self._urls: set[str] = set()
-        self._strangers_of: object = None
-        self._stranger_pages: deque[PageKey] = deque()
+        self.path, self.counts, self._checked = path, CacheCounts(), CheckedPages()
+        self._worth = PageWorth(self.account)
         self._paused_until = 0.0
-        self._threads = _DaemonThreads(_MAX_THREADS)
+        self._threads = DaemonThreads(_MAX_THREADS)
         if max_bytes is None:
             logger.info("cache '%s': at most %.1f GB, a tenth of what was free", path, self.account.max_bytes / 1e9)
         if (kind := network_disk_of(path)) is not None:
@@ -124,10 +100,7 @@ class PageCache:
 
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
         """Say what is known of the future of a source's shards, which are named by `shard_key`, in their order."""
-        for number, shard in enumerate(shards):
-            self._outlooks[shard] = outlook, number
-            self._urls.add(_url_part(shard))
-        self._strangers_of = None
+        self._worth.expect(shards, outlook)
 
     def read(self, url: str, version: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
         """The bytes [begin, end) of a shard.
@@ -163,53 +136,49 @@ class PageCache:
         """Whether all of these pages of a shard, which is named by `shard_key`, are there now."""
         return all(os.access(f"{self.path}/{PageKey(shard, number).name}", os.F_OK) for number in pages)
 
-    def read_into(
-        self, shard: str, size: int, pieces: Iterable[tuple[int, int, memoryview]], pages: OpenPages
-    ) -> list[bool]:
+    def read_into(self, shard: str, size: int, pieces: Iterable[tuple[int, int, memoryview]]) -> list[bool]:
         """Fill each memory with the bytes [begin, end) of a shard where they are there; whether they were.
 
         Args:
             shard: As `shard_key` names it.
             size: Of the shard.
-            pieces: Begin, end and memory of each.
-            pages: Those that are open; others join them.
+            pieces: Begin, end and memory of each; neighbours that lie in one page are read while it is open.
         """
         found = []
+        page: OpenPage | None = None
         for begin, end, memory in pieces:
             at = begin
             while at < end:
-                key = PageKey(shard, at // PAGE_BYTES)
-                start = key.number * PAGE_BYTES
+                number = at // PAGE_BYTES
+                start = number * PAGE_BYTES
                 stop = min(end, start + PAGE_BYTES)
                 try:
-                    page = pages.get(key) or self._open(key, min(PAGE_BYTES, size - start), pages)
+                    if page is None or page.key.number != number:
+                        page = OpenPage(self.path, PageKey(shard, number), min(PAGE_BYTES, size - start), self._checked)
                     page.read_into(memory[at - begin : stop - begin], at - start)
                 except FileNotFoundError:
                     break
                 except PageDamageError as damage:
-                    pages.pop(key, None)
-                    self._remove_damaged(key, damage)
+                    page = None
+                    self._remove_damaged(PageKey(shard, number), damage)
                     break
                 at = stop
             found.append(at == end)
-            self.counts.hits += end - begin if at == end else 0
-            self.counts.reads += at == end
+            if at == end:
+                self.counts.hits += end - begin
+                self.counts.reads += 1
         return found
-
-    def _open(self, key: PageKey, page_size: int, pages: OpenPages) -> OpenPage:
-        if len(pages) >= _MAX_OPEN_PAGES:  # what is removed takes room on the disk as long as it is open
-            pages.clear()
-        pages[key] = page = OpenPage(self.path, key, page_size)
-        return page
 
     def _found(self, piece: _Piece) -> bytes | None:
         try:
-            data = read_page(self.path, piece.key, piece.page_size, piece.begin, piece.end)
+            page = OpenPage(self.path, piece.key, piece.page_size, self._checked)
+            data = page.read(piece.begin, piece.end)
+        except FileNotFoundError:
+            return None
         except PageDamageError as damage:
             self._remove_damaged(piece.key, damage)
             return None
-        if data is not None:
-            self.counts.hits += piece.size
+        self.counts.hits += piece.size
         return data
 
     def _remove_damaged(self, key: PageKey, damage: PageDamageError) -> None:
@@ -302,66 +271,21 @@ class PageCache:
         """Take room for a page; None where it is not to be kept, or there is none."""
         if time.monotonic() < self._paused_until:
             return None
-        paid_in = self._paid_in(piece)
+        worth = self._worth
+        paid_in = worth.paid_in(piece.key, piece.page_size, piece.size)
         if paid_in is None:
             return None
+        # Where less than half of a page is wanted, to fetch the rest of it costs more than another page's room gains.
+        is_little = 2 * piece.size < piece.page_size
         try:
             while True:
-                temporary = self.account.reserve(piece.key, piece.page_size, self._victims(piece, paid_in))
+                victims = worth.victims(piece.key, paid_in, only_strangers=is_little)
+                temporary = self.account.reserve(piece.key, piece.page_size, victims)
                 if temporary is not None or not self.account.count_again():
                     return temporary
         except OSError as error:
             self._pause(error)
             return None
-
-    def _paid_in(self, piece: _Piece) -> int | None:
-        """In how many epochs fetching the rest of the piece's page has saved more than it costs; None for never."""
-        outlook, shard = self._outlooks.get(piece.key.shard, (None, 0))
-        if outlook is None or outlook.reads_all:
-            return 1
-        wanted = outlook.wanted(shard, piece.at, piece.at + piece.page_size)
-        # The piece itself may be among what is wanted yet: it is read ahead of what its lane has come to.
-        saved = accumulate([max(0.0, wanted[0] - piece.size), *wanted[1:]])
-        extra = piece.page_size - piece.size
-        return next((epochs for epochs, size in enumerate(saved) if size > extra), None)
-
-    def _victims(self, piece: _Piece, paid_in: int) -> Iterator[PageKey]:
-        """Pages that may be removed for a piece's."""
-        outlook, _ = self._outlooks.get(piece.key.shard, (None, 0))
-        if outlook is None:
-            return
-        yield from self._strangers()
-        # Where less than half of a page is wanted, to fetch the rest of it costs more than is gained.
-        if outlook.reads_all or 2 * piece.size < piece.page_size:
-            return
-        sampled = self.account.pages.some(_SAMPLED)
-        ranked = sorted(((self._next_wanted(page, outlook), page) for page in sampled), reverse=True)
-        yield from (page for wanted_in, page in ranked if wanted_in > paid_in)
-
-    def _strangers(self) -> Iterator[PageKey]:
-        """Pages of earlier versions of what this process reads, and of shards that nobody has read for an hour."""
-        if self._strangers_of is not self.account.pages:  # it was looked for others' pages
-            self._strangers_of = self.account.pages
-            self._stranger_pages = deque(self.account.pages.of_shards(lambda shard: shard not in self._outlooks))
-        for _ in range(min(_SAMPLED, len(self._stranger_pages))):
-            page = self._stranger_pages.popleft()
-            if page.shard in self._outlooks:  # since it was said what is known of it
-                continue
-            unused = 0.0
-            with suppress(FileNotFoundError):
-                unused = time.time() - (self.account.folder / page.name).stat().st_mtime
-            if _url_part(page.shard) in self._urls or unused > _UNUSED_S:
-                yield page
-            else:
-                self._stranger_pages.append(page)
-
-    def _next_wanted(self, page: PageKey, outlook: Outlook) -> int:
-        """In how many epochs a page is wanted; -1 for one of another source, whose epochs are others."""
-        other, shard = self._outlooks.get(page.shard, (None, 0))
-        if other is None or other is not outlook:
-            return -1
-        wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
-        return next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted))
 
     def _pause(self, error: OSError) -> None:
         self._paused_until = time.monotonic() + _PAUSE_S
@@ -370,10 +294,6 @@ class PageCache:
     def _say(self, kind: int, what: str) -> None:
         if self.account.say(kind):
             logger.warning("cache '%s': %s", self.path, what)
-
-
-def _url_part(shard: str) -> str:
-    return shard[: len(shard) // 2]
 
 
 def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Piece]:
@@ -418,24 +338,3 @@ def _after(answer: "Future[bytes]", data: bytes) -> "Future[bytes]":
 
     answer.add_done_callback(finish)
     return result
-
-
-class _DaemonThreads:
-    """Threads that do not keep a process from its end: what one of them leaves is what a kill leaves."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._started = most, 0
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Let one of them do a task, which raises nothing."""
-        self._tasks.put(task)
-        if not self._idle.acquire(blocking=False) and self._started < self._most:
-            self._started += 1
-            threading.Thread(target=self._work, name="streamdata cache", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            self._tasks.get()()
-            self._idle.release()

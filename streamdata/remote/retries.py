@@ -147,7 +147,7 @@ class Patience:
         status = f"status {last.status}, " if last.status else ""
         return DeadStoreError(
             f"{self._asked.describe()}: expected an answer, got {status}{last.word} "
-            f"(attempts {self.attempts}, during {now - since:.0f} s)\n"
+            f"(attempts {self.attempts}, during {now - since:.0f} s): the store is dead\n"
             "  Look whether the store is up and can be reached from here, then resume."
         )
 

@@ -1,7 +1,7 @@
 """Building many indexes at once: `jobs → processes and threads that each index some shards → index files`.
 
 Of a node, one process indexes and the others wait for it. Local shards are indexed by processes, one shard at a time
-each; remote ones by threads, since what takes time is their server.
+each; remote ones by threads, since what takes time is their server: so many pieces are under way however many shards.
 """
 
 import logging
@@ -11,15 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 
+from streamdata.remote.network import import_client
 from streamdata.run.processes import ProcessError, processes
 from streamdata.shards.index_file import IndexHeader
 from streamdata.shards.indexing import Found, IndexJob, build, find
+from streamdata.shards.one_pass import Ahead
 from streamdata.shards.publish import locked
 from streamdata.shards.storage import is_remote
 
 logger = logging.getLogger(__name__)
 _MAX_PROCESSES = 16
-_MAX_THREADS = 32
+_MAX_REQUESTS = 32
+_MIN_BYTES = 256 << 20
+"""Of shards that processes are started for; fewer are indexed sooner than these start."""
+_SHARD_BYTES = 256 << 10
+"""How many bytes are read in the time that a shard takes for itself, however small it is."""
 _MAX_DEATHS = 4
 """Of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
 
@@ -27,12 +33,12 @@ Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""
 
 
-def headers_of(jobs: Sequence[IndexJob], min_bytes: int = 256 << 20) -> list[IndexHeader]:
+def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[IndexHeader]:
     """The headers of all these indexes; those that are missing are built, by one process of the node.
 
     Args:
         jobs: The indexes.
-        min_bytes: Of shards that processes are started for; fewer are indexed sooner than these start.
+        min_bytes: Of shards that processes are started for; by default as many as take longer than that.
 
     Raises:
         ShardError: A shard is damaged (of several, the first in order).
@@ -49,7 +55,7 @@ def _once(jobs: Sequence[IndexJob]) -> AbstractContextManager[object]:
     return locked("indexes", *sorted({job.url for job in jobs}))
 
 
-def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int) -> None:
+def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -> None:
     # Looked for again: another process may have built them while this one waited.
     missing = [job for job, index in found.items() if index is None and find(job) is None]
     build_missing(missing, min_bytes=min_bytes)
@@ -73,7 +79,7 @@ def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
 def build_missing(
     jobs: Sequence[IndexJob],
     *,
-    min_bytes: int = 0,
+    min_bytes: int | None = None,
     num_processes: int | None = None,
     is_kept_beside: bool = True,
     report: Callable[[tuple[IndexJob, ...]], object] = lambda _: None,
@@ -82,7 +88,7 @@ def build_missing(
 
     Args:
         jobs: The indexes.
-        min_bytes: Of shards that several processes are started for.
+        min_bytes: As `headers_of`.
         num_processes: How many; by default one for each core.
         is_kept_beside: Whether they may be written beside their shards; else they are written in the cache.
         report: Called with the jobs of each shard that was indexed.
@@ -90,18 +96,27 @@ def build_missing(
     tasks = by_shard(jobs)
     work = partial(_build_quietly, is_kept_beside=is_kept_beside)
     remote, local = ([task for task in tasks if is_remote(task[0].url) is kind] for kind in (True, False))
-    size = sum(task[0].stamp.size for task in local)
+    size = sum(max(task[0].stamp.size, _SHARD_BYTES) for task in local)
     count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
     if remote:
-        logger.info("indexing %d remote shards", len(remote))
-        with ThreadPoolExecutor(min(_MAX_THREADS, len(remote))) as threads:
-            for task in threads.map(work, remote):
-                report(task)
-    if count > 1 and size >= min_bytes:
+        _build_in_threads(remote, work, report)
+    if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
         local = _build_in_processes(local, count, work, report)
     for task in local:
         report(work(task))
+
+
+def _build_in_threads(
+    tasks: Tasks, work: Callable[..., tuple[IndexJob, ...]], report: Callable[[tuple[IndexJob, ...]], object]
+) -> None:
+    logger.info("indexing %d remote shards", len(tasks))
+    count = min(_MAX_REQUESTS, len(tasks))
+    with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(count) as threads:
+        fetching.submit(import_client, tasks[0][0].url)
+        ahead = Ahead(fetching, _MAX_REQUESTS // count)
+        for task in threads.map(partial(work, ahead=ahead), tasks):
+            report(task)
 
 
 def _build_in_processes(
@@ -126,10 +141,12 @@ def _build_in_processes(
     return left + waiting
 
 
-def _build_quietly(task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool) -> tuple[IndexJob, ...]:
+def _build_quietly(
+    task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: Ahead | None = None
+) -> tuple[IndexJob, ...]:
     """Index a shard; one that fails is left to the caller, which then says why."""
     try:
-        build(*task, is_kept_beside=is_kept_beside)
+        build(*task, is_kept_beside=is_kept_beside, ahead=ahead)
     except Exception as error:  # whatever it is, the caller meets it again
         logger.debug("index of %s: %s", task[0].url, error)
     return task

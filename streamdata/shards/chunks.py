@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
-from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.coming import FileSpans
+from streamdata.shards.portion import Portion
 from streamdata.shards.storage import FileStamp
 
 _FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer

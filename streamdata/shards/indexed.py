@@ -1,28 +1,31 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.remote import Answer, network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
-from streamdata.remote.page_cache import OpenPages
 from streamdata.shards.build import headers_of
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
-from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (
     ANY_VERSION,
     NO_STAMP,
@@ -33,8 +36,6 @@ from streamdata.shards.storage import (
     close_unused,
     is_remote,
     kept_as,
-    read_spans,
-    stamps_of,
     submit_question,
 )
 
@@ -163,18 +164,21 @@ class IndexedFiles:
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        """Ask for what `rows` reads of a store, and wait for nothing."""
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
+        """Ask for what `rows` reads of a store, and wait for nothing; what was asked for."""
+        asked = []
         if self._manifests:
             runs = self.runs(shards, firsts, counts)
             bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
             for rows, _, wanted in self._listed(runs.shards, bounds):
-                rows.prefetch(wanted, self._dtype.itemsize)
+                asked += rows.prefetch(wanted, self._dtype.itemsize)
+        return asked
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
         self.cache = cache
-        keep_in(cache, [*self.urls, *self.sidecar_urls])
+        if self.has_remote:
+            keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
         """How the page cache calls them, in their order; none where no shard is remote."""
@@ -189,27 +193,33 @@ class IndexedFiles:
         """
         if named_cache(self.cache) is None:
             return False
-        self._learn_versions(files)
-        if not all(map(_are_cached, files)):
+        wanted = [shard for some in files for shard in _remote_pages(some)]
+        self._learn_versions(wanted)
+        if not all(has_cached(url, *kept_as(url, stamp), pages) for url, stamp, pages, _ in wanted):
             return False
-        for urls, stamps, spans in files:
-            for shard in set(spans[(spans[:, 1] == 0) & (spans[:, 2] > 0), 0].tolist()):
-                if urls[shard] in self._learned:  # it was asked in this pass
-                    self._learned.remove(urls[shard])
-                elif is_remote(urls[shard]):
-                    self.confirmations.add(submit_question(urls[shard], stamps[shard]))
+        for url, stamp, _, is_begun in wanted:
+            if not is_begun:
+                continue
+            if url in self._learned:  # it was asked in this pass
+                self._learned.remove(url)
+            else:
+                self.confirmations.add(submit_question(url, stamp))
         return True
 
-    def _learn_versions(self, files: Sequence[FileSpans]) -> None:
+    def _learn_versions(self, wanted: Iterable["_ShardPages"]) -> None:
         """Ask which versions there are of shards of which a manifest does not say it: their pages are kept by that."""
-        asked = {}
-        for urls, stamps, spans in files:
-            for shard in set(spans[spans[:, 1] < spans[:, 2], 0].tolist()):
-                url, stamp = urls[shard], stamps[shard]
-                if is_remote(url) and stamp.version == ANY_VERSION and not kept_as(url, stamp).version:
-                    asked[url] = submit_question(url, stamp)
-        for answer in asked.values():
-            answer.result()
+        asked = {
+            url: submit_question(url, stamp)
+            for url, stamp, _, _ in wanted
+            if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
+        }
+        try:
+            with network().waiting():
+                for answer in asked.values():
+                    answer.result()
+        finally:
+            for answer in asked.values():
+                answer.cancel()
         self._learned |= set(asked)
 
     def confirm(self, *, wait: bool) -> None:
@@ -238,18 +248,27 @@ class IndexedFiles:
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
 
 
-def _are_cached(files: FileSpans) -> bool:
-    """Whether the pages are there; of a span longer than two, the first and the last one."""
+class _ShardPages(NamedTuple):
+    """What a window wants of a remote shard."""
+
+    url: str
+    stamp: FileStamp
+    pages: list[int]
+    is_begun: bool
+    """Whether its first byte is among it."""
+
+
+def _remote_pages(files: FileSpans) -> Iterator[_ShardPages]:
+    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
     urls, stamps, spans = files
     spans = spans[spans[:, 1] < spans[:, 2]]
     shards, begins, ends = spans.T
+    begun = set(shards[begins == 0].tolist())
     most = int(ends.max(initial=0)) // PAGE_BYTES + 1
     pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
     for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        numbers = [page % most for page in group]
-        if is_remote(urls[shard]) and not has_cached(urls[shard], *kept_as(urls[shard], stamps[shard]), numbers):
-            return False
-    return True
+        if is_remote(urls[shard]):
+            yield _ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
 
 
 def complete(*files: IndexedFiles) -> None:
@@ -296,13 +315,18 @@ class RecordBytes:
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
-        self.pages: OpenPages | None = None
-        """Where its bytes are taken from the cache: pages that are open."""
+        self.is_cached = False
+        """Whether its bytes are taken from the page cache."""
 
     @property
     def file_spans(self) -> FileSpans:
         """Where the records lie."""
         return FileSpans(self._files.urls, self._files.stamps, self._spans)
+
+    def take_cached(self, spans: Sequence[FileSpans]) -> bool:
+        """Whether all of these spans that are remote are in the page cache; if so, the records are taken from there."""
+        self.is_cached = self.is_cached or self._files.take_cached(spans)
+        return self.is_cached
 
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Memory that holds these records, and where each begins in it.
@@ -318,7 +342,8 @@ class RecordBytes:
         if not keep:
             spans = self._spans[chosen]
             began = files.reads.begin()
-            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths, self.pages)
+            lend, known = self._buffer.lend, self._at_their_paths
+            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
             files.reads.end(began)
             return found
         if self._kept is None:
@@ -337,7 +362,7 @@ class RecordBytes:
         lasts = np.cumsum(runs.counts) - 1
         spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
         files = self._files
-        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, pages=self.pages)
+        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, from_cache=self.is_cached)
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
+from streamdata.shards.one_pass import Ahead, byte_source
 from streamdata.shards.publish import cache_directory, publish_beside_or_cached
-from streamdata.shards.storage import NO_STAMP, FileStamp, byte_source, check_stamp, is_remote, local_path
+from streamdata.shards.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.shards.tar_records import records
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def _cached(job: IndexJob) -> Path:
     """Where the index may be in the cache."""
     where = job.url if is_remote(job.url) else str(Path(local_path(job.url)).absolute())
     name = hashlib.blake2b(os.fsencode(where), digest_size=16).hexdigest()
-    return cache_directory() / "indexes" / name[:2] / f"{name}.{job.kind}.index"
+    return Path(f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index")
 
 
 def find(job: IndexJob) -> Found | None:
@@ -100,19 +101,20 @@ def find(job: IndexJob) -> Found | None:
     return None
 
 
-def build(job: IndexJob, *others: IndexJob, is_kept_beside: bool = True) -> Found:
+def build(job: IndexJob, *others: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> Found:
     """Build and publish the index, wherever it may be written.
 
     Args:
         job: The index.
         others: More of the same shard, which are built in the same pass, and published like it.
         is_kept_beside: Whether it may be written beside the shard; else it is written in the cache.
+        ahead: What fetches pieces of a remote shard early.
 
     Raises:
         ShardError: The shard is damaged, or it changed meanwhile; those that could be built are published.
     """
     jobs = (job, *others)
-    contents = _contents(jobs)
+    contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
     read = {job.url: job.stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}
     for url, stamp in read.items():
@@ -136,16 +138,17 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
     return Found(publish_beside_or_cached(beside, _cached(job), encode(header, contents.rows)), header)
 
 
-def _contents(jobs: Sequence[IndexJob]) -> list[Contents | ShardError]:
+def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:
     """What is in the index of each of these jobs, which are of one shard, or why it cannot be built."""
     url = jobs[0].url
     if jobs[0].kind == "jsonl":
-        return [jsonl_index.build_rows(url, jobs[0].stamp)]
+        return [jsonl_index.build_rows(url, jobs[0].stamp, ahead)]
     own = tar_index.TarRows(url)
-    joins = {job.sidecar: sidecar.JoinRows(url, job.sidecar, job.sidecar_stamp) for job in jobs if job.sidecar}
+    joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
+    joins = {file: sidecar.JoinRows(url, file, stamp) for file, stamp in joined.items()}
     is_own_wanted = any(job.kind == "tar" for job in jobs)
     takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
-    for record in records(byte_source(url, jobs[0].stamp), url, ("id",) if joins else (), own.skip):
+    for record in records(byte_source(url, jobs[0].stamp, ahead), url, ("id",) if joins else (), own.skip):
         for taker in takers:
             taker.add(record)
     return [_tried(job, own, joins) for job in jobs]

@@ -8,10 +8,11 @@ import numpy as np
 import orjson
 
 from streamdata.fields import INDEX, KEY, STATES, URL
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 
@@ -75,9 +76,7 @@ class JsonlWindow:
 
     def take_cached(self) -> bool:
         """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
-        if self._shards.take_cached(self.spans()):
-            self._bytes.pages = {}
-        return self._bytes.pages is not None
+        return self._bytes.take_cached(self.spans())
 
     def take(
         self,

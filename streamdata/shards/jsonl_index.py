@@ -6,20 +6,21 @@ from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
 from streamdata.shards.json_lines import Lines, lines_of
 from streamdata.shards.json_rows import doubtful_integers, integer_flaw
-from streamdata.shards.storage import FileStamp, byte_source
+from streamdata.shards.one_pass import Ahead, byte_source
+from streamdata.shards.storage import FileStamp
 
 # A row's line number is its own number plus the blank lines before it.
 DTYPE = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
 _MAX_BLANKS = 2**32 - 1
 
 
-def build_rows(url: str, stamp: FileStamp | None = None) -> Contents:
+def build_rows(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> Contents:
     """Rows of the shard's records and one for its end; what is passed over are blank lines (the first from 1).
 
     Raises:
         ShardError: There are more blank lines than 32 bits count, or the file is of another format.
     """
-    source = byte_source(url, stamp)
+    source = byte_source(url, stamp, ahead)
     parts = [np.zeros(0, DTYPE)]
     blanks = first_blank = lines = long_integers = 0
     for piece in lines_of(source, url):

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 
 from streamdata.remote import Listed, bare_url, beside, list_once
 from streamdata.shards.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
+from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
@@ -32,28 +33,67 @@ def is_glob(url: str) -> bool:
     return _MAGIC.search(local_path(url)) is not None and not os.path.lexists(local_path(url))
 
 
-def is_folder(url: str) -> bool:
-    """Whether there is a folder at the url."""
-    if not is_remote(url):
-        return os.path.isdir(local_path(url))
-    try:
-        return any(found.url != url for found in list_once(url, deep=False))
-    except FileNotFoundError:
-        return False
+class Listings:
+    """What folders and globs stand for. A store is asked for each of its folders once.
+
+    Attributes:
+        stamps: What the lists of stores say of files beside their urls.
+    """
+
+    def __init__(self) -> None:
+        self.stamps: dict[str, FileStamp] = {}
+        self._listed: dict[tuple[str, bool], list[Listed]] = {}
+
+    def is_folder(self, url: str) -> bool:
+        """Whether there is a folder at the url."""
+        if not is_remote(url):
+            return os.path.isdir(local_path(url))
+        if url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)):  # to ask what it is would be a request for each
+            return False
+        folder = _with_slash(url)
+        return any(found.url != folder for found in self._list(folder, deep=True))
+
+    def files_in(self, folder: str) -> list[str]:
+        """The urls of all files below a folder, sorted."""
+        return self._found(_with_slash(folder), ())
+
+    def files_matching(self, pattern: str) -> list[str]:
+        """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
+        return self._found(*split_glob(pattern))
+
+    def _found(self, root: str, parts: Names) -> list[str]:
+        return sorted(self._remote(root, parts) if is_remote(root) else _local(root, parts))
+
+    def _remote(self, root: str, parts: Names) -> Iterator[str]:
+        """Files below a remote folder. A store lists a tree as fast as one folder, so it is asked so where it may."""
+        folders: list[Names] = [()]
+        while folders:
+            above = folders.pop()
+            is_deep = _is_deep(above, parts)
+            for found in self._list(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
+                names = _names_below(root, found.url)
+                if not found.url.endswith("/"):
+                    if names and _fits(names, parts):
+                        yield beside(root, bare_url(found.url))
+                elif names != above and _fits(names, parts, leads_on=True):
+                    folders.append(names)
+
+    def _list(self, folder: str, *, deep: bool) -> list[Listed]:
+        if (folder, deep) not in self._listed:
+            try:
+                found = list_once(folder, deep=deep)
+            except FileNotFoundError:
+                found = []
+            self._listed[folder, deep] = found
+            for file in found:
+                if file.version and not file.url.endswith("/"):
+                    url = bare_url(file.url)
+                    self.stamps[url] = note_version(url, stamp_of_answer(file), file.version)
+        return self._listed[folder, deep]
 
 
-Noted = dict[str, FileStamp]
-"""What a store's list says of files beside their urls."""
-
-
-def files_in(folder: str, noted: Noted | None = None) -> list[str]:
-    """The urls of all files below a folder, sorted; what a list says of them beside goes into `noted`."""
-    return _found(folder if folder.endswith("/") else beside(folder, f"{folder}/"), (), noted)
-
-
-def files_matching(pattern: str, noted: Noted | None = None) -> list[str]:
-    """The urls of all files that a glob matches, or that are below a folder which it matches, sorted; as `files_in`."""
-    return _found(*split_glob(pattern), noted)
+def _with_slash(folder: str) -> str:
+    return folder if folder.endswith("/") else beside(folder, f"{folder}/")
 
 
 def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
@@ -72,10 +112,6 @@ def split_glob(pattern: str) -> tuple[str, Names]:
     if pattern.startswith(_HTTP):
         parts = [part.replace("?", "[?]") for part in parts]
     return beside(pattern, root), tuple(parts)
-
-
-def _found(root: str, parts: Names, noted: Noted | None) -> list[str]:
-    return sorted(_remote(root, parts, {} if noted is None else noted) if is_remote(root) else _local(root, parts))
 
 
 def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool:
@@ -124,34 +160,9 @@ def _local(root: str, parts: Names) -> Iterator[str]:
                        len(links), named)  # fmt: skip
 
 
-def _remote(root: str, parts: Names, noted: Noted) -> Iterator[str]:
-    """Files below a remote folder. A store lists a whole tree as fast as one folder, so it is asked so where it may."""
-    folders: list[Names] = [()]
-    while folders:
-        above = folders.pop()
-        is_deep = _is_deep(above, parts)
-        for found in _listed(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
-            names = _names_below(root, found.url)
-            if not found.url.endswith("/") and found.version:
-                url = bare_url(found.url)
-                noted[url] = note_version(url, stamp_of_answer(found), found.version)
-            if not found.url.endswith("/"):
-                if names and _fits(names, parts):
-                    yield beside(root, bare_url(found.url))
-            elif names != above and _fits(names, parts, leads_on=True):
-                folders.append(names)
-
-
 def _is_deep(above: Names, parts: Names) -> bool:
     """Whether what is below the folder is meant at any depth."""
     return not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
-
-
-def _listed(url: str, *, deep: bool) -> list[Listed]:
-    try:
-        return list_once(url, deep=deep)
-    except FileNotFoundError:
-        return []
 
 
 def _names_below(folder: str, found: str) -> Names:

@@ -1,4 +1,4 @@
-"""Making manifests: `patterns → shards → their indexes, many at a time → one manifest beside them, or where told`.
+"""Making manifests: `inventory → shards → their indexes, many at a time → one manifest beside them, or where told`.
 
 What an earlier manifest says of shards that are the same is taken from it; indexes that are built are kept in the cache
 until the manifest is there, so that a run that was killed goes on where it was.
@@ -9,29 +9,18 @@ import logging
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.remote import (
-    NO_OPTIONS,
-    Address,
-    DeniedError,
-    StorageOptions,
-    bare_url,
-    beside,
-    check_can_put,
-    list_once,
-    put_once,
-)
+from streamdata.remote import check_can_put, put_once
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
 from streamdata.shards.indexing import JOIN, KINDS, IndexJob, build, find, forget_cached, sidecar_kind
-from streamdata.shards.listing import is_folder
+from streamdata.shards.inventory import Inventory
 from streamdata.shards.manifest import (
     ENTRY,
     NAME,
@@ -40,25 +29,15 @@ from streamdata.shards.manifest import (
     Manifest,
     encode_directory,
     encode_rows,
-    folder_of,
     place_of,
     rows_bytes,
 )
-from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, Manifests, RowRun, open_manifest
+from streamdata.shards.manifest_file import ROW_SIZES, ManifestRows, RowRun, open_manifest
 from streamdata.shards.publish import locked
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar import SIDECAR_KEYS
-from streamdata.shards.storage import (
-    FileStamp,
-    is_pipe,
-    is_remote,
-    local_path,
-    stamps_of,
-    stamps_there,
-    version_of_stamp,
-)
-from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential, sidecars_of
-from streamdata.shards.urls import as_listed, expand_home, find_shards
+from streamdata.shards.storage import FileStamp, is_remote, local_path, version_of_stamp
+from streamdata.shards.suffixes import is_sequential
 
 logger = logging.getLogger(__name__)
 _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
@@ -76,21 +55,6 @@ class IndexProgress(NamedTuple):
 Report = Callable[[IndexProgress], object]
 
 
-class Inventory(NamedTuple):
-    """What is there: the files of a manifest, before any of them is read."""
-
-    target: str  # the manifest
-    root: str  # what the names are below, with its slash
-    suffixes: tuple[str, ...]  # of which these are all below the root
-    stamps: dict[str, FileStamp]  # by url, of shards and sidecars
-    sidecars: dict[str, str]  # by tar
-
-    @property
-    def is_beside(self) -> bool:
-        """Whether the manifest lies in the folder of the shards."""
-        return folder_of(self.target) == self.root
-
-
 class _Index(NamedTuple):
     """An index on its way into a manifest."""
 
@@ -99,99 +63,6 @@ class _Index(NamedTuple):
     rows: Callable[[], bytes]  # in chunks with their CRCs
     file: str
     sidecar: str
-
-
-def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
-    """What patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
-
-    Args:
-        paths: What a recipe's `path` may be.
-        target: The manifest; by default in the folder that all shards have in common.
-        options: Of the store that holds the shards.
-
-    Raises:
-        FileNotFoundError: There is no shard.
-        ShardError: Shards lie in no folder, or are the output of a command.
-    """
-    urls, suffixes, known = _shards_of(paths, options)
-    folder = expand_home(paths[0])
-    folder = Address(folder, options) if is_remote(folder) else folder
-    is_whole = len(paths) == 1 and is_folder(folder)
-    root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
-    root = root or _common_folder(urls)
-    candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
-    there = _those_there([o for url, others in candidates.items() if url not in known for o in others], known)
-    sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
-    sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
-    files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
-    unknown = [url for url in files if url not in known]
-    asked = dict(zip(unknown, stamps_of(unknown), strict=True))
-    stamps = {url: known[url] if url in known else asked[url] for url in files}
-    target = Address(target, options) if target and is_remote(target) else target
-    return Inventory(
-        target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars
-    )
-
-
-def _shards_of(
-    paths: Sequence[str], options: StorageOptions
-) -> tuple[list[str], tuple[str, ...], dict[str, FileStamp]]:
-    """The shards of both kinds, the suffixes of the kinds that there are or might be, and what lists say of files."""
-    urls: set[str] = set()
-    suffixes: tuple[str, ...] = ()
-    known: dict[str, FileStamp] = {}
-    problems: list[Exception] = []
-    for kind in (TAR_SUFFIXES, JSONL_SUFFIXES):
-        try:
-            found = find_shards(paths, kind, None, options, Manifests(is_used=False))
-            urls.update(url for url in found.urls if url.endswith(kind))
-            known.update(found.known.stamps)
-            suffixes += kind
-        except FileNotFoundError as error:
-            suffixes += kind
-            problems.append(error)
-        except ShardError:
-            raise
-        except ValueError as error:  # of this kind there are files by other names: the folder is listed for it
-            logger.warning("%s", error)
-            problems.append(error)
-    if not urls:
-        raise (
-            problems[0]
-            if problems
-            else FileNotFoundError(f"index: expected shards, got none by {list(map(bare_url, paths))}")
-        )
-    return sorted(urls), suffixes, known
-
-
-def _common_folder(urls: Sequence[str]) -> str:
-    pipes = [url for url in urls if is_pipe(url)]
-    folders = sorted({folder_of(url) for url in urls})
-    # The first and the last differ soonest; what they have in common ends with the name of a folder.
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(folders[0], folders[-1], strict=False))))
-    root = folder_of(folders[0][:same])
-    if pipes or (not root and any(map(is_remote, urls))):
-        raise ShardError(
-            f"index: expected shards in one folder, got {pipes[0] if pipes else urls[0]!r} among {len(urls)}\n"
-            "  Name one folder or pattern; what a command gives has no manifest."
-        )
-    return root
-
-
-def _those_there(urls: Sequence[str], known: dict[str, FileStamp]) -> set[str]:
-    """Which files there are, of these and of those that are known; what shows of others meanwhile is known then.
-
-    Remote folders are listed; where that is not possible, as of some web servers, each file is asked for.
-    """
-    if not any(map(is_remote, urls)):
-        return {*known, *(url for url in urls if os.path.isfile(local_path(url)))}
-    found: set[str] = set()
-    for folder in sorted({folder_of(url) for url in urls}):
-        try:
-            found |= {bare_url(file.url) for file in list_once(beside(urls[0], folder), deep=False)}
-        except (FileNotFoundError, DeniedError):
-            known.update(stamps_there(url for url in urls if folder_of(url) == folder))
-    return {*known, *(url for url in urls if url in found)}
 
 
 def make_manifest(stock: Inventory, report: Report = lambda _: None, num_processes: int | None = None) -> str:
@@ -208,9 +79,8 @@ def make_manifest(stock: Inventory, report: Report = lambda _: None, num_process
     Raises:
         ShardError: A shard is damaged.
     """
-    if is_remote(stock.target):
-        with _saying_where_else():  # now, not when all is indexed
-            check_can_put(stock.target)
+    with _saying_where_else():  # now, not when all is indexed
+        _check_can_write(stock.target)
     with locked("manifest", stock.target):
         old = _earlier(stock.target)
         kept = _kept_from(old, stock) if old else {}
@@ -227,6 +97,16 @@ def make_manifest(stock: Inventory, report: Report = lambda _: None, num_process
         for job in jobs:
             forget_cached(job)
     return stock.target
+
+
+def _check_can_write(target: str) -> None:
+    if is_remote(target):
+        check_can_put(target)
+        return
+    path = Path(local_path(target)).absolute()
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        got = "a folder" if path.is_dir() else "no permission" if path.parent.is_dir() else "no such folder"
+        raise ShardError(f"manifest '{target}': expected to write it there, got {got}\n  Look at its folder.")
 
 
 def _is_same(manifest: Manifest, stock: Inventory) -> bool:

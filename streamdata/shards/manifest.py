@@ -93,8 +93,10 @@ def encode_directory(directory: Directory, row_sizes: dict[str, int], num_bytes:
         ShardError: A name cannot be kept.
     """
     names = _lines(directory.names)
-    if wrong := _outside(names):
-        name = next((name for name in directory.names if wrong in f"\n{name}\n".encode("utf-8", "surrogateescape")), "")
+    wrong = _outside(names) or (b"\n" if names.count(b"\n") >= max(1, len(directory.names)) else None)
+    if wrong:
+        framed = ((name, name.encode("utf-8", "surrogateescape")) for name in directory.names)
+        name = next((name for name, own in framed if wrong in (own if wrong == b"\n" else b"\n%b\n" % own)), "")
         raise ShardError(
             f"manifest of '{directory.place}': expected plain names of files, got {name!r}\n  Rename the file."
         )
@@ -315,6 +317,14 @@ class Manifest:
         """Of the files, as a reader has to find them."""
         own = self.directory.versions
         return np.full_like(own, ANY_VERSION) if self.is_copy else own
+
+    def shards(self, suffixes: tuple[str, ...], but: str) -> list[str]:
+        """The urls of all files that end in one of the suffixes, those that end in `but` left out."""
+        names, urls = self.directory.names, self.urls
+        files = [file for file, name in enumerate(names) if name.endswith(suffixes) and not name.endswith(but)]
+        found = list(map(urls.__getitem__, files))
+        self._last = found, np.array(files, np.int64)
+        return found
 
     def files_of(self, urls: Sequence[str]) -> Int64s:
         """Which file each url is; -1 where it is none of these."""

@@ -1,24 +1,16 @@
 """Reading manifests: `folder → Manifest`, and `runs of records → chunks of the file → rows of their indexes`.
 
-A local manifest is read in place. Of a remote one, pages that were read stay in a file of holes in the cache, which all
-processes of a node share: each chunk has its CRC32, so that what is there is known by looking at it, and nothing has to
-be locked or repaired.
+A local manifest is read in place; of a remote one, pages (see `manifest_pages`).
 """
 
-import hashlib
 import logging
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from streamdata.remote import Answer, StorageOptions, beside, network, options_of
-from streamdata.remote.addresses import signed_url
-from streamdata.shards.coalesced import MAX_REQUEST_BYTES
+from streamdata.remote import Answer, beside
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.indexing import KINDS
 from streamdata.shards.manifest import (
@@ -30,19 +22,14 @@ from streamdata.shards.manifest import (
     decode_header,
     rows_bytes,
 )
-from streamdata.shards.publish import cache_directory
-from streamdata.shards.recent import Recent
+from streamdata.shards.manifest_pages import ManifestPages, key_of, opened_pages, replaced_manifest
 from streamdata.shards.remote_bytes import fetch, fetch_many
 from streamdata.shards.storage import FileStamp, forget_open, is_remote, opened
 
 logger = logging.getLogger(__name__)
 _HEAD_BYTES = 1 << 20
-_PAGE_BYTES = 1 << 16
-_WHOLE_BYTES = 4 << 20
-"""Rows of a remote manifest that has no more are fetched at once."""
 _CRC_BYTES = 4
-_MAX_OPEN = 16
-"""Remote manifests whose pages stay open."""
+_Span = tuple[int, int]
 ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
 
 
@@ -76,21 +63,27 @@ class ManifestRows:
         """
         chunk_bytes = _chunk_bytes(row_bytes)
         spans = self._spans(runs, row_bytes)
-        pieces = self._remote(spans, chunk_bytes) if is_remote(self.url) else self._local(spans)
+        different = dict.fromkeys(spans)  # short runs share their chunks
+        pieces = self._remote(different, chunk_bytes) if is_remote(self.url) else self._local(different, chunk_bytes)
         return [
-            _rows_in(piece, chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
-            or self._damaged(span, piece, chunk_bytes)
-            for piece, run, span in zip(pieces, runs, spans, strict=True)
+            _rows_in(pieces[span], chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
+            or self._damaged(span, pieces[span], chunk_bytes)
+            for run, span in zip(runs, spans, strict=True)
         ]
 
-    def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> None:
-        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to."""
-        if is_remote(self.url):
-            pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
-            spans = self._spans(runs, row_bytes)
-            missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
-            if missing:  # where rows are few, all are asked for with any
-                pages.ask_for(missing)
+    def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> "list[Future[Answer]]":
+        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to.
+
+        Returns:
+            What was asked for; it may be cancelled.
+        """
+        if not is_remote(self.url):
+            return []
+        pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
+        spans = pages.not_seen(self._spans(runs, row_bytes))
+        missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
+        pages.seen.update(spans.difference(missing))
+        return pages.ask_for(missing) if missing else []  # where rows are few, all are asked for with any
 
     def _spans(self, runs: Sequence[RowRun], row_bytes: int) -> list[tuple[int, int]]:
         """Where the chunks of each run begin and end."""
@@ -110,38 +103,42 @@ class ManifestRows:
                 except ManifestError:
                     yield f"{manifest.urls[file]}: its index '{kind}' in the manifest is damaged"
 
-    def _damaged(self, span: tuple[int, int], piece: bytes, chunk_bytes: int) -> bytes:
+    def _damaged(self, span: _Span, piece: bytes, chunk_bytes: int) -> NoReturn:
         raise ManifestError(
             f"manifest '{self.url}': offset {span[0]}: expected {span[1] - span[0]} bytes in chunks of {chunk_bytes} "
             f"that fit their CRC32, got {len(piece)} that do not\n"
             "  Copy it again, or make it again: streamdata index FOLDER."
         )
 
-    def _local(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    def _local(self, spans: Iterable[_Span], chunk_bytes: int) -> dict[_Span, bytes]:
         try:
             file = opened(self.url)
         except FileNotFoundError as error:
-            raise _replaced(self.url) from error
+            raise replaced_manifest(self.url) from error
         if file.stamp() != self.stamp:
             forget_open(self.url)
-            raise _replaced(self.url)
+            raise replaced_manifest(self.url)
         # What lies under the descriptor stays what was opened, though another is renamed over it meanwhile.
-        return [file.read(end - begin, begin) for begin, end in spans]
-
-    def _remote(self, spans: Sequence[tuple[int, int]], chunk_bytes: int) -> list[bytes]:
-        pages = self._pages()
-        pieces = [pages.read(*span) for span in spans]
-        missing = list(range(len(spans)))
-        for bring in (pages.wait_for, pages.fetch):
-            missing = [index for index in missing if not _is_sound(pieces[index], chunk_bytes)]
-            if missing:
-                bring([spans[index] for index in missing])
-            for index in missing:
-                pieces[index] = pages.read(*spans[index])
+        pieces = {(begin, end): file.read(end - begin, begin) for begin, end in spans}
+        for span in _unsound(pieces, pieces, chunk_bytes):
+            self._damaged(span, pieces[span], chunk_bytes)
         return pieces
 
-    def _pages(self) -> "_Pages":
-        return _open_pages.get(_key_of(self.url, self._tag, self.stamp, self.rows_at), _Pages)
+    def _remote(self, spans: Iterable[_Span], chunk_bytes: int) -> dict[_Span, bytes]:
+        pages = self._pages()
+        pieces = {span: pages.read(*span) for span in spans}
+        missing = _unsound(pieces, pieces, chunk_bytes)
+        for bring in (pages.wait_for, pages.fetch):
+            if missing:
+                bring(missing)
+                pieces |= {span: pages.read(*span) for span in missing}
+                missing = _unsound(pieces, missing, chunk_bytes)
+        for span in missing:
+            self._damaged(span, pieces[span], chunk_bytes)
+        return pieces
+
+    def _pages(self) -> ManifestPages:
+        return opened_pages(key_of(self.url, self._tag, self.stamp, self.rows_at))
 
 
 def _chunk_bytes(row_bytes: int) -> int:
@@ -149,9 +146,7 @@ def _chunk_bytes(row_bytes: int) -> int:
 
 
 def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
-    """The rows of some chunks from `begin` on, without the CRCs; None where one does not fit, or ends early."""
-    if not _is_sound(piece, chunk_bytes):
-        return None
+    """The rows of some sound chunks from `begin` on, without the CRCs; None where they end early."""
     if len(piece) <= chunk_bytes:
         rows = piece[begin : min(begin + size, len(piece) - _CRC_BYTES)]
     else:
@@ -162,6 +157,10 @@ def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | N
     return rows if len(rows) == size else None
 
 
+def _unsound(pieces: dict[_Span, bytes], spans: Iterable[_Span], chunk_bytes: int) -> list[_Span]:
+    return [span for span in spans if not _is_sound(pieces[span], chunk_bytes)]
+
+
 def _is_sound(piece: bytes, chunk_bytes: int) -> bool:
     for at in range(0, len(piece), chunk_bytes):
         end = min(at + chunk_bytes, len(piece)) - _CRC_BYTES
@@ -169,137 +168,6 @@ def _is_sound(piece: bytes, chunk_bytes: int) -> bool:
             return False
     return True
 
-
-def _replaced(url: str) -> ManifestError:
-    return ManifestError(
-        f"manifest '{url}': it was replaced or modified after the run began\n"
-        "  Start the run again to use the new one; shards that it names as before are read as before."
-    )
-
-
-class _UnderWay:
-    """What this process has asked for ahead, by file and page, until it is there; what failed stays to be said."""
-
-    pages: dict[tuple[str, int], "Future[None]"]
-
-    @classmethod
-    def forget(cls) -> None:
-        """In a forked child: its parent's answers do not come here."""
-        cls.pages = {}
-
-
-_UnderWay.forget()
-os.register_at_fork(after_in_child=_UnderWay.forget)
-
-
-class _PagesKey(NamedTuple):
-    """Of which version of which file pages are kept, where, and how it is reached."""
-
-    cache: Path
-    url: str
-    signed: str
-    options: StorageOptions
-    tag: str  # what its server calls its version
-    stamp: FileStamp
-    rows_at: int  # where these are few, all are fetched at once
-
-
-def _key_of(url: str, tag: str, stamp: FileStamp, rows_at: int) -> _PagesKey:
-    return _PagesKey(cache_directory(), url, signed_url(url), options_of(url), tag, stamp, rows_at)
-
-
-class _Pages:
-    """What was fetched of a remote file, in a file of holes: other processes write into it too."""
-
-    def __init__(self, key: _PagesKey) -> None:
-        cache, url, _, _, tag, stamp, self._rows_at = key
-        self._url, self._tag, self._size = url, tag, stamp.size
-        name = hashlib.blake2b(repr((url, tag, stamp)).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-        folder = cache / "manifests" / name[:2]
-        folder.mkdir(parents=True, exist_ok=True)
-        self._name = name
-        self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
-
-    def __del__(self) -> None:
-        os.close(self._fd)
-
-    def read(self, begin: int, end: int) -> bytes:
-        """What is there of these bytes, with zeros in the holes."""
-        return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
-
-    def write(self, data: bytes, offset: int) -> None:
-        """Keep some bytes."""
-        os.pwrite(self._fd, data, offset)
-
-    def fetch(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Fetch the pages that hold these spans, or all rows where they are few."""
-        wanted = self._joined(self._holding(spans))
-        for (begin, end), data in zip(wanted, fetch_many(self._url, wanted, self._tag), strict=True):
-            self._take(data, begin, end)
-
-    def ask_for(self, spans: Sequence[tuple[int, int]]) -> None:
-        """As `fetch`, without waiting; what was asked for already is not asked for again."""
-        pages = {page for page in self._holding(spans) if (self._name, page) not in _UnderWay.pages}
-        for begin, end in self._joined(pages):
-            there: Future[None] = Future()
-            keys = [(self._name, page) for page in _pages_of(begin, end)]
-            _UnderWay.pages.update(dict.fromkeys(keys, there))
-            asked = network().submit(self._url, begin, end, self._tag)
-            asked.add_done_callback(partial(self._came, begin, end, keys, there))
-
-    def _came(
-        self, begin: int, end: int, keys: list[tuple[str, int]], there: "Future[None]", asked: "Future[Answer]"
-    ) -> None:
-        try:
-            self._take(asked.result().data, begin, end)
-        except BaseException as error:
-            there.set_exception(error)
-            return
-        for key in keys:
-            _UnderWay.pages.pop(key, None)
-        there.set_result(None)
-
-    def wait_for(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Wait for what of these spans was asked for.
-
-        Raises:
-            ShardError: It does not come. Who asks for it again does so anew.
-        """
-        for page in sorted(self._holding(spans)):
-            if (there := _UnderWay.pages.get((self._name, page))) is not None:
-                try:
-                    with network().waiting():
-                        there.result()
-                except BaseException:
-                    _UnderWay.pages.pop((self._name, page), None)
-                    raise
-
-    def _holding(self, spans: Sequence[tuple[int, int]]) -> set[int]:
-        if spans and self._size - self._rows_at <= _WHOLE_BYTES:
-            spans = [(self._rows_at, self._size)]
-        return {page for span in spans for page in _pages_of(*span)}
-
-    def _joined(self, pages: Iterable[int]) -> list[tuple[int, int]]:
-        """Where pages begin and end, those side by side together."""
-        joined: list[tuple[int, int]] = []
-        for page in sorted(pages):
-            begin, end = page * _PAGE_BYTES, min((page + 1) * _PAGE_BYTES, self._size)
-            if joined and joined[-1][1] == begin and end - joined[-1][0] <= MAX_REQUEST_BYTES:
-                begin, _ = joined.pop()
-            joined.append((begin, end))
-        return joined
-
-    def _take(self, data: bytes, begin: int, end: int) -> None:
-        if len(data) != end - begin:
-            raise _replaced(self._url)
-        self.write(data, begin)
-
-
-def _pages_of(begin: int, end: int) -> range:
-    return range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))
-
-
-_open_pages: Recent[_PagesKey, _Pages] = Recent(_MAX_OPEN)
 
 ListedShards = Sequence[tuple[Manifest, ManifestRows]]
 """Manifests that know some shards, each with its rows."""
@@ -344,7 +212,7 @@ def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
     frame = decode_header(url, head.data)
     if frame.size != head.stamp.size:
         raise _cut(url, frame.size, head.stamp.size)
-    pages = _Pages(_key_of(url, head.tag, head.stamp, frame.rows_at))
+    pages = ManifestPages(key_of(url, head.tag, head.stamp, frame.rows_at))
     pages.write(head.data, 0)
     if frame.rows_at > len(head.data):
         body = pages.read(HEADER_BYTES, frame.rows_at)

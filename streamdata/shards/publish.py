@@ -27,14 +27,14 @@ def publish_beside_or_cached(beside: Path | None, cached: Path, parts: Sequence[
     """
     if beside is not None:
         try:
-            publish(beside, parts)
+            publish(beside, parts, is_checked=True)
             return beside
         except OSError as error:  # tried, not asked: access bits say little about root and network mounts
             if error.errno not in _NOT_ALLOWED:
                 raise
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        publish(cached, parts)
+        publish(cached, parts, is_checked=True)
     except OSError as error:
         raise ShardError(
             f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: {error}\n"

@@ -14,8 +14,11 @@ import numpy.typing as npt
 from streamdata.remote.cache_settings import CacheSettings
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from streamdata.shards.chunks import ChunkBytes
-    from streamdata.shards.read_ahead import FileSpans, Portion
+    from streamdata.shards.coming import FileSpans
+    from streamdata.shards.portion import Portion
 
 Record = dict[str, Any]
 Int64s = npt.NDArray[np.int64]
@@ -94,8 +97,8 @@ class IndexedShards(_Shards, Protocol):
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
         ...
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        """Ask for what `window` will read for these runs, where that lies in a store; it waits for nothing."""
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "Sequence[Future[Any]]":
+        """Ask for what `window` will read for these runs, where that lies in a store; what was asked for."""
         ...
 
 

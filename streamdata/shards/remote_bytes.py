@@ -1,10 +1,10 @@
-"""Ranges of remote files, for what is read before a process forks: no thread and no event loop of ours stays behind."""
+"""Ranges of remote files, for what may be read before a process forks: no thread and no event loop stays behind."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from streamdata.remote import DeniedError, RangesIgnoredError, fetch_once, network
+from streamdata.remote import Answer, DeniedError, RangesIgnoredError, fetch_once, network
 from streamdata.shards.storage import FileStamp, stamp_of_answer
 
 _MAX_REQUESTS = 16
@@ -31,7 +31,20 @@ def fetch(url: str, begin: int, end: int) -> Fetched | None:
 def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
     """Several ranges of one file of a known version."""
     with network().waiting():
+        if network().is_running:  # it may use all connections that this process has
+            return _submitted(url, spans, tag)
         if len(spans) == 1:
             return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
-        with ThreadPoolExecutor(min(_MAX_REQUESTS, len(spans))) as threads:
+        with ThreadPoolExecutor(min(_MAX_REQUESTS, network().connections, len(spans))) as threads:
             return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]
+
+
+def _submitted(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
+    """The same over the network of this process; with the first error the others are cancelled."""
+    asked: list[Future[Answer]] = []
+    try:
+        asked.extend(network().submit(url, begin, end, tag) for begin, end in spans)
+        return [one.result().data for one in asked]
+    finally:
+        for one in asked:
+            one.cancel()

@@ -13,11 +13,11 @@ from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.shards.chunks import ChunkBytes, chunk_spans
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans
 from streamdata.shards.readers import Record
 from streamdata.shards.recent import Recent
 from streamdata.shards.sidecar import (
@@ -29,16 +29,9 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.storage import (
-    NO_STAMP,
-    FileStamp,
-    base_name,
-    close_unused,
-    is_pipe,
-    is_remote,
-    read_spans,
-    stamps_of,
-)
+from streamdata.shards.spans import read_spans
+from streamdata.shards.stamps import stamps_of
+from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
@@ -51,7 +44,7 @@ _NO_RECORD = "sidecar lines without a record"
 _BLANK = "blank lines"
 
 
-class _Sequential:
+class SequentialFiles:
     """What sequential shards of all formats have in common."""
 
     def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN) -> None:
@@ -101,7 +94,7 @@ class _Notice:
             logger.warning("shard '%s': %s, the first %s", self._url, self._kind, first)
 
 
-class SequentialTar(_Sequential):
+class SequentialTar(SequentialFiles):
     """Tar shards read from their start: .tar.gz, .tgz, .tar.zst, pipes, and uncompressed ones.
 
     Args:
@@ -234,8 +227,8 @@ class _Joiner:
             logger.warning("shard '%s': %d %s", self._url, unused, _NO_RECORD)
 
 
-class SequentialJsonl(_Sequential):
-    """JSONL shards read from their start: .jsonl.gz, .jsonl.zst, pipes, and uncompressed ones.
+class SequentialJsonl(SequentialFiles):
+    """JSONL shards read from their start: compressed ones, pipes, and uncompressed ones.
 
     Args:
         urls: The shards.

@@ -22,8 +22,10 @@ from streamdata.fields import KEY, URL, is_reserved
 from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import parse_row
+from streamdata.shards.one_pass import byte_source
 from streamdata.shards.readers import Int64s, Record
-from streamdata.shards.storage import FileStamp, byte_source, stamps_there
+from streamdata.shards.stamps import stamps_there
+from streamdata.shards.storage import FileStamp
 from streamdata.shards.suffixes import SIDECAR_SUFFIXES, sidecars_of
 from streamdata.shards.tar_records import TarRecord, key_hash, records
 

@@ -7,28 +7,22 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
-from streamdata.remote import Answer, Listed, fetch_once, network, stat_once
-from streamdata.remote.cached import read_cached, read_cached_into
-from streamdata.remote.page_cache import OpenPages
+from streamdata.remote import Answer, Listed, network, stat_once
+from streamdata.remote.cached import read_cached
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
-_FORWARD_BYTES = 8 << 20
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
@@ -37,6 +31,24 @@ class FileStamp(NamedTuple):
 
     size: int
     version: int
+
+
+class Stamps(Sequence[FileStamp]):
+    """Stamps of many files: of 100,000 only those that are read become objects.
+
+    Args:
+        sizes: In bytes.
+        versions: As in `FileStamp`.
+    """
+
+    def __init__(self, sizes: Int64s, versions: Int64s) -> None:
+        self.sizes, self.versions = sizes, versions
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: Any) -> Any:
+        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
 
 
 NO_STAMP = FileStamp(0, 0)
@@ -52,39 +64,6 @@ def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
         return False
     version = _held_versions.setdefault(url, got.version) if expected.version == ANY_VERSION else expected.version
     return got.version == version
-
-
-class Stamps(Sequence[FileStamp]):
-    """Stamps of many files: of 100,000 only those that are read become objects.
-
-    Args:
-        sizes: In bytes.
-        versions: As in `FileStamp`.
-    """
-
-    def __init__(
-        self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]"
-    ) -> None:
-        self.sizes, self.versions = sizes, versions
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, file: Any) -> Any:
-        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
-
-
-class ByteSource(Protocol):
-    """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
-
-    @property
-    def size(self) -> int | None:
-        """How many bytes there are."""
-        ...
-
-    def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`."""
-        ...
 
 
 def is_pipe(url: str) -> bool:
@@ -112,7 +91,7 @@ def local_path(url: str) -> str:
 
 def base_name(url: str) -> str:
     """The last part of a url; the whole of a pipe."""
-    return url if is_pipe(url) else url.rpartition("/")[2]
+    return url if url.startswith(PIPE) else url.rpartition("/")[2]  # no call for it: there may be 100,000
 
 
 def stamp_of(url: str) -> FileStamp:
@@ -215,31 +194,6 @@ def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]"
     answer.add_done_callback(finish)
     result.add_done_callback(lambda done: done.cancelled() and answer.cancel())
     return result
-
-
-def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
-    """The stamps of many files; remote ones are asked for at the same time."""
-    if not any(map(is_remote, urls)):
-        return [stamp_of(url) for url in urls]
-    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
-        return list(pool.map(stamp_of, urls))
-
-
-def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
-    """The stamps of those of the files that there are; remote ones are asked for at the same time."""
-    files = list(urls)
-    if not any(map(is_remote, files)):
-        return {url: stamp_of(url) for url in files if Path(local_path(url)).is_file()}
-    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
-        stamps = pool.map(_stamp_if_there, files)
-        return {url: stamp for url, stamp in zip(files, stamps, strict=True) if stamp is not None}
-
-
-def _stamp_if_there(url: str) -> FileStamp | None:
-    try:
-        return stamp_of(url)
-    except FileNotFoundError:
-        return None
 
 
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
@@ -351,7 +305,7 @@ def opened(url: str) -> LocalShard:
     return _open_shards.get(url, LocalShard)
 
 
-def _opened_shard(url: str) -> LocalShard:
+def opened_shard(url: str) -> LocalShard:
     """As `opened`, of a shard that was indexed."""
     try:
         return _open_shards.get(url, LocalShard)
@@ -370,8 +324,9 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    wanted = set(urls)
-    for url in [*_open_shards, *_held_versions]:
+    known = [*_open_shards, *_held_versions]
+    wanted = set(urls) if known else set()
+    for url in known:
         if url in wanted:
             forget_open(url)
             if _held_versions.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
@@ -383,38 +338,6 @@ def forget_open(url: str) -> None:
     _open_shards.forget(url)
 
 
-class RemoteFile:
-    """A remote file read mostly forward, in large pieces; without threads, since a process may read it that forks."""
-
-    def __init__(self, url: str, stamp: FileStamp | None = None) -> None:
-        self._url = url
-        self._stamp = stamp or stamp_of(url)
-        self.size: int = self._stamp.size
-        self._begin, self._piece = 0, b""
-
-    def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end of the file."""
-        end = min(offset + size, self.size)
-        pieces = []
-        while offset < end:
-            if not self._begin <= offset < self._begin + len(self._piece):
-                self._fetch(offset, end)
-            at = offset - self._begin
-            pieces.append(self._piece[at : at + end - offset])
-            offset += len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _fetch(self, begin: int, end: int) -> None:
-        end = min(self.size, max(end, begin + _FORWARD_BYTES))
-        answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
-        self._begin, self._piece = begin, checked_answer(self._url, self._stamp, answer)
-
-
-def byte_source(url: str, stamp: FileStamp | None = None) -> ByteSource:
-    """The file as bytes at offsets, for one pass over it; of a remote one each answer is of the version expected."""
-    return RemoteFile(url, stamp) if is_remote(url) else LocalShard(url)
-
-
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
     """Raise ShardError unless each of the shards is still the one that was indexed."""
     remote: list[int] = []
@@ -422,111 +345,10 @@ def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Itera
         if is_remote(urls[shard]):
             remote.append(shard)
         else:
-            _opened_shard(urls[shard]).check(stamps[shard])
+            opened_shard(urls[shard]).check(stamps[shard])
     if remote:  # each is a request
         with ThreadPoolExecutor(min(_MAX_REQUESTS, len(remote))) as pool:
             list(pool.map(lambda shard: check_stamp(urls[shard], stamps[shard]), remote))
-
-
-_Piece = tuple[int, int, int, int]
-"""Consecutive bytes of a shard, and where they go: shard, begin, end, begin in memory. Plain, since one is made for
-nearly every record of a shuffled window."""
-
-
-def read_spans(
-    urls: Sequence[str],
-    stamps: Sequence[FileStamp],
-    spans: Int64s,
-    lend: Callable[[int], memoryview] | None = None,
-    at_their_paths: set[int] | None = None,
-    pages: OpenPages | None = None,
-) -> tuple[memoryview, Int64s]:
-    """The bytes of some spans, in one piece of memory; spans that touch are read together.
-
-    Args:
-        urls: All shards.
-        stamps: Their versions.
-        spans: Shard, begin and end of each span, (n, 3).
-        lend: Returns memory of at least the bytes asked for; by default it is new.
-        at_their_paths: Shards whose paths need not be looked at again; those that are found there join the set.
-        pages: With them, what a cache has of remote shards is read straight from its pages, of which these are open.
-
-    Returns:
-        The memory, and where each span begins in it, (n,).
-
-    Raises:
-        ShardError: A shard has changed, or ends before a span does.
-    """
-    pieces, size, offsets = _pieces(spans)
-    memory = memoryview(bytearray(size)) if lend is None else lend(size)
-    known = set() if at_their_paths is None else at_their_paths
-    remote: list[_Piece] = []
-    for shard, group in groupby(pieces, itemgetter(0)):  # one after the other, so that few files are open at once
-        if is_remote(urls[shard]):
-            if pages is None:
-                remote += group
-            else:
-                remote += _not_cached(urls[shard], stamps[shard], list(group), memory, pages)
-        else:
-            _read_local(_opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
-            known.add(shard)
-    if remote:
-        _read_remote(urls, stamps, remote, memory)
-    return memory, offsets
-
-
-def _pieces(spans: Int64s) -> tuple[list[_Piece], int, Int64s]:
-    """What is read at once, sorted; how many bytes that is; and where each span begins in it.
-
-    A loop: there are some hundred spans, for which it takes less time than the twenty calls of NumPy that it would be.
-    """
-    pieces, size = [], 0
-    order = np.lexsort((spans[:, 1], spans[:, 0]))
-    begins = [0] * len(order)
-    shard, first, last = -1, 0, 0  # of the piece under way
-    for number, (next_shard, begin, end) in zip(order.tolist(), spans[order].tolist(), strict=True):
-        if next_shard != shard or begin > last:
-            if shard >= 0:
-                pieces.append((shard, first, last, size))
-            size += last - first
-            shard, first, last = next_shard, begin, end
-        last = max(last, end)
-        begins[number] = size + begin - first
-    if shard >= 0:
-        pieces.append((shard, first, last, size))
-    return pieces, size + last - first, np.array(begins, np.int64)
-
-
-def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, *, by_path: bool) -> None:
-    short = [
-        (begin, end - begin, got)
-        for _, begin, end, at in pieces
-        if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin
-    ]
-    file.check(stamp, by_path=by_path)
-    if short:
-        raise cut_short(file.url, *short[0])
-
-
-def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, pages: OpenPages) -> list[_Piece]:
-    """Pieces of a remote shard, of which those in its cache are read."""
-    wanted = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in pieces]
-    found = read_cached_into(url, *kept_as(url, stamp), wanted, pages)
-    return [piece for piece, is_found in zip(pieces, found, strict=True) if not is_found]
-
-
-def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
-    """Pieces of remote shards, at the same time."""
-    waiting = [
-        (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]])) for piece in pieces if piece[1] < piece[2]
-    ]
-    try:
-        with network().waiting():
-            for (_, begin, end, at), future in waiting:
-                memory[at : at + end - begin] = future.result()
-    finally:
-        for _, future in waiting:
-            future.cancel()
 
 
 def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:

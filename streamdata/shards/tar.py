@@ -1,21 +1,24 @@
 """Tar shards, any record of which can be read: `runs of records → TarWindow → positioned reads → records`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from streamdata.fields import KEY, URL
+from streamdata.remote import Answer
 from streamdata.remote.cache_settings import CacheSettings
+from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.read_ahead import FileSpans, Portion
+from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
-from streamdata.shards.storage import read_spans
+from streamdata.shards.spans import read_spans
 from streamdata.shards.tar_headers import BLOCK, damaged
 from streamdata.shards.tar_records import plain_record, records
 
@@ -68,11 +71,12 @@ class TarShards(IndexedFiles):
         """The window of the runs [first, first + count) of the shards."""
         return TarWindow(self, self.runs(shards, firsts, counts))
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        """Ask for what a window's index rows are read from, and wait for nothing."""
-        super().prefetch_rows(shards, firsts, counts)
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
+        """Ask for what a window's index rows are read from, and wait for nothing; what was asked for."""
+        asked = super().prefetch_rows(shards, firsts, counts)
         if self.sidecars is not None:
-            self.sidecars.prefetch_rows(shards, firsts, counts)
+            asked += self.sidecars.prefetch_rows(shards, firsts, counts)
+        return asked
 
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
@@ -114,9 +118,7 @@ class TarWindow:
 
     def take_cached(self) -> bool:
         """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
-        if self._shards.take_cached(self.spans()):
-            self._bytes.pages = {}
-        return self._bytes.pages is not None
+        return self._bytes.take_cached(self.spans())
 
     def take(
         self,
@@ -138,7 +140,7 @@ class TarWindow:
         located = self._bytes
         memories: Iterator[Any]
         if portion is None:
-            view, offsets = located.read(chosen, keep=self._is_kept and located.pages is None)
+            view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
             memories, begins = portion.located(0, chosen)
@@ -180,8 +182,8 @@ class TarWindow:
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
         wanted = np.array(spans, np.int64).reshape(-1, 3)
-        pages = self._bytes.pages
-        memory, offsets = read_spans(sidecars.sidecar_urls, sidecars.sidecar_stamps, wanted, pages=pages)
+        stamps, is_cached = sidecars.sidecar_stamps, self._bytes.is_cached
+        memory, offsets = read_spans(sidecars.sidecar_urls, stamps, wanted, from_cache=is_cached)
         starts = iter(offsets.tolist())
         for _, length in lines:
             yield bytes(memory[(start := next(starts)) : start + length]) if length else None

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
+from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.signatures import TAR, refuse_foreign
-from streamdata.shards.storage import ByteSource
 
 BLOCK = 512
 SHORT_PAX = 2 * BLOCK  # bytes of a pax header whose records fit into one block

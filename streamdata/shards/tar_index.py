@@ -6,7 +6,7 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
-from streamdata.shards.storage import byte_source
+from streamdata.shards.one_pass import byte_source
 from streamdata.shards.tar_headers import BLOCK, Member
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL, is_reserved
+from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Record
-from streamdata.shards.storage import ByteSource
 from streamdata.shards.tar_headers import BLOCK, SHORT_PAX, Member, damaged, data_of, members_of
 
 _MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member

@@ -5,18 +5,29 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from braceexpand import braceexpand
 
-from streamdata.remote import NO_OPTIONS, Address, StorageOptions, bare_url, beside, canonical_url, kind_of
-from streamdata.shards.listing import chosen, files_in, files_matching, is_folder, is_glob, split_glob
+from streamdata.remote import (
+    NO_OPTIONS,
+    Address,
+    DeadStoreError,
+    DeniedError,
+    StorageOptions,
+    bare_url,
+    beside,
+    canonical_url,
+    kind_of,
+)
+from streamdata.shards.listing import Listings, chosen, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import Known, Manifests
 from streamdata.shards.pipes import check_allowed
-from streamdata.shards.storage import FileStamp, base_name, is_pipe, is_remote, local_path
-from streamdata.shards.suffixes import META_SUFFIX
+from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
+from streamdata.shards.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES, META_SUFFIX, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
 _COPIES = re.compile(r"(.+)\*([0-9]+)")
@@ -63,6 +74,7 @@ def find_shards(
     include_dirs: str | Sequence[str] | None = None,
     options: StorageOptions = NO_OPTIONS,
     manifests: Manifests | None = None,
+    listings: Listings | None = None,
 ) -> FoundShards:
     """The urls of all shards, sorted, as the recipe spells them, and the manifests that know some of them.
 
@@ -76,6 +88,7 @@ def find_shards(
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
         options: Of the stores that hold them.
         manifests: Where the manifests are looked up.
+        listings: What was listed already, and by which folders are.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -83,13 +96,13 @@ def find_shards(
             or a pipe is named where the environment does not allow commands.
         ManifestError: A manifest is damaged.
     """
-    search = _Search(suffixes, options, manifests or Manifests())
+    search = _Search(suffixes, options, manifests or Manifests(), listings or Listings())
     patterns = list(_patterns(path, include_dirs, search))
     urls = patterns[0].urls if len(patterns) == 1 and patterns[0].is_listed else _joined(patterns)
     if not urls:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
     _log_folders(urls)
-    return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.stamps))
+    return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.listings.stamps))
 
 
 def _joined(patterns: list[_Found]) -> list[str]:
@@ -134,15 +147,26 @@ def _patterns(
 ) -> Iterator[_Found]:
     """Each pattern, how many copies it asks for, and its urls."""
     for pattern in _listed(path):
-        urls = search.expand_pattern(pattern)
+        with _named(pattern):
+            urls = search.expand_pattern(pattern)
         yield _Found(bare_url(pattern), 1, urls, urls is search.whole)
     for pattern in _listed(include_dirs or ()):
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
             raise ValueError(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
-        found = search.directory(bare_url(pattern), search.reached(folder))
+        with _named(pattern):
+            found = search.directory(bare_url(pattern), search.reached(folder))
         yield _Found(bare_url(pattern), count, found, is_listed=False)
+
+
+@contextmanager
+def _named(pattern: str) -> Iterator[None]:
+    """Say of a refusal or a dead store for which pattern it was asked: it names a manifest or a list of ours."""
+    try:
+        yield
+    except (DeadStoreError, DeniedError) as error:
+        raise type(error)(f"shards: pattern '{bare_url(pattern)}': {error}") from error
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:
@@ -175,10 +199,10 @@ def split_commas(text: str) -> list[str]:
 class _Search:
     """What patterns stand for, for a source that takes some suffixes."""
 
-    def __init__(self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests) -> None:
-        self.suffixes, self.manifests, self._options = suffixes, manifests, options
-        self.stamps: dict[str, FileStamp] = {}
-        """Of the files that a store's list said something of."""
+    def __init__(
+        self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests, listings: Listings
+    ) -> None:
+        self.suffixes, self.manifests, self.listings, self._options = suffixes, manifests, listings, options
         self.whole: list[str] | None = None
         """The shards of the last folder that a manifest listed."""
 
@@ -203,7 +227,8 @@ class _Search:
         """The urls of one glob, directory or file."""
         if is_glob(piece):
             files = self._files_matching(piece)
-            if shards := _shards_of(pattern, files, self.suffixes):
+            suffixes = self.suffixes + tuple(end for end in _by_glob(self.suffixes) if piece.endswith(end))
+            if shards := _shards_of(pattern, files, suffixes):
                 return shards
             got = f"{len(files)} files that are not shards" if files else "nothing"
             raise _matches_nothing(pattern, piece, f"shards ({', '.join(self.suffixes)})", got)
@@ -212,9 +237,8 @@ class _Search:
         if piece.endswith(self.suffixes) and (named := self.manifests.naming(piece, top)):
             self.manifests.use(named)
             return [piece]
-        if is_remote(piece) and piece.endswith(self.suffixes):  # to ask what it is would be a request for each
-            return [piece]
-        if self._whole(piece) or is_folder(piece):
+        is_named = is_remote(piece) and piece.endswith((*self.suffixes, *TAR_SUFFIXES, *JSONL_SUFFIXES))
+        if not is_named and (self._whole(piece) or self.listings.is_folder(piece)):
             return self.directory(pattern, piece)
         if is_remote(piece) or Path(local_path(piece)).is_file():
             return [piece]
@@ -224,7 +248,9 @@ class _Search:
         """The shards of a folder, those that its manifest lists where it has one."""
         manifest = self._whole(folder)
         found = (
-            self._shards_in(manifest) if manifest else _shards_of(pattern, files_in(folder, self.stamps), self.suffixes)
+            self._shards_in(manifest)
+            if manifest
+            else _shards_of(pattern, self.listings.files_in(folder), self.suffixes)
         )
         if not found:
             raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", "none")
@@ -235,7 +261,7 @@ class _Search:
         # What is hidden is in no manifest.
         manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
         if manifest is None:
-            return files_matching(glob, self.stamps)
+            return self.listings.files_matching(glob)
         self.manifests.use(manifest)
         return chosen(manifest.root, parts, manifest.urls)
 
@@ -247,7 +273,7 @@ class _Search:
     def _shards_in(self, manifest: Manifest) -> list[str]:
         self.manifests.use(manifest)
         # No more is asked of each name: there may be 100,000, and they were looked at when the manifest was made.
-        self.whole = [url for url in manifest.urls if url.endswith(self.suffixes) and not url.endswith(META_SUFFIX)]
+        self.whole = manifest.shards(self.suffixes, META_SUFFIX)
         return self.whole
 
 
@@ -292,6 +318,11 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
             f"  Rename or convert them; to leave them out, write a glob such as '**/*{suffixes[0]}'."
         )
     return shards
+
+
+def _by_glob(suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Suffixes of what a source of these takes where a glob ends so."""
+    return JSON_SUFFIXES if set(JSONL_SUFFIXES) <= set(suffixes) else ()
 
 
 def _is_spelt(name: str, spellings: Sequence[re.Pattern[str]]) -> bool:

@@ -10,7 +10,8 @@ import orjson
 
 from streamdata.fields import KEY, is_reserved
 from streamdata.run.publish import make_directory, publish_written, temporary_beside
-from streamdata.shards.make_manifest import make_manifest, take_stock
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from streamdata.shards.manifest import folder_of
 from streamdata.shards.storage import is_pipe, is_remote, local_path
 from streamdata.shards.suffixes import META_SUFFIX

@@ -73,6 +73,31 @@ def test_what_is_no_shard_is_a_message(streamdata: Streamdata, tmp_path: Path) -
     assert streamdata("index", folder, "-o", "x.json").exit_code == 2
 
 
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_indexed(
+    streamdata: Streamdata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With where else it may be put."""
+    folder = write_tars(tmp_path / "tars", [1])
+    monkeypatch.setattr("streamdata.shards.make_manifest._build", None)
+    (tmp_path / "a.manifest").mkdir()
+    for output, got in ((tmp_path / "none" / "x.manifest", "no such folder"), (tmp_path / "a.manifest", "a folder")):
+        done = streamdata("index", folder, "-o", output)
+        assert (done.exit_code, got in done.stderr, "--output" in done.stderr) == (1, True, True), done.output
+    monkeypatch.setattr(os, "access", lambda *_: False)  # of root it says nothing
+    done = streamdata("index", folder)
+    assert (done.exit_code, "no permission" in done.stderr, "--output" in done.stderr) == (1, True, True), done.output
+
+
+@pytest.mark.parametrize("name", ["a\nb.tar", "\n.tar", "b\\c.tar"])
+def test_a_name_that_a_manifest_cannot_keep_is_refused(streamdata: Streamdata, tmp_path: Path, name: str) -> None:
+    """Nothing is published that could not be read."""
+    folder = Path(write_tars(tmp_path / "tars", [1], sidecars=False))
+    (folder / "00000.tar").rename(folder / name)
+    done = streamdata("index", folder)
+    assert (done.exit_code, "Rename the file" in done.stderr) == (1, True), done.output
+    assert not (folder / "streamdata.manifest").exists()
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
     """A store that wants signatures, with two shards; the profile `ours` has its keys."""
@@ -95,8 +120,9 @@ def test_a_manifest_is_published_beside_the_shards_in_a_store(streamdata: Stream
     assert all("/eu-1/s3/" in one.headers["authorization"] for one in store.log)
     store.log.clear()
     assert streamdata("index", "s3://bucket/d", *settings).exit_code == 0
-    asked = {(one.method, one.path) for one in store.log}
-    assert asked == {("GET", "bucket/"), ("GET", "bucket/d/streamdata.manifest")}
+    asked = [(one.method, one.path) for one in store.log]
+    assert set(asked) == {("GET", "bucket/"), ("GET", "bucket/d/streamdata.manifest")}
+    assert asked.count(("GET", "bucket/")) == 1  # for both kinds of shards, and their sidecars
     assert streamdata("index", "--check", "s3://bucket/d", *settings).exit_code == 0
     store.objects["bucket/d/00001.tar"] += bytes(512)
     done = streamdata("index", "--check", "s3://bucket/d", *settings)

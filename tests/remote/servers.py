@@ -213,6 +213,7 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[object] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -222,7 +223,9 @@ class _Loop:
         async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             self._tasks.add(task)  # the loop alone does not keep one that waits for a connection at rest
+            self._writers.add(writer)
             await serve(reader, writer)
+            self._writers.discard(writer)
             self._tasks.discard(task)
 
         starting = asyncio.run_coroutine_threadsafe(
@@ -244,6 +247,9 @@ class _Loop:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.1)
+        for writer in self._writers:  # closed, it would wait until the client has read what is in it
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 @contextmanager

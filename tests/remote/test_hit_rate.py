@@ -11,12 +11,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from streamdata.remote import page_cache as module
+from streamdata.remote import cache_worth, page_cache
 from streamdata.remote.cache_files import charge_of, file_size_of, shard_key
 from streamdata.remote.page_cache import PageCache
 from streamdata.run import Lane
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
+from tests.remote.child import forked
 
 PAGE = 16 << 10
 ACCOUNT = 8192
@@ -70,21 +71,11 @@ def below(folder):
     return size
 
 
-def forked(task):
-    """Run a task in a process of its own; give its number."""
-    pid = os.fork()
-    if not pid:
-        try:
-            task()
-        finally:
-            os._exit(0)
-    return pid
-
-
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """So that a test writes little."""
-    monkeypatch.setattr(module, "PAGE_BYTES", PAGE)
+    for module in (page_cache, cache_worth):
+        monkeypatch.setattr(module, "PAGE_BYTES", PAGE)
 
 
 @pytest.mark.parametrize("block", [PAGE, PAGE * 15 // 16, PAGE // 5])

@@ -25,24 +25,7 @@ from streamdata.remote.retries import Patience, StoreHealth
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Waits of some hundredths of a second instead of minutes."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
-    monkeypatch.setattr(retries, "_LOOK_S", 0.005)
-    monkeypatch.setattr(web_client, "STALL_S", 0.1)
-
-
-@pytest.fixture
-def sender():
-    """A network of its own."""
-    network = Network(16)
-    yield network
-    network.close()
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def first(kind, times):

@@ -9,7 +9,8 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.remote import StorageOptions, retries, web_client
 from streamdata.remote.network import Network, _OfProcess
-from streamdata.shards.make_manifest import make_manifest, take_stock
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from tests.remote.servers import http_server, s3_server
 
 CANARY = "k4N/ry"  # in a query or before a host it is quoted

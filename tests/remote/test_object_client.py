@@ -12,7 +12,6 @@ from streamdata.remote import (
     DeadStoreError,
     DeniedError,
     GoneError,
-    Network,
     RangesIgnoredError,
     ReplacedError,
     StorageOptions,
@@ -26,17 +25,6 @@ from streamdata.remote.answers import Asked, FailureError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4
-
-
-@pytest.fixture
-def sender(monkeypatch):
-    """A network of its own, with short waits."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.3)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
-    network = Network(4)
-    yield network
-    network.close()
 
 
 @pytest.fixture(params=["gs", "az"])

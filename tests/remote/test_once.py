@@ -21,22 +21,12 @@ from streamdata.remote import (
     list_once,
     once,
     put_once,
-    retries,
     stat_once,
 )
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Waits of some hundredths of a second instead of minutes."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
-    monkeypatch.setattr(retries, "_LOOK_S", 0.005)
-    monkeypatch.setattr(once, "STALL_S", 0.1)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def test_ranges_wholes_and_stats_come_over_one_connection():

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, read_page, shard_key
+from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
+from streamdata.remote.cache_pages import CheckedPages, OpenPage
 from streamdata.remote.page_cache import PageCache
+from tests.remote.child import forked
 
 URL, MB = "https://store/a.tar", 1 << 20
 
@@ -104,7 +106,7 @@ def test_any_range_of_a_page_is_checked(folder, size):
                 file.write(bytes([store.data[at] ^ 1]))
                 file.flush()
                 with pytest.raises(PageDamageError):
-                    read_page(str(folder), key, size, begin, end)
+                    OpenPage(str(folder), key, size, CheckedPages()).read(begin, end)
                 file.seek(at)
                 file.write(store.data[at : at + 1])
 
@@ -119,13 +121,13 @@ def test_pieces_are_read_straight_into_memory(folder, caplog):
     rng = random.Random(0)
     begins = [rng.randrange(7 * MB) for _ in range(50)]
     pieces = [(begin, end := begin + rng.randrange(1, MB), memory[begin:end]) for begin in begins]
-    assert all(cache.read_into(shard, 9 * MB + 77, pieces, {}))
+    assert all(cache.read_into(shard, 9 * MB + 77, pieces))
     assert all(view == store.data[begin:end] for begin, end, view in pieces)
     with open(folder / PageKey(shard, 1).name, "r+b") as file:
         file.seek(20_000)
         file.write(b"another")
     pieces = [(begin, begin + 30_000, memory[:30_000]) for begin in (5, 4 * MB - 5, 4 * MB + 40_000, 8 * MB + 1)]
-    assert cache.read_into(shard, 9 * MB + 77, pieces, {}) == [True, False, False, False]
+    assert cache.read_into(shard, 9 * MB + 77, pieces) == [True, False, False, False]
     assert not cache.has(shard, [0, 1])
     assert cache.has(shard, [0])
     assert "damaged" in caplog.text
@@ -344,17 +346,6 @@ class Never(Store):
 
     def __call__(self, begin, end):
         return Future()
-
-
-def forked(task):
-    """Run a task in a process of its own; give its number."""
-    pid = os.fork()
-    if not pid:
-        try:
-            task()
-        finally:
-            os._exit(0)
-    return pid
 
 
 def test_processes_fetch_each_page_once(folder, tmp_path):

@@ -55,10 +55,10 @@ def test_where_the_place_is_read_only_the_cache_is_used(write_jsonl, tmp_path, c
     url = write_jsonl([{"a": 1}])
     real = publish.publish
 
-    def refuse_beside(path, parts):
+    def refuse_beside(path, parts, **_):
         if path.parent == tmp_path:
             raise OSError(number, os.strerror(number))
-        real(path, parts)
+        real(path, parts, **_)
 
     monkeypatch.setattr(publish, "publish", refuse_beside)
     assert len(read_all(JsonlShards([url]))) == 1
@@ -75,7 +75,7 @@ def test_shards_with_very_long_names_are_indexed_in_the_cache(write_jsonl, cache
 def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, monkeypatch):
     """Neither beside the shard nor in the cache: the error names STREAMDATA_CACHE."""
 
-    def refuse(path, parts):
+    def refuse(path, parts, **_):
         raise PermissionError(errno.EACCES, "no")
 
     monkeypatch.setattr(publish, "publish", refuse)
@@ -86,7 +86,7 @@ def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, monkeypatch
 def test_a_full_disk_is_not_taken_for_a_read_only_place(write_jsonl, monkeypatch):
     """Other errors of writing go through."""
 
-    def refuse(path, parts):
+    def refuse(path, parts, **_):
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(publish, "publish", refuse)
@@ -225,8 +225,8 @@ def test_a_shard_that_changes_while_it_is_indexed_is_an_error(write_jsonl, monke
     url = write_jsonl([{"n": 1}])
     real = indexing.jsonl_index.build_rows
 
-    def change_after_reading(url, stamp):
-        rows = real(url, stamp)
+    def change_after_reading(url, *others):
+        rows = real(url, *others)
         Path(url).write_bytes(b"{}\n" * 5)
         return rows
 

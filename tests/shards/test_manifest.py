@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
 from streamdata.remote import StorageOptions
-from streamdata.shards import build, manifest, manifest_file, publish, storage
+from streamdata.shards import build, manifest, manifest_file, manifest_pages, publish, storage
 from streamdata.shards import make_manifest as making
+from streamdata.shards.inventory import take_stock
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.make_manifest import differences, make_manifest, take_stock
+from streamdata.shards.make_manifest import differences, make_manifest
 from streamdata.shards.manifest import (
     ENTRY,
     HEADER_BYTES,
@@ -88,7 +89,7 @@ def asks_nothing(monkeypatch):
         for room in ("indexed", "sequential"):
             monkeypatch.setattr(f"streamdata.shards.{room}.stamps_of", lambda urls: refuse() if urls else [])
         for name in ("files_in", "files_matching", "is_folder"):
-            monkeypatch.setattr(f"streamdata.shards.urls.{name}", refuse)
+            monkeypatch.setattr(f"streamdata.shards.listing.Listings.{name}", refuse)
         monkeypatch.setattr("streamdata.shards.build.build", refuse)
 
     return begin
@@ -197,6 +198,25 @@ def test_a_second_index_reads_only_what_is_new(tars, builds):
     index(tars)
     assert sorted(map(os.path.basename, builds[4:])) == ["00001.tar", "00009.tar"]
     assert len(stream(tars)[0]) == 2 * (113 + 70)
+
+
+def test_a_few_small_shards_are_indexed_without_processes(tars, monkeypatch):
+    """They take longer to start than the work; many small ones are worth them, and so are large ones."""
+    monkeypatch.setattr(build, "processes", None)
+    make_manifest(take_stock([tars]), num_processes=4)
+    os.utime(Path(tars, "00001.tar"), ns=(1, 1))
+    os.utime(Path(tars, "00003.tar"), ns=(1, 1))
+    monkeypatch.setattr(build, "_MIN_BYTES", 2 * build._SHARD_BYTES)
+    with pytest.raises(TypeError, match="NoneType"):
+        make_manifest(take_stock([tars]), num_processes=4)
+
+
+def test_indexes_are_not_waited_for_until_they_are_on_the_disk(tars, monkeypatch):
+    """The manifest and its name are: what is damaged of an index is noticed, and built again."""
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
+    index(tars)
+    assert [os.path.basename(path).partition(".manifest")[0] for path in synced] == [".streamdata", "tars"]
 
 
 def test_an_index_that_was_killed_goes_on(tars, builds, monkeypatch, cache):
@@ -330,9 +350,10 @@ def asked(monkeypatch):
     """What was fetched of remote manifests: (url, spans)."""
     found, one, many = [], manifest_file.fetch, manifest_file.fetch_many
     monkeypatch.setattr(manifest_file, "fetch", lambda url, *span: (found.append((url, [span])), one(url, *span))[1])
-    monkeypatch.setattr(
-        manifest_file, "fetch_many", lambda url, spans, tag: (found.append((url, spans)), many(url, spans, tag))[1]
-    )
+    for module in (manifest_file, manifest_pages):
+        monkeypatch.setattr(
+            module, "fetch_many", lambda url, spans, tag: (found.append((url, spans)), many(url, spans, tag))[1]
+        )
     return found
 
 
@@ -363,7 +384,7 @@ def test_a_small_remote_manifest_takes_one_request_at_each_start(tars, remote, a
 def test_of_a_large_remote_manifest_the_pages_that_are_wanted_are_fetched(write_tar, asked, monkeypatch, cache):
     """Once on a node; the directory too where it does not come with the first answer."""
     for name, size in {"_HEAD_BYTES": 64, "_PAGE_BYTES": 64, "_WHOLE_BYTES": 0}.items():
-        monkeypatch.setattr(manifest_file, name, size)
+        monkeypatch.setattr(manifest_file if name == "_HEAD_BYTES" else manifest_pages, name, size)
     url = write_tar([(f"{n}.x", b"%d" % n) for n in range(1200)])
     memory = fsspec.filesystem("memory")
     memory.pipe("/large/0.tar", Path(url).read_bytes())
@@ -498,6 +519,14 @@ def web(tars):
     with http_server({f"d/{path.name}": path.read_bytes() for path in Path(tars).iterdir()}) as server:
         yield server
     Path(made).unlink()
+
+
+def test_an_index_reads_each_file_of_a_store_once(tars, web, tmp_path):
+    """A sidecar too, whatever its keys may be."""
+    del web.objects[f"d/{NAME}"]
+    index(f"{web.url}/d/{{00000..00003}}.tar", target=str(tmp_path / "x.manifest"))
+    bodies = [one[1] for one in requests(web) if one[2] not in ("bytes=0-0", "bytes=0-1048575")]
+    assert sorted(bodies) == sorted({*bodies, ""})  # once too what the folder has, which its server does not say
 
 
 def test_a_cold_start_without_lists_asks_each_file_once_what_it_is(tars, web):

@@ -4,10 +4,15 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from streamdata.remote import StorageOptions
+from streamdata.remote.answers import FailureError
+from streamdata.remote.stores import health_of
 from streamdata.shards import read_ahead as room
 from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.read_ahead import Coming, FileSpans, LaneAhead, ReadAhead, Upcoming
+from streamdata.shards.coming import Coming, FileSpans
+from streamdata.shards.read_ahead import ReadAhead
 from streamdata.shards.storage import NO_STAMP
+from streamdata.shards.upcoming import LaneAhead, Upcoming
 
 
 class HeldBack:
@@ -75,6 +80,35 @@ def test_as_many_requests_are_under_way_as_there_are_connections(store):
     store.futures[0].set_result(b"0123456789")
     assert len(store.urls) == 3
     del kept
+
+
+def test_a_slow_store_leaves_connections_to_the_others(store):
+    """It has three of four, though all that waits is its own; alone it has all of them."""
+    slow = entered(lane_of(1, connections=4), 0.001, "s3://slow/", count=99)
+    fast = entered(lane_of(1, connections=4), 1.0, "s3://fast/")
+    assert [url[5:9] for url in store.urls] == ["slow", "slow", "fast", "fast"]
+    slow._most_ahead = 64
+    room.read_ahead().fill(slow._lane)
+    for future in store.futures[2:4]:
+        future.set_result(b"0123456789")
+    assert store.urls[4:] == ["s3://slow/2"]
+    fast.enter(1)
+    next(fast.portions())
+    assert store.urls[5:] == ["s3://fast/2"]
+    fast.close()
+    assert store.urls[6:] == ["s3://slow/3"]
+    slow.close()
+
+
+def test_what_a_failing_store_was_asked_for_holds_no_connection(store):
+    """It waits to be asked again, for up to two minutes; another store may answer meanwhile."""
+    failing = entered(lane_of(1, connections=2), 1.0, "s3://failing/")
+    assert [url[5:9] for url in store.urls] == ["fail", "fail"]
+    health_of("s3://failing/", StorageOptions()).failed(FailureError("no", 503))
+    good = entered(lane_of(1, connections=2), 1.0, "s3://good/")
+    assert store.urls[2:] == ["s3://good/0", "s3://good/1"]
+    good.close()
+    failing.close()
 
 
 def test_a_source_that_is_collected_while_requests_are_chosen_does_not_end_the_others(store, monkeypatch):

@@ -59,6 +59,14 @@ def test_folders_globs_and_braces_of_a_bucket(bucket, pattern, names):
     assert len(server.log) <= 3
 
 
+def test_a_folder_of_a_bucket_is_listed_once(bucket):
+    """To know that it is one and what is in it: a page of the list per thousand files is a request."""
+    server, options = bucket
+    server.page_size = 2
+    expand("s3://bucket/data", JSONL_SUFFIXES, None, options)
+    assert server.counts == {"GET": 3}  # of five files
+
+
 def test_folders_of_a_web_server_are_its_links():
     """Of pages, as web servers make them."""
     page = '<html><a href="../">up</a> <a href="0.jsonl">0</a> <A class=x HREF="a%20b/">d</A> <a href="?C=N">sort</a>'
@@ -206,6 +214,20 @@ def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_o
             JsonlShards(sorted(f"{server.url}/{name}" for name in server.objects))
         assert time.monotonic() - began < 1.8
         assert len(server.log) < 120 + 300
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/data", "s3://bucket/data/*.jsonl", "s3://bucket/data/{0..1}.jsonl"])
+@pytest.mark.parametrize(
+    ("status", "kind", "word"), [("503", DeadStoreError, "the store is dead"), ("403", DeniedError, "no permission")]
+)
+def test_a_store_that_does_not_answer_at_a_start_is_said_of_what_the_recipe_names(bucket, path, status, kind, word):
+    """Though a manifest or a list is what was asked for first; a shard that is spelt out is named itself."""
+    server, options = bucket
+    server.fault = lambda _: status
+    with pytest.raises(kind, match=rf"status {status}.*{word}") as caught:
+        JsonlShards(find_shards(path, JSONL_SUFFIXES, None, options).urls)
+    named = "s3://bucket/data/0.jsonl" if "{" in path and status == "403" else path
+    assert f"'{named}'" in str(caught.value).partition(": expected")[0]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
 from streamdata.remote import Address, StorageOptions, fetch_once
-from streamdata.shards import manifest, manifest_file
-from streamdata.shards.make_manifest import make_manifest, take_stock
+from streamdata.shards import manifest, manifest_file, manifest_pages
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from streamdata.shards.manifest import NAME
 from streamdata.shards.manifest_file import ManifestRows, RowRun, open_manifest
 from tests.remote.servers import s3_server
@@ -50,12 +51,12 @@ def held(monkeypatch, tmp_path):
     for module in (manifest, manifest_file):
         monkeypatch.setattr(module, "CHUNK_ROWS", 4)
     for name, size in {"_HEAD_BYTES": 64, "_PAGE_BYTES": 64, "_WHOLE_BYTES": 0}.items():
-        monkeypatch.setattr(manifest_file, name, size)
+        monkeypatch.setattr(manifest_file if name == "_HEAD_BYTES" else manifest_pages, name, size)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
     found = HeldBack()
-    monkeypatch.setattr(manifest_file, "network", lambda: found)
+    monkeypatch.setattr(manifest_pages, "network", lambda: found)
     yield found
-    manifest_file._UnderWay.forget()
+    manifest_pages.UnderWay.forget()
 
 
 @pytest.fixture
@@ -83,14 +84,14 @@ def source_of(store, name):
 def test_a_lane_waits_for_no_rows_after_its_first_window(store, held, monkeypatch, name):
     """Though read-ahead opens more windows at once each time."""
     store.log.clear()
-    waited, real, records = [], manifest_file._Pages.wait_for, []
+    waited, real, records = [], manifest_pages.ManifestPages.wait_for, []
 
     def wait_for(pages, spans):
         waited.append(len(records))
         held.answer_all()
         real(pages, spans)
 
-    monkeypatch.setattr(manifest_file._Pages, "wait_for", wait_for)
+    monkeypatch.setattr(manifest_pages.ManifestPages, "wait_for", wait_for)
     source = source_of(store, name)
     source.max_epochs = 1
     for record in MergedDataset([source], cyclic=False, seed=3):
@@ -132,8 +133,20 @@ def test_what_does_not_come_is_an_error_where_it_is_read(store, held):
     assert held.num_waits == 1  # it is time that the reader waits
     assert store.log == []  # a dead store would be asked for two minutes more
     store.fault = lambda _: None
-    manifest_file._UnderWay.forget()
+    manifest_pages.UnderWay.forget()
     assert len(rows.read([run], 12)[0]) == 10 * 12
+
+
+def test_rows_that_nobody_will_read_are_cancelled(store, held, monkeypatch):
+    """With the iterator that asked for them."""
+    monkeypatch.setattr(manifest_pages.ManifestPages, "wait_for", lambda pages, spans: None)  # they are fetched instead
+    stream = iter(MergedDataset([source_of(store, "rows")], seed=3))
+    next(stream)
+    asked = [future for future, _ in held.asked]
+    assert asked
+    del stream
+    assert all(future.cancelled() for future in asked)
+    assert not manifest_pages.UnderWay.pages
 
 
 def test_a_forked_child_asks_for_what_its_parent_waits_for(store, held):

@@ -10,7 +10,8 @@ from streamdata.errors import ShardError
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.recent import Recent
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.storage import LocalShard, opened, read_spans, stamp_of
+from streamdata.shards.spans import read_spans
+from streamdata.shards.storage import LocalShard, opened, stamp_of
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import expand
 from tests.shards.conftest import read_all, whole

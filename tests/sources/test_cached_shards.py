@@ -12,7 +12,8 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.remote import Address
 from streamdata.remote.cache_settings import CacheSettings, page_cache
-from streamdata.shards.make_manifest import make_manifest, take_stock
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from streamdata.shards.storage import ANY_VERSION, FileStamp, close_unused, submit_range
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
@@ -81,6 +82,27 @@ def test_a_second_pass_asks_once_for_each_shard_and_for_one_byte(tmp_path):
         assert all(one.headers["if-match"] for one in asked)
         assert cache.counts.hits > hits
         assert cache.counts.reads > reads
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"), [(JsonlIterableDataset, write_jsonl), (MetaDistributedWebDataset, write_tars)]
+)
+def test_all_lanes_of_a_node_ask_once_for_each_shard(tmp_path, kind, write):
+    """Two ranks of two workers, of a store, in a pass that the cache has all bytes of: for at most one byte."""
+    folder, cache = write(tmp_path / "data", [90, 70, 1]), {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with s3_server({f"data/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}) as server:
+        options = {"endpoint": server.url, "anonymous": True}
+
+        def make():
+            source = kind("s3://data/", storage_options=options, cache=cache, name="s", percent=1, shuffle_buffer=8)
+            return MergedDataset([source], cyclic=False)
+
+        first = delivered(make, 2, 2)
+        settled(make())
+        server.log.clear()
+        assert delivered(make, 2, 2) == first
+        ranges = [one for one in server.log if "range" in one.headers and not one.path.endswith(".manifest")]
+        assert bytes_asked(ranges) == len(ranges) <= 3
 
 
 def test_a_shard_that_was_replaced_is_an_error_of_the_next_pass(tmp_path):
