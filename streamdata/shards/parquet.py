@@ -3,14 +3,13 @@
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.fields import SET_HERE
 from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
@@ -20,9 +19,8 @@ from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.one_pass import byte_source
-from streamdata.shards.parquet_file import GroupFacts, OpenParquet
-from streamdata.shards.parquet_types import are_alike
+from streamdata.shards.parquet_file import OpenParquet
+from streamdata.shards.parquet_footers import read_footers
 from streamdata.shards.parquet_window import LOOK_AHEAD, LOOK_AHEAD_BYTES, ParquetWindow
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
@@ -46,8 +44,8 @@ logger = logging.getLogger(__name__)
 MAX_PIECE_ROWS = 1 << 16
 MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MAX_OPEN_FILES = 32
-_FOOTERS_AT_ONCE = 16
 _MANY_GROUPS = 32
+_MAX_LISTED_ROWS = 1 << 14  # of a run that becomes Python's objects at once
 
 
 class _Networked(NamedTuple):
@@ -91,7 +89,7 @@ class ParquetShards:
     def __init__(
         self, urls: list[str], columns: Sequence[str] | None, max_open_bytes: int, known: Known = NOTHING_KNOWN
     ) -> None:
-        self.files, self.columns, self.max_open_bytes = urls, columns, max_open_bytes
+        self.urls, self.columns, self.max_open_bytes = urls, columns, max_open_bytes
         for url in filter(is_pipe, urls):
             raise ValueError(f"parquet: expected files, got '{url}', which cannot be sought in\n  Write it to a file.")
         self.cache: CacheSettings | None = None
@@ -118,12 +116,8 @@ class ParquetShards:
         self._too_large: set[GroupRun] = set()
 
     def _take_footers(self) -> None:
-        """Read what the files say of themselves; of remote ones several at the same time."""
-        with ThreadPoolExecutor(_FOOTERS_AT_ONCE if self.has_remote else 1) as threads:
-            found = list(threads.map(self._footer_of, range(len(self.files))))
-        self._check_alike([schema for schema, _ in found])
-        self.names: list[str] = list(found[0][0].names)
-        groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
+        """Read what the files say of themselves."""
+        self.names, groups = read_footers(self.urls, self.stamps, self.columns, at_once=self.has_remote)
         self.facts = [facts for _, facts in groups]
         self.file_of = np.array([file for file, _ in groups], np.int64)
         self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
@@ -133,37 +127,8 @@ class ParquetShards:
         first_of_file = np.searchsorted(self.file_of, self.file_of, side="left")
         self.first_rows: Int64s = begins - begins[first_of_file]
         """Of each group, the number of its first row in its file."""
-        self.urls = [self.files[file] for file in self.file_of.tolist()]
-
-    def _footer_of(self, file: int) -> tuple[Any, list[GroupFacts]]:
-        url = self.files[file]
-        opened_file = OpenParquet(url, byte_source(url, self.stamps[file]))
-        names = opened_file.check_columns(self.columns)
-        if taken := sorted(SET_HERE.intersection(names)):
-            raise ShardError(
-                f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
-                "  Name the others in `columns`, or rename these where the file is written."
-            )
-        schema = import_pyarrow().schema([opened_file.schema.field(name) for name in names])
-        return schema, opened_file.groups(self.columns)
-
-    def _check_alike(self, schemas: Sequence[Any]) -> None:
-        types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
-        for url, schema in zip(self.files, schemas, strict=True):
-            if set(schema.names) != set(types):
-                differing = sorted(set(schema.names) ^ set(types))
-                raise ShardError(
-                    f"shard '{url}': expected the columns of '{self.files[0]}', got a file of which these are in one "
-                    f"of the two alone: {differing}\n  Name those that all files have in `columns`."
-                )
-            for name, kind in zip(schema.names, schema.types, strict=True):
-                if not are_alike(types[name], kind):
-                    raise ShardError(
-                        f"shard '{url}': column {name!r}: expected {types[name]}, as in '{self.files[0]}', got {kind}\n"
-                        "  Give files of another schema a source of their own."
-                    )
-                if import_pyarrow().types.is_null(types[name]):
-                    types[name] = kind
+        self.rows_of_file: Int64s = np.zeros(len(self.urls), np.int64)
+        np.add.at(self.rows_of_file, self.file_of, self.num_records)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": None, "_asked": set()}
@@ -175,7 +140,7 @@ class ParquetShards:
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
         self.cache = cache
-        keep_in(cache, self.files)
+        keep_in(cache, self.urls)
 
     def cache_keys(self) -> list[str]:
         """None: which pages a row group takes is not known by its size."""
@@ -191,12 +156,21 @@ class ParquetShards:
 
     def identity(self) -> list[tuple[str, int]]:
         """Of each row group the base name of its file, and its number of rows."""
-        return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
+        names = list(map(base_name, self.urls))
+        return list(zip(map(names.__getitem__, self.file_of.tolist()), self.num_records.tolist(), strict=True))
+
+    def url_of(self, shard: int) -> str:
+        """The file of a row group."""
+        return self.urls[int(self.file_of[shard])]
+
+    def last_line(self, file: int) -> int:
+        """The number of the last row of a file, which is its key; -1 where there is none."""
+        return int(self.rows_of_file[file]) - 1
 
     def anomalies(self) -> dict[str, int]:
         return {}
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Sequence[Future[Any]]:
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "Sequence[Future[Any]]":
         """Nothing: what is known of the groups is here."""
         return ()
 
@@ -250,7 +224,8 @@ class ParquetShards:
         if decoded is None:
             yield from self._picked(run, numbers)
             return
-        if decoded.batches and not self.fits and decoded.num_bytes <= LOOK_AHEAD_BYTES and run.num_rows <= LOOK_AHEAD:
+        is_small = decoded.num_bytes <= LOOK_AHEAD_BYTES and run.num_rows <= _MAX_LISTED_ROWS
+        if decoded.batches and is_small and not self.fits:
             decoded = runs.replace(run, self._listed(run, decoded))
         if decoded.columns:
             chosen = numbers.tolist()
@@ -265,12 +240,12 @@ class ParquetShards:
 
     def _picked_of(self, run: GroupRun, numbers: Int64s, slots: Int64s, batch: Any) -> Picked:
         in_file = numbers[slots] + (run.first + self.first_rows[run.shard])
-        return Picked(slots, values_of(batch, str(self.urls[run.shard]), in_file))
+        return Picked(slots, values_of(batch, str(self.url_of(run.shard)), in_file))
 
     def _listed(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
         """A run that is delivered once and at once as Python's objects, from its batches: nothing is copied by row."""
         columns: list[list[Any]] = [[] for _ in decoded.batches[0].schema.names]
-        url, first = str(self.urls[run.shard]), int(run.first + self.first_rows[run.shard])
+        url, first = str(self.url_of(run.shard)), int(run.first + self.first_rows[run.shard])
         for batch in decoded.batches:
             found = values_of(batch, url, np.arange(first, first + batch.num_rows))
             for column, values in zip(columns, found, strict=True):
@@ -324,7 +299,7 @@ class ParquetShards:
                 "shard '%s': row group %d decodes to more than half of the %d bytes of max_open_bytes, of which its "
                 "footer says nothing: it is decoded again for each %d records. Raise max_open_bytes, or write "
                 "smaller groups",
-                self.urls[run.shard], self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
+                self.url_of(run.shard), self.facts[run.shard].group, self.max_open_bytes, LOOK_AHEAD,
             )  # fmt: skip
         self._too_large.add(run)
 
@@ -355,7 +330,7 @@ class ParquetShards:
     def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
         """The file of a group, that is still of the version whose footer was read."""
         number = int(self.file_of[shard])
-        url, stamp = self.files[number], self.stamps[number]
+        url, stamp = self.urls[number], self.stamps[number]
         file = self._own.files.get(number, self._open)
         if is_remote(url) and not held:
             spans = np.array([(0, *span) for span in self.facts[shard].spans], np.int64).reshape(-1, 3)
@@ -374,14 +349,14 @@ class ParquetShards:
         self._check_version(number)
 
     def _check_version(self, number: int) -> None:
-        if not is_remote(self.files[number]):
-            check_shards(self.files, self.stamps, [number])
-            opened(self.files[number]).check(self.stamps[number], by_path=True)
+        if not is_remote(self.urls[number]):
+            check_shards(self.urls, self.stamps, [number])
+            opened(self.urls[number]).check(self.stamps[number], by_path=True)
 
     def _open(self, number: int) -> OpenParquet:
-        url, stamp = self.files[number], self.stamps[number]
+        url, stamp = self.urls[number], self.stamps[number]
         if not is_remote(url):
-            check_shards(self.files, self.stamps, [number])
+            check_shards(self.urls, self.stamps, [number])
             return OpenParquet(url, opened(url), import_pyarrow().OSFile(local_path(url)))
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))

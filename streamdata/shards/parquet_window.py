@@ -7,12 +7,12 @@ import numpy as np
 
 from streamdata.fields import KEY, URL
 from streamdata.shards.coming import FileSpans
+from streamdata.shards.decoded_runs import GroupRun
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import is_remote
 
 if TYPE_CHECKING:
-    from streamdata.shards.decoded_runs import GroupRun
     from streamdata.shards.parquet import ParquetShards
 
 LOOK_AHEAD = 1024
@@ -61,14 +61,14 @@ class ParquetWindow:
         spans = [np.zeros((0, 3), np.int64)]
         for position in np.sort(firsts).tolist():
             run = shards.run_at(int(groups[position]), int(begins[position]))
-            if not is_remote(shards.urls[run.shard]):
+            if not is_remote(shards.url_of(run.shard)):
                 continue
             own = shards.spans_of(run)
             spans.append(own)
             sizes = (own[:, 2] - own[:, 1]).tolist()
             for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
                 self._asked.append((run, begin, size, number == len(own)))
-        return FileSpans(shards.files, shards.stamps, np.concatenate(spans))
+        return FileSpans(shards.urls, shards.stamps, np.concatenate(spans))
 
     def come(self, portions: Iterator[Portion | None]) -> None:
         """Note what brings the spans that were asked for."""
@@ -112,7 +112,7 @@ class ParquetWindow:
             in_order = np.argsort(np.concatenate(slots_of)).tolist()
             columns = [[column[place] for place in in_order] for column in columns]
         # An address, which may hold secrets, gets into no sample.
-        urls = map(str, map(shards.urls.__getitem__, groups.tolist()))
+        urls = map(str, map(shards.urls.__getitem__, shards.file_of[groups].tolist()))
         keys = map(str, (rows + shards.first_rows[groups]).tolist())
         return _filled({**dict.fromkeys([*names, URL, KEY]), **common}, [*names, URL, KEY], [*columns, urls, keys])
 

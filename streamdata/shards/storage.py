@@ -12,12 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
+from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
@@ -30,6 +31,24 @@ class FileStamp(NamedTuple):
 
     size: int
     version: int
+
+
+class Stamps(Sequence[FileStamp]):
+    """Stamps of many files: of 100,000 only those that are read become objects.
+
+    Args:
+        sizes: In bytes.
+        versions: As in `FileStamp`.
+    """
+
+    def __init__(self, sizes: Int64s, versions: Int64s) -> None:
+        self.sizes, self.versions = sizes, versions
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: Any) -> Any:
+        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
 
 
 NO_STAMP = FileStamp(0, 0)

@@ -214,6 +214,16 @@ def test_parts_depend_on_the_row_alone(tmp_path):
     assert not found[3, "train"] & found[3, "valid"]
 
 
+def test_rows_are_left_out_by_file_and_number(tmp_path):
+    """A key beyond the last row is an error."""
+    (path,) = Path(write(tmp_path, {"a": (30, 10)})).rglob("*.parquet")
+    skip = [{"source": "s", "url": str(path), "key": "12"}]
+    rest = {row["id"] for row in MergedDataset([source(str(path))], cyclic=False, skip=skip)}
+    assert rest == set(range(30)) - {12}
+    with pytest.raises(ValueError, match="expected the number of one of the lines 0 to 29"):
+        MergedDataset([source(str(path))], skip=[{**skip[0], "key": "30"}])
+
+
 def test_states_of_other_files_or_another_cut_are_refused(tmp_path):
     """Other row groups are other blocks."""
     states = {}

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from streamdata import MergedDataset, named
 from streamdata.errors import StoreError
 from streamdata.stores.dataset_factory import DatasetFactory
 from streamdata.stores.megatron_samples import SampleRule, build_indices
 from streamdata.stores.window_datasets import SeqDataset, SFTDataset
 from tests.stores.tiny_stores import write, write_old_megatron
-from tests.streams import plain
+from tests.streams import assert_exact_resume, plain
 
 RECORDED = json.loads(Path(__file__).with_name("megatron_core_0_16_1.json").read_text())
 EOD = 3
@@ -102,6 +103,18 @@ def test_a_sample_is_the_tokens_at_its_place(tmp_path):
         assert sample["input_ids"].tolist() == run[begin : begin + 4].tolist()
         assert sample["target_ids"].tolist() == run[begin + 1 : begin + 5].tolist()
     assert plain(pickle.loads(pickle.dumps(dataset)).__getitems__([3, -1])) == plain([dataset[3], dataset[-1]])
+
+
+def test_such_a_source_resumes_exactly(tmp_path):
+    """Shuffled once more by the mixture, or in the order of Megatron."""
+    prefix = pair(tmp_path)
+
+    def mixture():
+        source = named(ours(prefix, RULES["some documents"], compat="megatron"), name="tokens", percent=1)
+        return MergedDataset([source], cyclic=False, shuffle_unstreaming_subsets=False)
+
+    assert_exact_resume(mixture)
+    assert [sample["__index__"] for sample in mixture()] == list(range(14))
 
 
 def test_indices_are_built_once_and_kept_beside_the_pair(tmp_path, monkeypatch):

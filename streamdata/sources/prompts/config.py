@@ -73,7 +73,9 @@ class PromptConfig(RowSettings):
         """A class or tools that this dataset would not load."""
         custom = config.get("custom_cls") or {}
         # verl's trainer has loaded the class already, and this is it; in a recipe nobody would.
-        if custom.get("path") is not None and custom.get("name") != who:
+        if not isinstance(custom, Mapping):
+            yield f"{who}: expected custom_cls to be a mapping of path and name, got {custom!r}\n  Leave it out."
+        elif custom.get("path") is not None and custom.get("name") != who:
             yield (
                 f"{who}: expected custom_cls to name {who}, got {custom.get('name')!r}\n"
                 "  A class of your own is the recipe's `target`: write it there instead of streamdata.RLHFDataset."

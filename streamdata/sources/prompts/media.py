@@ -74,7 +74,8 @@ def _unfolded(medium: Medium, keys: Sequence[str], known: frozenset[str]) -> tup
     said = medium.options or {}
     value, options = medium.value, {key: said[key] for key in said if key in known or did_you_mean(key, known)}
     if isinstance(value, dict):
-        given = {key: part for key, part in value.items() if part is not None}
+        # As verl's columns have them, such a dict may be a part as it would stand in a message.
+        given = {key: part for key, part in value.items() if part is not None and (key, part) != ("type", medium.kind)}
         # Datasets of Hugging Face store bytes and path, of which one may be None; where both are given, the bytes need
         # no second file.
         own = [given.pop(key) for key in keys if key in given]

@@ -44,6 +44,7 @@ def test_a_path_is_as_good_as_its_text(tmp_path):
     [
         ({"max_prompt_lenght": 3}, "did you mean 'max_prompt_length'"),
         ({"custom_cls": {"path": "x.py"}}, "`target`"),
+        ({"custom_cls": "x.py"}, "a mapping of path and name"),
         ({"truncation": "both"}, "truncation"),
         ({"truncation_media": "drop_all"}, "did you mean 'drop_"),
         ({"mode": "tensor"}, "did you mean 'tensors'"),

@@ -94,6 +94,7 @@ def test_frames_in_a_list_have_their_rate():
     """Two in a second unless the row says otherwise; sizes apply to each."""
     frames = [picture(64, 48, shade) for shade in range(4)]
     assert opened(frames).metadata["fps"] == 2.0
+    assert opened({"type": "video", "video": frames}).metadata["fps"] == 2.0
     slow = opened({"video": frames, "sample_fps": 1.0, "raw_fps": 25.0})
     assert (slow.metadata["fps"], slow.metadata["frames_indices"]) == (25.0, [0, 25, 50, 75])
     assert opened({"video": frames, "resized_height": 56, "resized_width": 56}).shape == (4, 56, 56, 3)
