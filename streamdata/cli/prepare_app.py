@@ -52,7 +52,10 @@ _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, what
 def _run(
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUTS", help=".jsonl, .jsonl.gz, .jsonl.zst, .parquet; globs and directories too."),
+        typer.Argument(
+            metavar="INPUTS",
+            help=".jsonl (.gz, .zst …), .parquet, .txt (one document each); globs and directories too.",
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,
     config: _Config = None,
