@@ -10,7 +10,7 @@ from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import messages
 
 _INPUTS = "INPUTS..."
-_USERS = (OSError, ImportError)
+_USERS = (OSError, ImportError, ValueError)
 """Errors of what the user named or lacks: a path, a disk, a tokenizer, an optional library. Their message says it."""
 
 

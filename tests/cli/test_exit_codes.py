@@ -20,7 +20,8 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "gone.yaml": "target: streamdata.MergedDataset\nparams: {datasets: [{target: streamdata.JsonlIterableDataset, "
         "params: {path: gone.jsonl}, name: a, percent: 1}]}\n",
         "a.jsonl": '{"text": "a"}\n', "html.jsonl": "<html>\n", "cut.tar": "no tar", "states.json": "not JSON",
-        "other.json": '{"a": 1}', "store/meta.json": "{", "store/sequence.bin": "x", "empty/x/y": "", "damaged/tokenizer.json": "{",
+        "other.json": '{"a": 1}', "store/meta.json": "{", "store/sequence.bin": "x", "empty/x/y": "",
+        "damaged/tokenizer.json": "{",
     }  # fmt: skip
     for name, content in contents.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
