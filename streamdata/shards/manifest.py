@@ -26,9 +26,10 @@ import orjson
 
 from streamdata.errors import ShardError
 from streamdata.remote import Address, beside, canonical_url
+from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import ANY_VERSION, FileStamp, is_pipe, is_remote, local_path, note_version
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, note_version
 
 NAME = "streamdata.manifest"
 SUFFIX = ".manifest"

@@ -18,6 +18,7 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
+from streamdata.shards.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
@@ -33,17 +34,13 @@ class FileStamp(NamedTuple):
 
 
 NO_STAMP = FileStamp(0, 0)
-ANY_VERSION = -(1 << 63)
-"""The version of a file whose first answer says which it is; that one is held from then on."""
-
-_held_versions: dict[str, int] = {}
 
 
 def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
     """Whether a file is of the version expected; where that is any, the one that is met first is held."""
     if got.size != expected.size:
         return False
-    version = _held_versions.setdefault(url, got.version) if expected.version == ANY_VERSION else expected.version
+    version = hold(url, got.version) if expected.version == ANY_VERSION else expected.version
     return got.version == version
 
 
@@ -114,7 +111,7 @@ def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
     """What the store calls the version of this stamp, "" as long as it is not known."""
-    if stamp.version == ANY_VERSION and url not in _held_versions:
+    if stamp.version == ANY_VERSION and not held_version(url):
         return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
     return version if version and _is_expected(url, stamp, known) else ""
@@ -148,7 +145,7 @@ def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[by
 
 def kept_as(url: str, stamp: FileStamp) -> FileStamp:
     """The version under which pages of a shard are kept; where any is expected, the one that is held, 0 if none is."""
-    return FileStamp(stamp.size, _held_versions.get(url, 0)) if stamp.version == ANY_VERSION else stamp
+    return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
 
 
 def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
@@ -188,7 +185,7 @@ def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
 
 
 def _expected_version(url: str, stamp: FileStamp) -> int | str:
-    return _held_versions.get(url, "any") if stamp.version == ANY_VERSION else stamp.version
+    return held_version(url) or "any" if stamp.version == ANY_VERSION else stamp.version
 
 
 def removed(url: str) -> ShardError:
@@ -305,12 +302,12 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    known = [*_open_shards, *_held_versions]
+    known = [*_open_shards, *held_urls()]
     wanted = set(urls) if known else set()
     for url in known:
         if url in wanted:
             forget_open(url)
-            if _held_versions.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
+            if let_go(url):  # what it was met as says nothing of what lies there now
                 _versions.pop(url, None)
 
 
