@@ -185,10 +185,11 @@ class IndexedFiles:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
-        """How the page cache calls them, in their order; none where no shard is remote."""
+        """What the page cache calls each, "" where no version is known; nothing where no shard is remote."""
         if not any(self.is_remote):
             return []
-        return [cache_key(url, *kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True)]
+        kept = ((url, kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True))
+        return [cache_key(url, *stamp) if stamp.version else "" for url, stamp in kept]
 
     def take_cached(self, files: Sequence[FileSpans]) -> bool:
         """Whether all of these spans that are remote are in the cache; if so, they are taken from there.

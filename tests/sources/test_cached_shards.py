@@ -154,6 +154,23 @@ def test_pages_of_a_shard_of_any_version_are_those_of_the_version_that_is_met_fi
         assert page_cache(cache).counts.hits
 
 
+def test_of_shards_whose_versions_are_not_met_yet_the_cache_knows_no_names(tmp_path):
+    """A name without a version would make their pages those of an earlier one, which go first."""
+    folder = write_tars(tmp_path / "data", [9, 7])
+    make_manifest(take_stock([str(folder)]), num_processes=1)
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with s3_server({f"data/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}) as server:
+        options = {"endpoint": server.url, "anonymous": True}
+        source = MetaDistributedWebDataset("s3://data/", storage_options=options, cache=cache, name="s", percent=1)
+        assert source.source.shards.cache_keys() == ["", ""]
+        list(MergedDataset([source], cyclic=False))
+        assert all(source.source.shards.cache_keys())
+    worth = page_cache(source.cache)._worth
+    worth._urls.clear()
+    worth.expect(["", ""], source.source.outlook)
+    assert not worth._urls
+
+
 def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_there(tmp_path):
     """A manifest that was copied to a store: the next run does not read pages of what was replaced since."""
     folder = write_tars(tmp_path / "data", [9, 7])
