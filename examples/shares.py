@@ -167,7 +167,6 @@ def _wanted(run: Sequence[Stretch]) -> Iterator[tuple[float, dict[str, float]]]:
 
 def main(path: str, run: Sequence[Stretch] = RUN, bin_size: int = 240) -> None:
     """Draw the run, write its picture, and say how close the whole job kept to its shares."""
-    logging.getLogger("streamdata").setLevel(logging.ERROR)  # each of the ranks says what changed
     counts = list(run_through(run, bin_size))
     Path(path).write_text(draw_picture(run, counts), encoding="utf-8")
     ranks = ", ".join(str(stretch.ranks) for stretch in run)
@@ -175,4 +174,5 @@ def main(path: str, run: Sequence[Stretch] = RUN, bin_size: int = 240) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("streamdata").setLevel(logging.ERROR)  # each of the ranks says what changed
     main(*sys.argv[1:])

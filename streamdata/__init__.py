@@ -44,11 +44,15 @@ if TYPE_CHECKING:
     from streamdata.shards.write_shards import write_shards as write_shards
     from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
     from streamdata.sources.chats import SFTChatDataset as SFTChatDataset
+    from streamdata.sources.csv import CsvDataset as CsvDataset
+    from streamdata.sources.decode_images import DecodeImages as DecodeImages
     from streamdata.sources.group_by_length import GroupByLength as GroupByLength
+    from streamdata.sources.image_folder import ImageFolderDataset as ImageFolderDataset
     from streamdata.sources.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from streamdata.sources.jsonl import JsonlIterableDataset as JsonlIterableDataset
     from streamdata.sources.named import named as named
     from streamdata.sources.pack_tokens import PackTokens as PackTokens
+    from streamdata.sources.parquet import ParquetDataset as ParquetDataset
     from streamdata.sources.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
     from streamdata.sources.process_image import ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder
     from streamdata.sources.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
@@ -88,12 +92,16 @@ _MODULES = {
     # sources of records
     "JsonlIterableDataset": "sources.jsonl",
     "MetaDistributedWebDataset": "sources.webdataset",
+    "ParquetDataset": "sources.parquet",
     "ImageJsonlDataset": "sources.image_jsonl",
+    "ImageFolderDataset": "sources.image_folder",
+    "CsvDataset": "sources.csv",
     "RLHFDataset": "sources.prompts",
     "SFTChatDataset": "sources.chats",
     "PreferenceDataset": "sources.chats",
     # functions of records
     "TextJsonlProcessFnBuilder": "sources.process_text",
+    "DecodeImages": "sources.decode_images",
     "ImageJsonlProcessFnBuilder": "sources.process_image",
     "ImageTextPairProcessFnBuilder": "sources.process_image",
     "PackTokens": "sources.pack_tokens",

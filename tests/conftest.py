@@ -33,6 +33,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def no_recipe_was_built():
+    """Each test is its own process as to what was said of unused variables."""
+    module = sys.modules.get("streamdata.recipe.unused_variables")
+    if module is not None:
+        module._used.clear()
+        module._said.clear()
+
+
 @pytest.fixture(scope="session")
 def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example data as its script writes it: once, for all processes of the run. Tests must not change it."""

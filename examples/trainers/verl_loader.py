@@ -6,7 +6,6 @@ torchrun --nproc-per-node=1 examples/trainers/verl_loader.py run --steps 20
 
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,16 +18,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import PreTrainedTokenizerFast
 
 from streamdata import ResumableDistributedSampler, RLHFDataset, collate_fn
-from streamdata.sources.prompts import PromptConfig
-
-
-class Prompts(RLHFDataset):
-    """What verl's `data.custom_cls` names: of verl's section `data` it takes the keys that are ours too."""
-
-    def __init__(self, data_files: Any, tokenizer: Any, config: Any, processor: Any, max_samples: int = -1) -> None:
-        given = {**OmegaConf.to_container(config, resolve=True), "max_samples": max_samples}
-        ours = {key: value for key, value in given.items() if key in PromptConfig.model_fields}
-        super().__init__(data_files, tokenizer, ours, processor)
 
 
 def words_and_prompts(path: Path) -> PreTrainedTokenizerFast:
@@ -46,7 +35,7 @@ if __name__ == "__main__":
     distributed.init_process_group("gloo")
     path = Path(arguments.folder, f"prompts_{distributed.get_rank()}.parquet")
     config = OmegaConf.create({"train_batch_size": BATCH_SIZE, "max_prompt_length": 16, "cache_dir": arguments.folder})
-    data = Prompts(str(path), words_and_prompts(path), config, None)
+    data = RLHFDataset(str(path), words_and_prompts(path), config)  # what verl's `data.custom_cls` names
     sampler = ResumableDistributedSampler(data, seed=1)
     loader = StatefulDataLoader(data, BATCH_SIZE, num_workers=2, drop_last=True, collate_fn=collate_fn, sampler=sampler)
     saved = Path(arguments.folder, "data.pt")

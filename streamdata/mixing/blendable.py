@@ -4,7 +4,7 @@ import logging
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from streamdata.mixing.blend_column import BlendColumn, position_of, positions_of
 from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import BlendWeights, blend_weights
+from streamdata.mixing.from_megatron import Wanted, megatron_blend
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
 
@@ -79,6 +80,49 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         self._index = BlendIndex(checked, _checked_size(size, self._lengths), megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
         _log_shares(checked, self.shares, len(self))
+
+    @classmethod
+    def from_megatron(
+        cls,
+        paths: str | Sequence[Any],
+        window_size: int,
+        stride: int | None = None,
+        *,
+        parts: str | Sequence[float] | None = None,
+        part: str = "train",
+        size: int | None = None,
+        seed: int | None = None,
+        compat: Literal["megatron"] | None = None,
+        name: str | None = None,
+        percent: Percent | None = None,
+        **options: Any,
+    ) -> Self:
+        """The blend of a Megatron command line, of windows over each pair of files.
+
+        Args:
+            paths: What `--data-path` has: "0.3 a 0.7 b", or prefixes alone, which count by their numbers of samples;
+                text or a list.
+            window_size: Tokens in a window, `--seq-length`.
+            stride: Tokens from one window to the next; `window_size` if not given.
+            parts: What `--split` has, such as "969,30,1": shares of train, valid and test, as ranges of each pair's
+                sequences. None is everything.
+            part: Which of them: `train`, `valid` or `test`.
+            size: The number of samples; see the class.
+            seed: Of the order in which each pair is read; see the class.
+            compat: "megatron" gives Megatron-Core's samples in its order, for its `--seed`; see `SeqDataset`. With
+                weights it needs a size, and has some samples more, as there.
+            name: Its name in a mixture, without a ".".
+            percent: Its weight there.
+            options: Of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`, `reset_attention_mask`,
+                `documents`, `verify`, `mapped`.
+
+        Raises:
+            FileNotFoundError: There is no such pair.
+            ValueError: An empty part, weights that do not fit, or a damaged pair.
+        """
+        wanted = Wanted(window_size, stride, None, seed, compat, options)
+        datasets, weights, size = megatron_blend(paths, parts, part, size, wanted)
+        return cls(datasets, weights, size, seed if compat is None else None, compat, name=name, percent=percent)
 
     @property
     def dataset_index(self) -> BlendColumn:

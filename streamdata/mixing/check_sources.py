@@ -3,9 +3,15 @@
 from numbers import Integral
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
+from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
-from streamdata.sources.part import part_of
+from streamdata.sources.named import check_split
+from streamdata.sources.own_stream import LANES, is_own_stream
+from streamdata.sources.part import part_of, range_of
+from streamdata.sources.shard_source import ShardDataset
 
 
 def check_sources(mixture: MixtureSettings) -> None:
@@ -21,6 +27,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     names: dict[str, Any] = {}
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
+        check_split(dataset, who)
         name = _checked_name(dataset, who)
         if name in names:
             raise ValueError(
@@ -32,6 +39,8 @@ def check_sources(mixture: MixtureSettings) -> None:
         _check_max_epochs(dataset, f"{who}, {name!r}")
         _check_holdout(dataset, f"{who}, {name!r}")
         _check_functions(dataset, f"{who}, {name!r}")
+        _check_own_stream(dataset, f"{who}, {name!r}")
+        check_factors(dataset, f"{who}, {name!r}")
         _check_of_top(dataset, f"{who}, {name!r}")
     _check_any_is_there(mixture)
     _check_cost(mixture.cost)
@@ -109,13 +118,34 @@ def _check_max_epochs(dataset: Any, who: str) -> None:
 
 def _check_holdout(dataset: Any, who: str) -> None:
     try:
-        part = part_of(dataset)
+        part, parts = part_of(dataset), range_of(dataset)
     except ValueError as error:
         raise ValueError(f"{who}: {error}") from None
+    if parts is not None and (isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")):
+        raise ValueError(
+            f"{who}: expected parts of a map-style dataset, got the {parts}\n"
+            "  Records of shards are held out by a hash: give holdout and part to a source of them."
+        )
     if part is not None and isinstance(dataset, MixtureSettings):
         raise ValueError(
             f"{who}: expected no holdout of a mixture, got the {part}\n"
             "  Its records are those of its sources: give holdout and part to them."
+        )
+
+
+def _check_own_stream(dataset: Any, who: str) -> None:
+    if not is_own_stream(dataset) or isinstance(dataset, MixtureSettings | ShardDataset):
+        return
+    lanes = getattr(dataset, "lanes", None)
+    if lanes is not None and lanes not in LANES:
+        raise ValueError(
+            f"{who}: expected one of {', '.join(LANES)} as lanes, got {lanes!r}\n"
+            "  self: it asks itself which worker it is in. stride: each lane keeps every so-many-th of its records."
+        )
+    if part_of(dataset) is not None:
+        raise ValueError(
+            f"{who}: expected no holdout of an iterable, got the {part_of(dataset)}\n"
+            "  A record is held out by its number, and an iterable's have none: filter in a process function."
         )
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
 from streamdata.mixing.tree import Node
+from streamdata.sources.own_stream import OwnStreamSource
 
 _FUNCTIONS = ("single_process_fn", "process_fn")
 _CLOCKS_AT_ONCE = 1 << 12
@@ -65,6 +66,8 @@ def _of_records(run: Run, node: Node) -> str | None:
     if run.skips.of(node.path) is not None:
         return "`skip` leaves records of it out"
     if node.source.count(np.zeros(1, np.int64), node.part) is None:
+        if isinstance(node.source, OwnStreamSource):
+            return "it is an iterable, which does not say how many records it has"
         return "its shards can only be read from their start, and nobody has counted their records"
     return None
 

@@ -3,6 +3,7 @@
 from streamdata.mixing.tree import Node
 from streamdata.progress import COUNTS, Finals, Progress, share_out
 from streamdata.sources import Deal, DealtSource, next_deal, shift_of
+from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.rest import AllBlocks
 
 
@@ -25,6 +26,10 @@ class Deals:
         if node.path not in self._deals:
             source = node.source
             assert source is not None, "a mixture has no blocks to deal out"
+            earlier, shift = self._progress.earlier_deals(self._pass, node.path)
+            # What an earlier topology had of it is refused before; one that was not there begins anew.
+            if isinstance(source, OwnStreamSource):
+                source, earlier, shift = source.over(self._lanes), [], 0
             dealt = DealtSource(
                 name=node.path,
                 source=source,
@@ -34,7 +39,6 @@ class Deals:
                 has_stream_fn=getattr(node.dataset, "process_fn", None) is not None,
                 part=node.part,
             )
-            earlier, shift = self._progress.earlier_deals(self._pass, node.path)
             numbers = [*earlier, self._progress.deal]
             lanes = [*(self._progress.topology(number).lanes for number in earlier), self._lanes]
             deal = Deal(dealt, numbers[0], lanes[0], AllBlocks(shift))
@@ -54,9 +58,10 @@ class Deals:
     def num_blocks(self, lane: int, node: Node) -> int:
         """How many blocks of a source are dealt to the lane in its first round, pieces left out.
 
-        0 where, of what a topology left, they may all give nothing; of a part at most 1, if it has a record in them.
+        0 where, of what a topology left, they may all give nothing, and of an iterable; of a part at most 1, if it has
+        a record in them.
         """
-        if self._progress.deal and node.may_leave_out:
+        if (self._progress.deal and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
             return 0
         dealt = self.of(node).lane(lane, node.epochs(0))
         if node.part is None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from streamdata.errors import StateError
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
 from streamdata.progress import Base, Finals, Progress, Tree, history_of, sums
 from streamdata.run import Lane
+from streamdata.sources.own_stream import OwnStreamSource
 
 logger = logging.getLogger("streamdata")
 
@@ -28,7 +30,11 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
 
     Returns:
         The states, showing the next deal; and what says in words what happened, given how many pieces were dealt out.
+
+    Raises:
+        StateError: A source is an iterable, of which nobody knows what is left.
     """
+    _refuse_iterables(progress, top, lane)
     ending = _Ending(progress, top, tree)
     of_deal: dict[str, Any] = {
         "step": progress.step(),
@@ -40,6 +46,20 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
         of_deal["finished"] = ending.finished
     of_deal["history"] = history_of(progress)
     return progress.begin_deal(of_deal), partial(ending.in_words, lane, of_deal["pass"])
+
+
+def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
+    # One of which the states hold nothing was not there, and has nothing left over.
+    known, old = progress.paths(), progress.topology()
+    for node in top.walk():
+        if isinstance(node.source, OwnStreamSource) and node.path in known:
+            raise StateError(
+                f"source {node.path!r} ({type(node.dataset).__name__}): expected the topology of the states, "
+                f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each, "
+                f"got {_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each: it is not "
+                "elastic, since only the iterable itself knows which of its records each lane has not read\n"
+                f"  Resume with dp_size={old.dp_size} and num_workers={old.num_workers}, or take the source out."
+            )
 
 
 class _Ending:

@@ -12,9 +12,11 @@ from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.shards.upcoming import Upcoming
 from streamdata.sources import Deal, DealtLane, DealtPiece
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
+from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, ShardDataset
 from streamdata.sources.skip import Skipping
 from streamdata.sources.source import ReadTask, Record, Sample
+from streamdata.sources.stream_states import StreamStates
 from streamdata.sources.tally import Tally, counts_of
 
 Records = Iterator[tuple[Record, Position]]
@@ -79,8 +81,14 @@ class Leaf:
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
         if isinstance(self._deal.dealt.source, BlockSource):
             self._deal.dealt.source.foresee(lane.order, self._run.lane)
+        if isinstance(self._deal.dealt.source, OwnStreamSource):
+            task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
+        pairs = self._pairs(lane, task, at, has_function=has_function)
+        return pairs if task.stream is None else task.stream.join(pairs)
+
+    def _pairs(self, lane: DealtLane, task: ReadTask, at: Cursor, *, has_function: bool) -> Pairs:
         if not has_function and not self._tally.max_bad and self._is_left_out is None:
             # Every record is a sample, and its position the whole cursor.
             return chain.from_iterable(records for _, records in lane.segments(task, at.position))
@@ -189,8 +197,9 @@ class Leaf:
         if not self._whole_epoch or self._num_outputs() != self._outputs_before:
             self._skipped_epochs, self._skipped_before = 0, self._tally.skipped
             return
-        if self._part is not None and self._task.num_found == self._found_before:
-            return  # all of the share was of the other part: the functions were given nothing
+        may_be_empty = self._part is not None or self._task.stream is not None
+        if may_be_empty and self._task.num_found == self._found_before:
+            return  # all of the share was of the other part, or there was none: the functions were given nothing
         # A share of which all was to be skipped is not one that a function gave nothing for: a small share can be that
         # by chance, and in the next epoch it is another one. An endless stream must not go on so without end.
         if self._skipping is not None and self._skipping.num_given == self._given_before:

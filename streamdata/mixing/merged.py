@@ -21,6 +21,7 @@ from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.lane_iterator import LaneIterator
+from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
@@ -41,6 +42,7 @@ from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.shards.ahead_settings import ahead_settings, checked_bytes
+from streamdata.sources.alone import SourceAlone
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
@@ -135,6 +137,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.read_ahead_bytes = read_ahead_bytes
         checked_bytes(read_ahead_bytes)  # what is wrong with it is said here
         check_sources(self)
+        for dataset in self.datasets:
+            if isinstance(dataset, SourceAlone):
+                dataset.is_within_mixture()
         if settings is not None:
             _share_cache(tree_of(self), settings)
         nodes = () if skip is None else tree_of(self).walk()
@@ -322,6 +327,26 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             skips=self._skips,
             ahead=ahead_settings(self.read_ahead_bytes, self.connections),
         )
+
+    def check_length(self, required: float) -> list[dict[str, Any]]:
+        """How often a run of so many samples of this mixture reads each source.
+
+        Args:
+            required: How many samples the run takes, of all ranks; with a yield function, how many that pulls.
+
+        Returns:
+            A dict for each source of records: `name` (its path), `share` (of the whole stream, on average over the
+            run), `length` (its attribute of that name, or its records), `multiplier` and `divisor` (`length_multiplier`
+            and `length_divisor`), `epochs` and `advice`.
+
+        Raises:
+            ValueError: `required` is no number above 0; or how long a source is, is not known.
+        """
+        return check_lengths(tree_of(self), required)
+
+    def print_dataset_length_stats(self, required: float | None = None) -> None:
+        """Print what `check_length` gives as a table; without `required`, the shares and lengths alone."""
+        print(lengths_text(check_lengths(tree_of(self), required)))  # noqa: T201  what it is for
 
     def traffic(self) -> Traffic:
         """What was asked of stores elsewhere for the batches that came to this process, and how long was waited.

@@ -16,6 +16,7 @@ from streamdata.recipe.percent import Weight, is_absent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.order import ALL_EPOCHS, Epochs
+from streamdata.sources.own_stream import OwnStreamSource, is_own_stream
 from streamdata.sources.part import Part, check_part, part_of
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
@@ -219,14 +220,15 @@ def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object
             return tree_of(dataset, path, (*seeds, dataset.seed), repeats=parent.cyclic)
         case ShardDataset():
             as_source, shuffle = partial(getattr, dataset, "source"), parent.shuffle_streaming_subsets
+        case _ if is_own_stream(dataset):  # before those with a length: every dataset of torch has a `__getitem__`
+            as_source, shuffle = partial(OwnStreamSource, dataset), False
         case _ if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
             as_source, shuffle = partial(MapStyleSource, dataset), parent.shuffle_unstreaming_subsets
         case _:
             raise ValueError(
                 f"MergedDataset, source of type {type(dataset).__name__}{in_recipe(dataset)}, {path!r}: expected "
-                "a map-style dataset (__len__ and __getitem__) or a source of streamdata, got neither\n"
-                "  An iterable of another library cannot be split and resumed exactly; use its files or its "
-                "map-style form."
+                "a map-style dataset (__len__ and __getitem__), a torch IterableDataset or a source of streamdata, "
+                "got neither\n  Derive it from torch.utils.data.IterableDataset, or use its map-style form."
             )
     return Node(path=path, dataset=dataset, seeds=seeds, as_source=as_source, shuffle=shuffle, repeats=parent.cyclic)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.mixing.schedule import Shares
 from streamdata.recipe.percent import SizeWeight, Weight, read_percent
-from streamdata.sources import MapStyleSource
+from streamdata.sources.part import range_of
 
 
 def resolved_weights(children: "tuple[Any, ...]") -> dict[str, Weight]:
@@ -47,9 +47,9 @@ def num_in(node: Any, what: str) -> int | None:
         counts = [num_in(child, what) for child in node.children]
         return None if None in counts else sum(filter(None, counts))
     if what == "tokens":
-        count = getattr(node.dataset, "num_tokens", None)  # what token stores have
-    elif isinstance(node.source, MapStyleSource):
-        count = len(node.dataset)
+        count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
+        if count is not None and parts is not None:
+            return max(1, round(int(count) * parts.share))
     else:
         count = getattr(node.source, "num_records", None)
     if count is None:

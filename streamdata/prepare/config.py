@@ -1,8 +1,9 @@
 """How records become tokens, as a config says it; `load_config` reads and checks one."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Format = Literal["bin", "h5", "megatron"]
@@ -46,11 +47,24 @@ class Section(_Strict):
     """Whether the next role's token ends the answers of a chat whose template has none for that, such as GLM-4.5's."""
 
 
+WHOLE_CHAT: Final = Section(field="messages", action="$role")
+"""How a chat is encoded whose record is of a known format."""
+RECORD_FORMATS: Final[Mapping[TrainType, tuple[str, ...]]] = {
+    "seq": ("language-modeling",),
+    "sft": ("language-modeling", "prompt-completion", "sharegpt", "alpaca"),
+    "dpo": ("preference",),
+    "grpo": (),
+}
+"""What records may be without sections, by train type; see `streamdata.text.formats`."""
+
+
 class PrepareConfig(_Strict):
     """How JSONL records become a store that `DatasetFactory` reads."""
 
     train_type: TrainType
     """What the store is for: seq (pretraining), sft, dpo (pairs) or grpo (rollouts)."""
+    records: Literal["auto", "language-modeling", "prompt-completion", "preference", "sharegpt", "alpaca"] = "auto"
+    """What records are where there are no sections; `auto` for what the fields of the first say."""
     sections: list[Section] | None = None
     """The sections of the one sequence of seq and sft, in their order."""
     sources: dict[str, list[Section]] | None = None
@@ -76,7 +90,7 @@ class PrepareConfig(_Strict):
     domain_key: str | None = None
     """The field of a record that names the directory of its own below the output."""
     format: Format = "bin"
-    """How the store lies on disk."""
+    """How the store lies on disk; `auto` is bin."""
     max_tokens_per_shard: Annotated[int, Field(ge=1)] = 1 << 28
     """A shard with this many tokens is full."""
     task_bytes: Annotated[int, Field(ge=1)] = 1 << 26
@@ -86,8 +100,21 @@ class PrepareConfig(_Strict):
     max_bad: Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")] = 0
     """How many records may be bad, or how many per cent such as "0.1%"; they go to `quarantine.jsonl`."""
 
+    @field_validator("format", mode="before")
+    @classmethod
+    def _usual_format(cls, given: Any) -> Any:
+        # Everywhere else `format: auto` asks what rows are, which is asked here wherever there are no sections.
+        return "bin" if given == "auto" else given
+
+    def has_known_records(self) -> bool:
+        """Whether records are of a known format, instead of what sections say."""
+        return self.sections is None and self.sources is None and bool(RECORD_FORMATS[self.train_type])
+
     def sources_by_name(self) -> dict[str, list[Section]]:
         """The sections of each source, as the train type names it."""
+        if self.has_known_records():
+            names = ("chosen", "rejected") if self.train_type == "dpo" else ("sequence",)
+            return {name: [WHOLE_CHAT] for name in names}
         return self.sources if self.sources is not None else {"sequence": self.sections or []}
 
     def all_sections(self) -> list[Section]:

@@ -1,5 +1,6 @@
 """Records to tokens: `a batch of records → texts and chats → ids and masks → documents`, or why there is none."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,8 +10,11 @@ import numpy.typing as npt
 from streamdata.prepare.config import STREAMED, PrepareConfig, Section
 from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
+from streamdata.prepare.record_formats import FormatExtractor
 from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
+from streamdata.shards.recent import Recent
 from streamdata.stores.train_types import SOURCES
+from streamdata.text.completions import shared_ids
 from streamdata.text.masks import ChatEncoder
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import token_ids
@@ -18,6 +22,7 @@ from streamdata.text.truncation import OverlongError, fit_length, train_from
 
 Mask = npt.NDArray[np.bool_]
 Failed = Callable[[int, BadRecordError | DroppedRecordError], None]
+_ENCODERS = 16  # one for each of the template variables that records bring
 _SHORTENED = {"too_long": "more than max_seq_len", "nothing_to_train": "nothing to train"}
 
 
@@ -56,7 +61,12 @@ class DocumentMaker:
 
     def __init__(self, config: PrepareConfig, tokenizer: Any, backend: Backend) -> None:
         self._config, self._tokenizer, self._backend = config, tokenizer, backend
-        self._extract = Extractor(config, special_finder(tokenizer))
+        has_special = special_finder(tokenizer)
+        self._extract: Callable[[Record], Extract] = (
+            FormatExtractor(config, has_special, tokenizer.eos_token)
+            if config.has_known_records()
+            else Extractor(config, has_special)
+        )
         self._end = np.array([tokenizer.eos_token_id], np.uint32) if config.end_of_document else None
         self._vocabulary = vocabulary_size(tokenizer)
         self._keys = SOURCES[config.train_type]
@@ -85,10 +95,13 @@ class DocumentMaker:
                 failed(number, error)
 
     def _document(self, extract: Extract, encoded: Iterator[Ids | None]) -> TokenizedDocument:
-        sequences: dict[str, list[Tokens]] = {}
-        for name, rows in extract.sequences.items():
-            found = [self._joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
-            sequences[name] = [self._fitted(tokens, name) for tokens in found]
+        found = {
+            name: [self._joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
+            for name, rows in extract.sequences.items()
+        }
+        if extract.has_shared_beginning:
+            _mask_beginning(*(tokens for (tokens,) in found.values()))
+        sequences = {name: [self._fitted(tokens, name) for tokens in rows] for name, rows in found.items()}
         document = TokenizedDocument(extract.domain, sequences, extract.values)
         self._check(document, extract.lists)
         return document
@@ -161,6 +174,11 @@ class DocumentMaker:
             raise DroppedRecordError("no responses")
 
 
+def _mask_beginning(one: Tokens, other: Tokens) -> None:
+    shared = shared_ids(one.ids, other.ids)
+    one.train[:shared] = other.train[:shared] = False
+
+
 def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], tuple[npt.NDArray[np.int64], Mask]]:
     """What turns the chats of a section into ids and a mask."""
     settings = dict(section.template_kwargs)
@@ -175,9 +193,16 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], tupl
             return ids, np.zeros(len(ids), np.bool_)
 
         return encode_prompt
-    encoder = ChatEncoder(tokenizer, actions=section.roles, template_kwargs=settings, append_stop=section.append_stop)
+
+    def make(row_kwargs: str) -> ChatEncoder:
+        kwargs = settings | json.loads(row_kwargs)
+        return ChatEncoder(tokenizer, actions=section.roles, template_kwargs=kwargs, append_stop=section.append_stop)
+
+    encoders: Recent[str, ChatEncoder] = Recent(_ENCODERS)
+    encoders.get("{}", make)  # what is wrong with the tokenizer is said at once
 
     def encode(chat: ChatPart) -> tuple[npt.NDArray[np.int64], Mask]:
+        encoder = encoders.get(json.dumps(chat.template_kwargs, sort_keys=True), make)
         found = encoder.encode(chat.messages, tools=chat.tools)
         return found.input_ids, found.train
 

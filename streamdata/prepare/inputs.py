@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import fsspec
-
-from streamdata.errors import ShardError, needs
+from streamdata.errors import needs
 from streamdata.prepare.errors import PrepareError
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.one_pass import ByteSource, byte_source
+from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe
 from streamdata.shards.streams import open_stream
@@ -22,11 +21,10 @@ from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
-_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
+_SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES)
 _SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
 _COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
-_READ_BUFFER_BYTES = 1 << 20
-_MAX_DECODED_ROWS, _MAX_DECODED_BYTES = 256, 1 << 24  # of parquet, at once
+_MAX_DECODED_ROWS = 256  # of parquet, at once
 MAX_RECORD_BYTES = 1 << 26
 """A longer record is refused: it has to be in memory as a whole, and tokenizers take 0.1 to 0.2 KB per character."""
 MAX_BATCH_BYTES = 1 << 20
@@ -147,7 +145,8 @@ class TaskInput:
     def _count_before(self) -> int:
         task = self._task
         if task.url.endswith(".parquet"):
-            return sum(rows for start, rows in _row_groups(task.url) if start < task.begin)
+            groups = _open_parquet(task.url, task.stamp).groups()
+            return sum(facts.num_rows for facts in groups if facts.begin < task.begin)
         if is_sequential(task.url) or task.begin == 0:
             return 0
         source = byte_source(task.url)
@@ -159,19 +158,16 @@ class TaskInput:
         source = byte_source(task.url)
         for piece in _pieces(source, task.begin, task.end):
             self._hash.update(piece)
-        found = enumerate(_row_groups(task.url))
-        groups = {index: rows for index, (start, rows) in found if task.begin <= start < task.end}
-        if not groups:
-            return
-        num_rows = sum(groups.values())
-        with _parquet_file(task.url) as file:
-            for table in file.iter_batches(_rows_at_once(file), row_groups=list(groups), use_threads=False):
-                for portion in _portions(_plain(table), self._max_batch_bytes):
-                    if portion.nbytes > self._max_record_bytes:
-                        raise self._too_large(self.location(number))
-                    rows = _rows_of(portion, self.location(number))
-                    yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
-                    number += len(rows)
+        file = _open_parquet(task.url, task.stamp)
+        groups = [facts for facts in file.groups() if task.begin <= facts.begin < task.end]
+        num_rows = sum(facts.num_rows for facts in groups)
+        for batch in (batch for facts in groups for batch in file.batches(facts, None, _MAX_DECODED_ROWS)):
+            for portion in _portions(batch, self._max_batch_bytes):
+                if portion.nbytes > self._max_record_bytes:
+                    raise self._too_large(self.location(number))
+                rows = _rows_of(portion, self.location(number))
+                yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
+                number += len(rows)
         check_stamp(task.url, task.stamp)
 
     def _line_start(self, source: ByteSource, offset: int) -> int:
@@ -203,39 +199,9 @@ def _pieces(source: ByteSource, begin: int, end: int) -> Iterator[bytes]:
         yield source.read(min(_COUNTED_BYTES, end - offset), offset)
 
 
-@contextmanager
-def _parquet_file(url: str) -> Iterator[Any]:
-    """An open parquet file.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        ShardError: It is damaged.
-    """
+def _open_parquet(url: str, stamp: FileStamp) -> OpenParquet:
     with needs("pyarrow", "parquet", f"input '{url}': reading parquet"):
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    try:
-        # A row group may be all of the file, so that it must not be read at once.
-        with fsspec.open(url, "rb") as raw, ParquetFile(raw, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False) as file:
-            yield file
-    except ArrowException as error:
-        raise ShardError(
-            f"shard '{url}': expected a parquet file, got what pyarrow cannot read: {error}\n"
-            "  The file is damaged or incomplete: copy or write it again."
-        ) from error
-
-
-def _rows_at_once(file: Any) -> int:
-    """How many rows to decode at once: of long ones, few."""
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    longest = int(max(group.total_byte_size // max(group.num_rows, 1) for group in groups))
-    return min(_MAX_DECODED_ROWS, max(1, _MAX_DECODED_BYTES // max(longest, 1)))
-
-
-def _plain(rows: Any) -> Any:
-    """Rows with their values in place of dictionaries, which would count in full towards the bytes of each row."""
-    columns = [column.dictionary_decode() if hasattr(column, "dictionary") else column for column in rows.columns]
-    return type(rows).from_arrays(columns, names=rows.schema.names)
+        return OpenParquet(url, byte_source(url, stamp))
 
 
 def _rows_of(portion: Any, location: str) -> list[dict[str, Any]]:
@@ -259,17 +225,6 @@ def _portions(rows: Any, max_bytes: int) -> Iterator[Any]:
     half = rows.num_rows // 2
     yield from _portions(rows.slice(0, half), max_bytes)
     yield from _portions(rows.slice(half), max_bytes)
-
-
-def _row_groups(url: str) -> list[tuple[int, int]]:
-    """Where each row group of a parquet file starts in it, and how many rows it has."""
-    with _parquet_file(url) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        return [(_first_byte(group.column(0)), group.num_rows) for group in groups]
-
-
-def _first_byte(column: Any) -> int:
-    return int(column.dictionary_page_offset or column.data_page_offset)
 
 
 class _TaskBytes:

@@ -1,5 +1,7 @@
 """Reading a config: `YAML or JSON → PrepareConfig`, or all of its errors at once, each with its location."""
 
+import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,11 +10,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamdata.errors import RecipeError, did_you_mean
-from streamdata.prepare.config import STREAMED, PrepareConfig, Section
+from streamdata.prepare.astrai import converted, is_astrai
+from streamdata.prepare.config import RECORD_FORMATS, STREAMED, PrepareConfig, Section
 from streamdata.recipe.locations import Locations, Problem, UnreadableError
 from streamdata.recipe.locations import Path as TreePath
 from streamdata.recipe.yaml_tree import read_yaml
 from streamdata.stores.train_types import SOURCES
+
+logger = logging.getLogger("streamdata")
 
 _Found = Iterator[tuple[TreePath, str]]
 
@@ -39,12 +44,24 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
             tree = read_yaml(file.read_bytes(), locations)
         except UnreadableError as error:
             raise RecipeError(str(error)) from error
+    if is_astrai(tree):
+        tree = _from_astrai(tree, str(file or "config"))
     validated, found = _validate(tree)
     for path, message in found:
         locations.report(path, message)
     if problems or validated is None:
         raise RecipeError("\n".join(str(problem) for problem in problems))
     return validated
+
+
+def _from_astrai(tree: Mapping[str, Any], file: str) -> dict[str, Any]:
+    try:
+        config, notes = converted(tree)
+    except ValueError as error:
+        raise RecipeError(f"{file}: {error}") from None
+    listed = "".join(f"\n  - {note}" for note in notes)
+    logger.warning("%s: a configuration of AstrAI, read as %s%s", file, json.dumps(config), listed)
+    return config
 
 
 def config_path(name: str | os.PathLike[str]) -> Path:
@@ -139,6 +156,14 @@ def _limit_conflicts(config: PrepareConfig) -> _Found:
 
 def _source_conflicts(config: PrepareConfig) -> _Found:
     wanted = SOURCES[config.train_type]
+    if config.has_known_records():
+        choices = RECORD_FORMATS[config.train_type]
+        if config.records not in ("auto", *choices):
+            expected = f"expected {' or '.join(choices)} for train_type {config.train_type!r}"
+            yield ("records",), f"{expected}, got {config.records!r}"
+        return
+    if config.records != "auto":
+        yield ("records",), f"goes without sections and sources, got {config.records!r}"
     if config.train_type in STREAMED:
         if not config.sections or config.sources is not None:
             yield (), f"expected `sections`, and no `sources`, for train_type {config.train_type!r}"

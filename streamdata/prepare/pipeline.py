@@ -17,6 +17,7 @@ from streamdata.prepare.local import run_local
 from streamdata.prepare.manifest import Json, make_plan
 from streamdata.prepare.on_ray import run_on_ray
 from streamdata.prepare.quarantine import first_bad
+from streamdata.prepare.record_formats import with_record_format
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.run_progress import RunProgress
 from streamdata.prepare.worker import Marker, RunSpec
@@ -57,7 +58,8 @@ class Pipeline:
         """Write the store, or go on where a run that was interrupted stood.
 
         Args:
-            inputs: Files, directories, globs or brace expressions of .jsonl, .jsonl.gz, .jsonl.zst and .parquet.
+            inputs: Files, directories, globs or brace expressions of JSON Lines (`.jsonl`, `.ndjson`, compressed or
+                not) and .parquet.
             output: A directory, new or of an earlier run of the same.
             workers: Processes on this machine.
             shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.
@@ -78,6 +80,7 @@ class Pipeline:
             )
         tokenizer = load_tokenizer(self.tokenizer)
         tasks = plan_tasks(inputs, self.config.task_bytes)
+        self.config = with_record_format(self.config, tasks)
         plan = make_plan(self.config, self.tokenizer, tokenizer, tasks, shard)
         directory = RunDirectory(output)
         with directory.opened(plan, overwrite=overwrite):

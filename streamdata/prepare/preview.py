@@ -16,6 +16,7 @@ from streamdata.prepare.inputs import plan_tasks
 from streamdata.prepare.manifest import Json
 from streamdata.prepare.output import padding_id
 from streamdata.prepare.pack import Packer
+from streamdata.prepare.record_formats import with_record_format
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import TaskRun, make_backend
 from streamdata.stores.factory import open_store
@@ -55,10 +56,12 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
     Raises:
         PrepareError: One of them is bad, and none may be.
     """
+    tasks = plan_tasks(inputs, config.task_bytes)
+    config = with_record_format(config, tasks)
     maker = DocumentMaker(config, tokenizer, make_backend(config, tokenizer))
     documents: list[TokenizedDocument] = []
     left_out: Counter[str] = Counter()
-    for task in plan_tasks(inputs, config.task_bytes):
+    for task in tasks:
         run = TaskRun(config, maker, task)
         for batch in run.input.batches():
             documents += run.documents(batch._replace(records=batch.records[:count]))

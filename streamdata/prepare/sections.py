@@ -39,11 +39,12 @@ class TextPart(NamedTuple):
 
 
 class ChatPart(NamedTuple):
-    """A chat to render and encode, with its section, which says how."""
+    """A chat to render and encode, with its section, which says how, and variables of its own for the template."""
 
     messages: Sequence[Message]
     tools: list[Any] | None
     section: Section
+    template_kwargs: Mapping[str, Any] = {}
 
 
 Part = TextPart | ChatPart
@@ -57,12 +58,14 @@ class Extract(NamedTuple):
         sequences: The sequences of each source, each a list of parts.
         lists: The sources whose sequences come from a list.
         values: The numbers of each source of numbers.
+        has_shared_beginning: Whether the tokens that both sides of a pair begin with are its prompt.
     """
 
     domain: str
     sequences: dict[str, list[list[Part]]]
     lists: frozenset[str]
     values: dict[str, list[float]]
+    has_shared_beginning: bool = False
 
     def parts(self) -> Iterator[Part]:
         """The parts of all sequences."""

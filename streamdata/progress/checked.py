@@ -146,6 +146,7 @@ def checked_cursor(value: Any, *, follows: bool = False) -> Mapping[str, Any]:
     if not all(_is_finite(number) and number >= 0 for number in value.get("told", [])):
         raise ValueError(f"expected times, got {shown(value['told'])}")
     check_levels(value.get("function", {}))
+    check_levels({"": value.get("stream", [])})
     return {**value, "clock": float(clock)}
 
 

@@ -25,6 +25,23 @@ PlainCursor: TypeAlias = (
     | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None]
     | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, str, int]
     | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, str, int, "Told"]
+    | tuple[
+        int,
+        int,
+        int,
+        int,
+        int,
+        FunctionState | None,
+        int,
+        int,
+        int,
+        int,
+        Position | None,
+        str,
+        int,
+        "Told",
+        list[Any] | None,
+    ]
 )
 """A `Cursor` as samples carry it: all its fields, or the first ones where the others say nothing."""
 
@@ -61,6 +78,8 @@ class Cursor(NamedTuple):
     told: Told = ()
     """Of one with schedules below it, when the open burst was drawn: time and unit, and of the first records, if these
     were drawn before, how many they are, time and unit."""
+    stream: list[Any] | None = None
+    """Of an iterable that says where it is: what it said at the position, alone in a list."""
 
     @property
     def position(self) -> Position:

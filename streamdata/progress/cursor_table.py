@@ -34,13 +34,14 @@ OPTIONAL = (
     "left_out",
     "skips",
     "told",
+    "stream",
     "cost",
     "round",
 )
 """Absent where they are zero or empty."""
 FLOATS = ("clock", "cost")
-RARE = ("function", "left_out", "told")
-"""Few cursors have one; `function` can be any JSON."""
+RARE = ("function", "left_out", "told", "stream")
+"""Few cursors have one; `function` can be any JSON, and so can what is in the list `stream`."""
 NO_POSITION = (-1, -1, -1, -1)
 """What stands for a position in rows that have none: no `part` is negative."""
 _POSITION = ("epoch", "window", "taken", "part")
@@ -180,6 +181,7 @@ def table_of(
     for row, fields in rare.items():
         _check_left_out(row, fields.get("left_out", ""))
         _check_told(row, fields.get("told", []))
+        _check_stream(row, fields.get("stream", [None]))
         state = fields.get("function", {})
         # What most functions return is flat, and seen to be so in a fifth of the time.
         if type(state) is dict and _SCALARS.issuperset(map(type, state.values())):
@@ -308,6 +310,15 @@ def _check_told(row: int, told: Any) -> None:
         raise BadRowError(row, "told", told)
     if told and not (told[1] and told[-1] and all(type(count) is int for count in told[2:3])):
         raise BadRowError(row, "told", told)
+
+
+def _check_stream(row: int, stream: Any) -> None:
+    if not isinstance(stream, list) or len(stream) != 1:
+        raise BadRowError(row, "stream", stream)
+    try:
+        check_levels({"": stream})
+    except ValueError as error:
+        raise BadRowError(row, "stream", stream) from error
 
 
 def _refuse(name: str, values: list[Any], is_good: Callable[[Any], bool]) -> NoReturn:

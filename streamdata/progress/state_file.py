@@ -22,7 +22,7 @@ from streamdata.progress.states_table import StatesTable, join, table_from_dict,
 
 _VERSION = 1
 _NUM_LINES = 4
-_COLUMNS = frozenset((*KEY, *REQUIRED, *OPTIONAL)) - {"function", "pulled"}
+_COLUMNS = frozenset((*KEY, *REQUIRED, *OPTIONAL)) - {"function", "pulled", "stream"}
 _NEEDED = frozenset((*KEY, *REQUIRED))
 _DAMAGE = (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError)
 """All that reading a value of any type as one of ours can raise."""

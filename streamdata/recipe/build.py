@@ -16,6 +16,7 @@ from streamdata.recipe.parameters import parameters_of
 from streamdata.recipe.permission import under_allow
 from streamdata.recipe.targets import TargetError, callable_of, import_target
 from streamdata.recipe.trust import origin_of, refusal_of_name, validated_allow
+from streamdata.recipe.unused_variables import newly_unused
 from streamdata.recipe.variables import Dynamic, References
 
 if TYPE_CHECKING:  # at run time this room knows no room above it
@@ -54,7 +55,7 @@ def instantiate_from_yaml(
     references = References(variables or {}, dynamic_objs or {})
     file = load_recipe(config_path, references, locations_of(config_path))
     assert file is not None, "the first problem raises"
-    unused = references.unused()
+    unused = newly_unused(references.variables, references.used)
     if unused:
         names = ", ".join(map(repr, unused))
         warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)

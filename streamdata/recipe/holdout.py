@@ -3,9 +3,29 @@
 from numbers import Real
 from typing import Any, Final
 
+from streamdata.recipe.parts import PartRange, read_parts
+
 TRAIN, VALID = "train", "valid"
 PARTS: Final = (TRAIN, VALID)
-HOLDOUT_KEYS: Final = ("holdout", "part")
+HOLDOUT_KEYS: Final = ("holdout", "parts", "parts_by", "part")
+
+
+def read_selection(
+    holdout: Any = None, parts: Any = None, parts_by: Any = None, part: Any = None
+) -> tuple[float, str] | PartRange | None:
+    """Read what a recipe says of the records that are read: what is held out, or shares; None where all are read.
+
+    Raises:
+        ValueError: They are not valid, or both are given; the message does not say whose.
+    """
+    if parts is None and parts_by is None:
+        return read_holdout(holdout, part)
+    if holdout is not None:
+        raise ValueError(
+            f"expected holdout or parts, got holdout={holdout!r} and parts={parts!r}\n"
+            "  holdout is a share by a hash of each record, parts are exact ranges: choose one."
+        )
+    return read_parts(parts, part, parts_by)
 
 
 def read_holdout(holdout: Any, part: Any) -> tuple[float, str] | None:

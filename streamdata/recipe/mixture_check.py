@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from streamdata.recipe.holdout import HOLDOUT_KEYS, read_holdout
+from streamdata.recipe.holdout import HOLDOUT_KEYS, read_selection
 from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import UNKNOWN, Locations, Path
 from streamdata.recipe.own_targets import is_own
@@ -65,12 +65,12 @@ def _check_percent(locations: Locations, path: Path, percent: object) -> None:
             locations.report((*path, "percent"), str(error))
 
 
-def _check_holdout(locations: Locations, path: Path, holdout: object, part: object) -> None:
-    given = {key: None if value is _ABSENT else value for key, value in zip(HOLDOUT_KEYS, (holdout, part), strict=True)}
+def _check_holdout(locations: Locations, path: Path, *values: object) -> None:
+    given = {key: None if value is _ABSENT else value for key, value in zip(HOLDOUT_KEYS, values, strict=True)}
     if UNKNOWN in given.values():
         return
     try:
-        read_holdout(**given)
+        read_selection(**given)
     except ValueError as error:
         key = next(key for key in HOLDOUT_KEYS if given[key] is not None)
         locations.report((*path, key), str(error))

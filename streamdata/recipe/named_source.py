@@ -15,12 +15,17 @@ class NamedSource:
         holdout: Which share of its records is held out of training, by a stable hash of each one's shard and number in
             it; None where nothing is.
         part: Which records are read then: `train` (where it is None), or `valid` for what is held out.
+        parts: Of a map-style dataset, in place of `holdout`: exact shares of train, valid and test, as "969,30,1".
+        parts_by: How they are cut: `seed` (where it is None) spreads each over all records; under `tail` valid and test
+            are the last ones.
     """
 
     name: str
     percent: Percent
     holdout: float | None = None
     part: str | None = None
+    parts: str | list[float] | None = None
+    parts_by: str | None = None
 
     def __init__(
         self,

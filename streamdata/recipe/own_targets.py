@@ -10,24 +10,30 @@ from streamdata.errors import did_you_mean
 
 OWN: Final = "streamdata"
 _SOURCE: Final = (
-    "name", "percent", "holdout", "part", "max_bad", "max_epochs", "process_fn", "single_process_fn"
+    "name", "percent", "holdout", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part",
+    "process_fn", "single_process_fn",
 )  # fmt: skip
-_MAP_STYLE: Final = (*_SOURCE, "records_per_block")
+_PARTS: Final = ("parts", "parts_by")
+_MAP_STYLE: Final = (*_SOURCE, *_PARTS, "records_per_block")
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     # mixtures
     "streamdata.MergedDataset": ("name", "percent", "max_bad"),
     "streamdata.BlendableDataset": _MAP_STYLE,
+    "streamdata.BlendableDataset.from_megatron": _MAP_STYLE,
     "streamdata.make_blendable_dataset": (),
     # sources
+    "streamdata.CsvDataset": _SOURCE,
     "streamdata.DPODataset": _MAP_STYLE,
     "streamdata.DatasetFactory.load": _MAP_STYLE,
     "streamdata.GRPODataset": _MAP_STYLE,
+    "streamdata.ImageFolderDataset": _MAP_STYLE,
     "streamdata.ImageJsonlDataset": _MAP_STYLE,
     "streamdata.JsonlIterableDataset": _SOURCE,
     "streamdata.MetaDistributedWebDataset": _SOURCE,
+    "streamdata.ParquetDataset": _SOURCE,
     "streamdata.PreferenceDataset": _MAP_STYLE,
-    "streamdata.RLHFDataset": _SOURCE,  # it says itself how many of its items belong together
+    "streamdata.RLHFDataset": (*_SOURCE, *_PARTS),  # it says itself how many of its items belong together
     "streamdata.SFTChatDataset": _MAP_STYLE,
     "streamdata.SFTDataset": _MAP_STYLE,
     "streamdata.SeqDataset": _MAP_STYLE,
@@ -37,6 +43,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.MmapStore": (),
     "streamdata.StoreFactory.create": (),
     # process functions, and builders of them
+    "streamdata.DecodeImages": (),
     "streamdata.GroupByLength": (),
     "streamdata.ImageJsonlProcessFnBuilder": (),
     "streamdata.ImageTextPairProcessFnBuilder": (),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeGuard
 
 from streamdata.errors import did_you_mean
+from streamdata.recipe.stages import is_stage, stage_builder
 from streamdata.recipe.trust import refusal_of_module, refusal_of_name, refusal_of_object
 
 
@@ -79,9 +80,12 @@ def callable_of(target: object) -> Callable[..., Any] | None:
     """Returns what to call with ``params``, or None if the target cannot be called.
 
     ``functools.partial`` takes its function by position, which params cannot give: here it is the parameter ``func``.
+    A stage of webdataset takes the parameter ``args`` by position, and its records later.
     """
     if target is functools.partial:
         return _partial
+    if is_stage(target):
+        return stage_builder(target)
     return target if callable(target) else None
 
 

@@ -9,7 +9,9 @@
 4. `sequential`: compressed and piped shards → records, from their start.
 5. `upcoming`: windows that come (`coming`) → portions (`portion`), of all sources by due time (`read_ahead`) → requests
    (`coalesced`, `fetching`) → memory.
-6. `parquet_rows`: parquet files → files of rows in the cache (`stored_rows`, `file_cache`) → rows by their numbers.
+6. `parquet_file`: a parquet file → row groups in bounded batches. `parquet`: row groups → windows (`parquet_window`) →
+   records. `parquet_rows`: files → files of rows in the cache (`stored_rows`, `file_cache`) → rows by their numbers.
+7. `csv_rows`: CSV → records, from the start of a file.
 
 `readers` is the contract that 3 and 4 fulfil.
 """

@@ -1,4 +1,4 @@
-"""Files with an index each: runs of their records → rows of their indexes; what a cache has of them."""
+"""Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,6 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.remote import Answer
 from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
 from streamdata.shards.build import headers_of
@@ -22,14 +21,17 @@ from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_ski
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import Recent
+from streamdata.shards.recent import ReadBuffer, Recent
+from streamdata.shards.shard_pages import remote_pages
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
+from streamdata.shards.spans import read_spans
 from streamdata.shards.stamps import learn_versions, stamps_of
 from streamdata.shards.storage import (
     NO_STAMP,
     FileStamp,
     base_name,
+    check_shards,
     check_stamp,
     close_unused,
     is_remote,
@@ -198,7 +200,7 @@ class IndexedFiles:
         """
         if named_cache(self.cache) is None:
             return False
-        wanted = [shard for some in files for shard in _remote_pages(some)]
+        wanted = [shard for some in files for shard in remote_pages(some)]
         # Of shards of which a manifest does not say it: their pages are kept by their versions.
         self._learned |= learn_versions((url, stamp) for url, stamp, _, _ in wanted)
         if not all(has_cached(url, *kept_as(url, stamp), pages) for url, stamp, pages, _ in wanted):
@@ -238,29 +240,6 @@ class IndexedFiles:
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
 
 
-class _ShardPages(NamedTuple):
-    """What a window wants of a remote shard."""
-
-    url: str
-    stamp: FileStamp
-    pages: list[int]
-    is_begun: bool
-    """Whether its first byte is among it."""
-
-
-def _remote_pages(files: FileSpans) -> Iterator[_ShardPages]:
-    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
-    urls, stamps, spans = files
-    spans = spans[spans[:, 1] < spans[:, 2]]
-    shards, begins, ends = spans.T
-    begun = set(shards[begins == 0].tolist())
-    most = int(ends.max(initial=0)) // PAGE_BYTES + 1
-    pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
-    for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        if is_remote(urls[shard]):
-            yield _ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
-
-
 def complete(*files: IndexedFiles) -> None:
     """Build the indexes that are missing, those of one shard in one pass, and read the headers of all.
 
@@ -271,6 +250,89 @@ def complete(*files: IndexedFiles) -> None:
     headers = dict(zip(jobs, headers_of(jobs), strict=True))
     for some in files:
         some.take_headers(headers)
+
+
+class RecordBytes:
+    """Where the records of some runs lie, and their bytes: read at each take, or all at the first one, and kept.
+
+    Args:
+        files: The shards.
+        runs: Of their records.
+        offsets: Of each run's records, and of what follows the last of them.
+        own: Which of the offsets are where a record begins.
+        buffer: Memory to read into.
+
+    Raises:
+        ShardError: A record does not lie within its shard: an index may come with a shard from anywhere.
+    """
+
+    def __init__(self, files: IndexedFiles, runs: Runs, offsets: Int64s, own: Int64s, buffer: ReadBuffer) -> None:
+        self._files, self._runs, self._buffer = files, runs, buffer
+        self.shards = runs.per_record(runs.shards)
+        self.begins, self.ends = offsets[own], offsets[own + 1]
+        wrong = np.flatnonzero((self.begins >= self.ends) | (self.begins < 0) | (self.ends > files.sizes[self.shards]))
+        if len(wrong):
+            first = int(wrong[0])
+            raise ShardError(
+                f"index of '{files.urls[int(self.shards[first])]}': record {int(runs.numbers()[first])} expected "
+                f"within the shard, got bytes {int(self.begins[first])} to {int(self.ends[first])}\n"
+                "  Delete the index; it is then built again."
+            )
+        self.sizes = self.ends - self.begins
+        self.num_bytes = int(self.sizes.sum())
+        self._spans = np.stack([self.shards, self.begins, self.ends], axis=1)
+        self._kept: tuple[memoryview, Int64s] | None = None
+        # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
+        self._at_their_paths: set[int] = set()
+        self.is_cached = False
+        """Whether its bytes are taken from the page cache."""
+
+    @property
+    def file_spans(self) -> FileSpans:
+        """Where the records lie."""
+        return FileSpans(self._files.urls, self._files.stamps, self._spans)
+
+    def take_cached(self, spans: Sequence[FileSpans]) -> bool:
+        """Whether all of these spans that are remote are in the page cache; if so, the records are taken from there."""
+        self.is_cached = self.is_cached or self._files.take_cached(spans)
+        return self.is_cached
+
+    def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
+        """Memory that holds these records, and where each begins in it.
+
+        Args:
+            chosen: Positions in the runs.
+            keep: Read all records at once, for this and later calls.
+
+        Raises:
+            ShardError: A shard is not what was indexed.
+        """
+        files = self._files
+        if not keep:
+            spans = self._spans[chosen]
+            began = files.reads.begin()
+            lend, known = self._buffer.lend, self._at_their_paths
+            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
+            files.reads.end(began)
+            return found
+        if self._kept is None:
+            began = files.reads.begin()
+            self._kept = self._read_runs()
+            files.reads.end(began)
+        else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
+            shards = set(self.shards[chosen].tolist())
+            check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})
+        memory, begins = self._kept
+        return memory, begins[chosen]
+
+    def _read_runs(self) -> tuple[memoryview, Int64s]:
+        """As `read`, of all records; a run is one span, so that few are sorted."""
+        runs = self._runs
+        lasts = np.cumsum(runs.counts) - 1
+        spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
+        files = self._files
+        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, from_cache=self.is_cached)
+        return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 
 _open_indexes: Recent[IndexJob, IndexFile] = Recent(MAX_OPEN_INDEXES)

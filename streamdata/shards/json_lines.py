@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
+from streamdata.errors import ShardError
 from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Int64s
 from streamdata.shards.signatures import JSONL, refuse_foreign
@@ -19,6 +21,7 @@ BLANK = b" \t\r\n"  # the white space of JSON
 _BLANK_CODES = np.frombuffer(BLANK, np.uint8)
 _CHUNK = 1 << 20
 _LINE_FEED = 10
+_UNPACK = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 
 
 class Lines(NamedTuple):
@@ -51,6 +54,7 @@ def lines_of(source: ByteSource, url: str, *, is_whole: bool = True) -> Iterator
     while chunk := source.read(_CHUNK, at):
         if is_whole and not at and not chunk.startswith(b"{"):  # which no other format begins with
             refuse_foreign(url, chunk, JSONL)
+            _refuse_array(url, chunk)
         at += len(chunk)
         begun.append(chunk)
         if b"\n" in chunk:
@@ -62,6 +66,24 @@ def lines_of(source: ByteSource, url: str, *, is_whole: bool = True) -> Iterator
     if at > offset:  # the last line has no line feed
         last = _split(offset, b"".join([*begun, b"\n"]), may_have_bom=is_whole)
         yield last._replace(buffer=last.buffer[:-1])
+
+
+def _refuse_array(url: str, chunk: bytes) -> None:
+    """Raise ShardError if a file is one JSON array of all records; a line that is a list is an error of its own."""
+    line, end, _ = chunk.removeprefix(BOM).lstrip(BLANK).partition(b"\n")
+    if not line.startswith(b"["):
+        return
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        value = [{}]  # it goes on in other lines
+    if not end or (value and isinstance(value[0], dict)):
+        unpack = next((f"{tool} -dc '{url}' | " for suffix, tool in _UNPACK.items() if url.endswith(suffix)), "")
+        source = "" if unpack else f" '{url}'"
+        raise ShardError(
+            f"shard '{url}': expected JSON Lines, got a JSON array of all records, of which none can be read alone\n"
+            f"  Convert it: {unpack}jq -c '.[]'{source} > converted.jsonl"
+        )
 
 
 def _split(offset: int, buffer: bytes, *, may_have_bom: bool) -> Lines:

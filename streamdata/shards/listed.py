@@ -7,8 +7,7 @@ import numpy as np
 from streamdata.shards.manifest import NO_FILE, Manifest
 from streamdata.shards.manifest_file import Known, ListedShards
 from streamdata.shards.readers import Int64s
-from streamdata.shards.stamps import Stamps
-from streamdata.shards.storage import FileStamp, is_remote
+from streamdata.shards.storage import FileStamp, Stamps, is_remote
 
 
 class ListedFacts:

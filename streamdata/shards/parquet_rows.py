@@ -1,4 +1,4 @@
-"""Rows of parquet files: `parquet → StoredRows in the cache, made once → rows`.
+"""Rows of parquet files and JSON Lines: `file → StoredRows in the cache, made once → rows`.
 
 A row of a parquet file costs the decoding of its row group, by default a million rows. The file in the cache holds the
 same rows one by one, so that any is read where it lies, and no process's heap grows with the file.
@@ -11,31 +11,36 @@ import shutil
 import stat
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamdata.errors import SourceError
+from streamdata.errors import ShardError, SourceError
 from streamdata.shards.file_cache import FileCache, FileVersion, version_of
+from streamdata.shards.json_lines import lines_of
+from streamdata.shards.json_rows import parse_row
+from streamdata.shards.one_pass import byte_source
+from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.recent import Recent
-from streamdata.shards.storage import is_remote, local_path
-from streamdata.shards.stored_rows import Row, StoredRows, import_pyarrow, write_rows
+from streamdata.shards.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
+from streamdata.shards.stored_rows import Row, StoredRows, write_objects, write_rows
+from streamdata.shards.streams import open_stream
+from streamdata.shards.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES
 from streamdata.shards.urls import expand
 
-SUFFIXES = (".parquet",)
+SUFFIXES = (*PARQUET_SUFFIXES, *JSONL_SUFFIXES)
+_FETCH_BYTES = 8 << 20
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_shared_memory_cache`
 BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
-_BATCH_ROWS = 1 << 16
 _OPEN_FILES = 64
-_READ_BYTES = 1 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class RowFile(NamedTuple):
-    """One parquet file, as rows: its path, its content's hash, the file of rows of that content, how many they are."""
+    """One file, as rows: its path, its content's hash, the file of rows of that content, how many they are."""
 
     path: str
     digest: str
@@ -44,27 +49,28 @@ class RowFile(NamedTuple):
 
 
 class ParquetRows:
-    """The rows of parquet files, one after another; each is made afresh and belongs to whoever asked for it.
+    """The rows of files, one after another; each is made afresh and belongs to whoever asked for it.
 
     It pickles as paths. Files are opened by the process that reads them.
 
     Args:
-        data_files: A file, glob, brace expression or directory, or a list of these; the files are sorted, and one that
-            is named twice is an error.
+        data_files: A file, glob, brace expression or directory, or a list of these, here or in a store; the files are
+            sorted. One that a list names twice is there twice; one that two patterns find is an error.
         cache_dir: Of the files of rows, see `FileCache`.
         use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        SourceError: A file is not parquet, or the cache cannot be written.
+        SourceError: A file is not one of rows, or the cache cannot be written.
         ImportError: pyarrow is missing.
     """
 
     def __init__(self, data_files: str | Sequence[str], cache_dir: str | None = None, use_shm: bool = False) -> None:
         cache = FileCache(cache_dir)
-        paths = [local_path(path) for path in expand(_patterns(data_files), SUFFIXES)]
-        self.files = [_row_file(path, cache, use_shm) for path in paths]
+        paths = _files(data_files)
+        found = {path: _row_file(path, cache, use_shm) for path in dict.fromkeys(paths)}
+        self.files = [found[path] for path in paths]
         self._ends = list(accumulate(file.num_rows for file in self.files))
 
     @cached_property
@@ -108,9 +114,15 @@ class ParquetRows:
         return f"'{self.files[file].path}', row {row}"
 
     def uid(self, index: int) -> str:
-        """A name of the row that depends on its file's content and its number there alone: 32 hexadecimal digits."""
+        """A name of the row that depends on its file's content and its number there alone: 32 hexadecimal digits.
+
+        A file that is there several times is different rows each time.
+        """
         file, row = self.locate(index)
-        return hashlib.blake2b(f"{self.files[file].digest} {row}".encode(), digest_size=16).hexdigest()
+        digest = self.files[file].digest
+        copy = sum(other.path == self.files[file].path for other in self.files[:file])
+        again = f" {copy}" if copy else ""
+        return hashlib.blake2b(f"{digest} {row}{again}".encode(), digest_size=16).hexdigest()
 
     @property
     def columns(self) -> list[str]:
@@ -126,24 +138,75 @@ class ParquetRows:
         return {key: value for key, value in self.__dict__.items() if key != "_opened"}
 
 
-def _patterns(data_files: Any) -> str | list[str]:
+def _files(data_files: Any) -> list[str]:
+    """The files that are meant, sorted; what is named twice by the same words is there twice.
+
+    Of a folder its parquet files, or, where it has none, its JSON Lines.
+    """
+    counts = Counter(_patterns(data_files))
+    found = {pattern: expand(pattern, _suffixes_of(pattern)) for pattern in counts}
+    expand([url for urls in found.values() for url in urls], SUFFIXES)  # by different words twice is an error
+    return sorted(local_path(url) for pattern, urls in found.items() for url in urls * counts[pattern])
+
+
+def _suffixes_of(pattern: str) -> tuple[str, ...]:
+    try:
+        expand(pattern, PARQUET_SUFFIXES)
+    except FileNotFoundError:
+        return SUFFIXES
+    return PARQUET_SUFFIXES
+
+
+def _patterns(data_files: Any) -> list[str]:
     """One text or a list of them; OmegaConf's lists and paths are welcome."""
     is_one = isinstance(data_files, str | os.PathLike)
     if not is_one and not isinstance(data_files, Sequence):
         raise ValueError(f"data_files: expected a path or a list of them, got {data_files!r}\n  Name the files.")
-    patterns = [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
-    if remote := [pattern for pattern in patterns if is_remote(pattern)]:
-        raise ValueError(f"data_files: expected files of this machine, got {remote}\n  Copy them here first.")
-    return patterns[0] if is_one else patterns
+    return [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
 
 
 def _row_file(path: str, cache: FileCache, use_shm: bool) -> RowFile:
-    version = version_of(path)  # before it is hashed: rows of another version may not get this digest
-    digest = cache.digest(path)
-    stored = cache.get(f"rows/{digest}.rows", partial(_convert_version, path, version))
+    if is_remote(path):
+        digest, stored = _taken_in(path, cache)
+    else:
+        version = version_of(path)  # before it is hashed: rows of another version may not get this digest
+        digest = cache.digest(path)
+        stored = cache.get(f"rows/{digest}.rows", partial(_convert_version, path, version))
     if use_shm:
         stored = _shared_memory_cache().get(f"{digest}.rows", partial(_copy, stored))
     return RowFile(path, digest, stored, len(StoredRows(stored, path)))
+
+
+def _taken_in(url: str, cache: FileCache) -> tuple[str, Path]:
+    """The digest of a remote file, and its rows: it is fetched once, and its copy does not stay."""
+    stamp = stamp_of(url)
+    name = hashlib.blake2b(repr((str(url), *stamp)).encode(), digest_size=16).hexdigest()
+    fetch = partial(_take_in, url, stamp, cache)
+    for again in (False, True):
+        pointer = cache.publish(f"remote/{name}", fetch) if again else cache.get(f"remote/{name}", fetch)
+        digest = pointer.read_text("ascii")
+        if (stored := cache.directory / f"rows/{digest}.rows").exists():
+            return digest, stored
+    raise SourceError(f"'{url}': expected its rows in '{cache.directory}', got none\n  Start again.")
+
+
+def _take_in(url: str, stamp: FileStamp, cache: FileCache, target: Path) -> None:
+    """Fetch a file, keep its rows, and note its digest in `target`."""
+    copy = target.with_name(f"{target.name}.copy{_suffix(url)}")
+    try:
+        source = byte_source(url, stamp)
+        with copy.open("wb") as file:
+            for offset in range(0, stamp.size, _FETCH_BYTES):
+                file.write(source.read(min(_FETCH_BYTES, stamp.size - offset), offset))
+        digest = cache.digest(str(copy))
+        cache.get(f"rows/{digest}.rows", lambda rows: convert(str(copy), rows, name=url))
+        target.write_text(digest, "ascii")
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _suffix(path: str) -> str:
+    return next((suffix for suffix in (*SUFFIXES, *JSON_SUFFIXES) if path.endswith(suffix)), ".jsonl")
 
 
 def _shared_memory_cache() -> FileCache:
@@ -182,63 +245,56 @@ def _convert_version(path: str, version: FileVersion, target: Path) -> None:
         raise SourceError(f"'{path}': expected a file at rest, got one that changed while it was read\n  Start again.")
 
 
-def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES) -> None:
-    """Stream a parquet file into a file of rows; what is in memory is one batch of about `batch_bytes`.
+def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES, name: str | None = None) -> None:
+    """Stream a file into a file of rows; what is in memory is one batch of about `batch_bytes`.
+
+    Args:
+        path: A parquet file, or JSON Lines.
+        target: The file of rows.
+        batch_bytes: Of Arrow.
+        name: What the file is called in messages.
 
     Raises:
-        SourceError: It is not a parquet file of rows, or the rows cannot be written.
+        SourceError: It is not a file of rows, or the rows cannot be written.
     """
-    pyarrow = import_pyarrow()
     try:
-        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES) as source:
-            schema = pyarrow.schema([_plain_field(field) for field in source.schema_arrow])
-            if twins := [name for name, count in Counter(schema.names).items() if count > 1]:
-                raise ValueError(f"several columns of each of the names {twins}, of which a row would keep only one")
-            batches = source.iter_batches(batch_size=_batch_rows(source.metadata, batch_bytes))
-            write_rows(target, schema.names, source.metadata.num_rows, (_cast(batch, schema) for batch in batches))
-    except (ValueError, NotImplementedError, OSError) as error:  # pyarrow's too
+        if _suffix(path) in PARQUET_SUFFIXES:
+            _convert_parquet(path, target, batch_bytes)
+        else:
+            _convert_lines(path, target)
+    except (ValueError, NotImplementedError, OSError) as error:
+        got = str(error).replace(path, str(name or path))
+        if isinstance(error, ShardError):
+            raise SourceError(got) from error
         raise SourceError(
-            f"'{path}': expected a parquet file that becomes rows in '{target.parent}', got: {error}\n"
+            f"'{name or path}': expected a file that becomes rows in '{target.parent}', got: {got}\n"
             "  Write it again if it cannot be read; make room, or set cache_dir, if the rows cannot be written."
         ) from error
 
 
-def _plain_field(field: Any) -> Any:
-    return field.with_type(_plain_type(field.type))
+def _convert_parquet(path: str, target: Path, batch_bytes: int) -> None:
+    file = OpenParquet(path, LocalShard(path))
+    groups = file.groups()
+    most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
+    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches(facts, None, rows))
+    write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
 
 
-def _plain_type(kind: Any) -> Any:
-    """The type without dictionaries and views, at any depth."""
-    # Arrow writes all that a dictionary or view refers to: a row alone would still carry its whole batch.
-    pyarrow = import_pyarrow()
-    types = pyarrow.types
-    plain = kind
-    if types.is_dictionary(kind):
-        plain = _plain_type(kind.value_type)
-    elif types.is_string_view(kind) or types.is_binary_view(kind):
-        plain = pyarrow.large_string() if types.is_string_view(kind) else pyarrow.large_binary()
-    elif types.is_struct(kind):
-        plain = pyarrow.struct([_plain_field(field) for field in kind])
-    elif types.is_map(kind):
-        plain = pyarrow.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
-    elif types.is_fixed_size_list(kind):
-        plain = pyarrow.list_(_plain_field(kind.value_field), kind.list_size)
-    elif types.is_list(kind) or types.is_large_list(kind):
-        plain = (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(_plain_field(kind.value_field))
-    return plain
+def _convert_lines(path: str, target: Path) -> None:
+    """The columns are the fields of all rows: so it is read twice."""
+    names: dict[str, None] = {}
+    num_rows = 0
+    for rows in _parsed_lines(path):
+        num_rows += len(rows)
+        for row in rows:
+            names.update(dict.fromkeys(row))
+    write_objects(target, list(names), num_rows, _parsed_lines(path))
 
 
-def _cast(batch: Any, schema: Any) -> Any:
-    """The batch in this schema."""
-    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own type.
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return import_pyarrow().record_batch(columns, schema=schema)
-
-
-def _batch_rows(metadata: Any, batch_bytes: int) -> int:
-    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    per_row = max(1, size // max(1, metadata.num_rows))
-    return int(max(1, min(_BATCH_ROWS, batch_bytes // per_row)))
+def _parsed_lines(path: str) -> Iterator[list[Row]]:
+    stamp, number = stamp_of(path), 0
+    with open_stream(path, stamp) as stream:
+        for lines in lines_of(stream, path):
+            found = [line for line, is_blank in enumerate(lines.is_blank.tolist()) if not is_blank]
+            yield [parse_row(lines.line(line), path, number + line + 1) for line in found]
+            number += len(lines.starts)

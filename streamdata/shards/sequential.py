@@ -45,7 +45,7 @@ _NO_RECORD = "sidecar lines without a record"
 _BLANK = "blank lines"
 
 
-class _Sequential:
+class SequentialFiles:
     """What sequential shards of all formats have in common."""
 
     def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN) -> None:
@@ -109,7 +109,7 @@ class _Notice:
             logger.warning("shard '%s': %s, the first %s", self._url, self._kind, first)
 
 
-class SequentialTar(_Sequential):
+class SequentialTar(SequentialFiles):
     """Tar shards read from their start: .tar.gz, .tgz, .tar.zst, pipes, and uncompressed ones.
 
     Args:
@@ -244,8 +244,8 @@ class _Joiner:
             logger.warning("shard '%s': %d %s", self._url, unused, _NO_RECORD)
 
 
-class SequentialJsonl(_Sequential):
-    """JSONL shards read from their start: .jsonl.gz, .jsonl.zst, pipes, and uncompressed ones.
+class SequentialJsonl(SequentialFiles):
+    """JSONL shards read from their start: compressed ones, pipes, and uncompressed ones.
 
     Args:
         urls: The shards.

@@ -9,10 +9,16 @@ HEAD_BYTES = 512
 """So many bytes tell all that is known here."""
 TAR, JSONL = "a tar archive", "JSON Lines"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_COMPRESSED = {
+    ".gz": ("gzip data", GZIP),
+    ".zst": ("Zstandard data", ZSTD),
+    ".bz2": ("bzip2 data", b"BZh"),
+    ".xz": ("xz data", b"\xfd7zXZ\0"),
+}
 _SKIPPABLE_ZSTD = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)  # RFC 8878, section 3.1.2
 _SHOWN_BYTES = 16
 _WRITE_ANEW = "Decompress it, or compress it by gzip (.gz) or Zstandard (.zst)."
-_PARQUET = "Read it by `streamdata prepare` or as prompts, or write its rows as JSON Lines."
+_PARQUET = "Read it by ParquetDataset, `streamdata prepare` or as prompts."
 _SERVER = "A server gave it in place of the file, as an error or to log in: download the file again."
 _OTHER = "Write it in the format that its name says, or leave it out."
 
@@ -29,8 +35,8 @@ _SIGNATURES = tuple(
         (rb".{257}ustar(\0|  \0)", TAR, "Read it by MetaDistributedWebDataset, and give it a name that ends in .tar."),
         (rb"\x1f\x8b", "gzip data", "Give it a name that ends in .gz, or decompress it."),
         (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", "Zstandard data", "Give it a name that ends in .zst."),
-        (rb"BZh[1-9]1AY&SY", "bzip2 data", _WRITE_ANEW),
-        (rb"\xfd7zXZ\0", "xz data", _WRITE_ANEW),
+        (rb"BZh[1-9]1AY&SY", "bzip2 data", "Give it a name that ends in .bz2, or decompress it."),
+        (rb"\xfd7zXZ\0", "xz data", "Give it a name that ends in .xz, or decompress it."),
         (rb"\x04\x22\x4d\x18", "LZ4 data", _WRITE_ANEW),
         (rb"PK(\x03\x04|\x05\x06)", "a zip archive", "Unpack it."),
         (rb"PAR1", "a parquet file", _PARQUET),
@@ -52,16 +58,16 @@ def refuse_foreign(url: str, head: bytes, expected: str) -> None:
             raise _unfit(url, head, expected, what, remedy)
 
 
-def check_compressed(url: str, head: bytes, *, zstd: bool) -> None:
+def check_compressed(url: str, head: bytes, suffix: str) -> None:
     """Raise ShardError if a file cannot be what its suffix says: it is empty, or its first bytes are others."""
-    expected = f"{'Zstandard' if zstd else 'gzip'} data, by its name"
+    what, magic = _COMPRESSED[suffix]
+    expected = f"{what}, by its name"
     if not head:
         raise ShardError(
             f"shard '{url}': expected {expected}, got a file of 0 bytes\n"
             "  Even without content it would have a header: copy or write it again."
         )
-    magic = ZSTD if zstd else GZIP
-    if magic.startswith(head[: len(magic)]) or (zstd and _SKIPPABLE_ZSTD.match(head)):
+    if magic.startswith(head[: len(magic)]) or (magic == ZSTD and _SKIPPABLE_ZSTD.match(head)):
         return
     refuse_foreign(url, head, expected)
     raise _unfit(url, head, expected, "other data", "Give it a name that fits, or copy or write it again.")

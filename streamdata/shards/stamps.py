@@ -1,37 +1,14 @@
-"""Stamps of many files: asked for at the same time, or kept in columns."""
+"""Stamps of many files, asked for at the same time."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from streamdata.remote import network
 from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.storage import FileStamp, is_remote, kept_as, local_path, stamp_of, submit_question
 
 _MAX_REQUESTS = 16
-
-
-class Stamps(Sequence[FileStamp]):
-    """Stamps of many files: of 100,000 only those that are read become objects.
-
-    Args:
-        sizes: In bytes.
-        versions: As in `FileStamp`.
-    """
-
-    def __init__(
-        self, sizes: "np.ndarray[Any, np.dtype[np.int64]]", versions: "np.ndarray[Any, np.dtype[np.int64]]"
-    ) -> None:
-        self.sizes, self.versions = sizes, versions
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, file: Any) -> Any:
-        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
 
 
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:

@@ -12,13 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
 from streamdata.shards.held import ANY_VERSION, held_urls, held_version, hold, let_go
+from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
@@ -31,6 +32,24 @@ class FileStamp(NamedTuple):
 
     size: int
     version: int
+
+
+class Stamps(Sequence[FileStamp]):
+    """Stamps of many files: of 100,000 only those that are read become objects.
+
+    Args:
+        sizes: In bytes.
+        versions: As in `FileStamp`.
+    """
+
+    def __init__(self, sizes: Int64s, versions: Int64s) -> None:
+        self.sizes, self.versions = sizes, versions
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: Any) -> Any:
+        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
 
 
 NO_STAMP = FileStamp(0, 0)
@@ -176,16 +195,13 @@ def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]"
 
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
+    version = expected.version if expected.version != ANY_VERSION else held_version(url) or "any"
     return ShardError(
         f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
-        f"version {_expected_version(url, expected)}, got {got.size} bytes of version {got.version}\n"
+        f"version {version}, got {got.size} bytes of version {got.version}\n"
         "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
         "lists them, run `streamdata index` first."
     )
-
-
-def _expected_version(url: str, stamp: FileStamp) -> int | str:
-    return held_version(url) or "any" if stamp.version == ANY_VERSION else stamp.version
 
 
 def removed(url: str) -> ShardError:
@@ -302,12 +318,10 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    known = {*_open_shards, *held_urls()}
-    if known:  # the fewer are hashed: of the others there may be 100,000
-        for url in known.intersection(urls):
-            forget_open(url)
-            if let_go(url):  # what it was met as says nothing of what lies there now
-                _versions.pop(url, None)
+    for url in {*_open_shards, *held_urls()}.intersection(urls):
+        forget_open(url)
+        if let_go(url):  # what it was met as says nothing of what lies there now
+            _versions.pop(url, None)
 
 
 def forget_open(url: str) -> None:

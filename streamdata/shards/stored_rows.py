@@ -45,7 +45,7 @@ def import_pyarrow() -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        error.add_note("  Prompts in parquet need pyarrow: pip install 'torch-streamdata[parquet]'")
+        error.add_note("  Reading parquet needs pyarrow: pip install 'torch-streamdata[parquet]'")
         raise
     return pa
 
@@ -130,11 +130,22 @@ def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterabl
     Raises:
         ValueError: There are more or fewer than `num_rows`.
     """
+    _write(path, names, num_rows, map(_records, batches))
+
+
+def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[Row]]) -> None:
+    """Write rows of JSON, whose missing fields are None. Raises as `write_rows`."""
+    records = ([(orjson.dumps([row.get(name) for name in names]), b"") for row in rows] for rows in batches)
+    _write(path, names, num_rows, records)
+
+
+def _write(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
+    """Write records, each as JSON and an Arrow stream."""
     head = _HEADER.pack(_MAGIC, num_rows)
     with path.open("wb") as file:
         file.write(head + _CRC.pack(zlib.crc32(head)))
         number, end = 0, _ENTRIES_AT + (num_rows + 1) * _ENTRY.size + 8
-        for records in chain([[(orjson.dumps(names), b"")]], map(_records, batches)):
+        for records in chain([[(orjson.dumps(names), b"")]], batches):
             entries, contents, first = [], [], number
             for values, arrow in records:
                 content = values + arrow

@@ -1,11 +1,13 @@
 """Shards that are read from their start: `url → opener → decompression by suffix → bytes, forward only`."""
 
+import bz2
 import gzip
 import io
 import logging
+import lzma
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
@@ -200,7 +202,7 @@ class _Headed:
 def open_stream(
     url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: ChunkBytes | None = None
 ) -> Iterator[ForwardStream]:
-    """The uncompressed bytes of a shard: .gz, .tgz and .zst are decompressed, `pipe:` is run.
+    """The uncompressed bytes of a shard: .gz, .tgz, .zst, .zstd, .bz2 and .xz are decompressed, `pipe:` is run.
 
     Args:
         url: The shard.
@@ -213,19 +215,63 @@ def open_stream(
         ValueError: It is a pipe, and the environment does not allow commands.
         ImportError: It is compressed with zstd, and the package zstandard is not there.
     """
-    is_gzip, is_zstd = (url.endswith(suffixes) and not is_pipe(url) for suffixes in ((".gz", ".tgz"), ".zst"))
+    suffix = "" if is_pipe(url) else _compression(url)
     with _open_raw(url, stamp) if raw is None else io.BufferedReader(raw, _RAW_STEP) as opened:
-        if not is_gzip and not is_zstd:
+        if not suffix:
             yield ForwardStream(url, opened)
             return
         head = opened.read(HEAD_BYTES)
-        check_compressed(url, head, zstd=is_zstd)
+        check_compressed(url, head, suffix)
         compressed: Any = _Headed(head, opened)
-        if is_zstd:
+        if suffix == ".gz":
+            with gzip.GzipFile(fileobj=compressed, mode="rb") as unzipped:
+                yield ForwardStream(url, unzipped)
+        elif suffix == ".zst":
             yield ForwardStream(url, _ZstdBytes(url, compressed, unchecked))
-            return
-        with gzip.GzipFile(fileobj=compressed, mode="rb") as unzipped:
-            yield ForwardStream(url, unzipped)
+        else:
+            yield ForwardStream(url, _UnpackedBytes(_DECOMPRESSORS[suffix], compressed))
+
+
+def _compression(url: str) -> str:
+    """By which suffix a file is compressed; "" where it is not."""
+    return next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends)), "")
+
+
+class _UnpackedBytes:
+    """Streams of bzip2 or xz, one after another, uncompressed.
+
+    The library's own files take what is behind the last stream for nothing.
+    """
+
+    def __init__(self, new: Callable[[], Any], stream: _Bytes) -> None:
+        self._new, self._stream = new, stream
+        self._unpack = new()
+
+    def read(self, size: int, /) -> bytes:
+        while (packed := self._packed()) is not None:
+            try:
+                piece: bytes = self._unpack.decompress(packed, size)
+            except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
+                raise DamagedFrameError(str(error)) from error
+            if piece:
+                return piece
+        return b""
+
+    def _packed(self) -> bytes | None:
+        """What is to be decompressed next; None at the end."""
+        if not self._unpack.eof and not self._unpack.needs_input:
+            return b""
+        packed: bytes = self._unpack.unused_data if self._unpack.eof else b""
+        packed = packed or self._stream.read(_RAW_STEP)
+        if self._unpack.eof and packed:
+            self._unpack = self._new()
+        elif not packed and not self._unpack.eof:
+            raise DamagedFrameError("the end of the file within compressed data")
+        return packed or None
+
+
+_ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {".bz2": bz2.BZ2Decompressor, ".xz": lzma.LZMADecompressor}
 
 
 @contextmanager

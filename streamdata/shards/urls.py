@@ -27,7 +27,7 @@ from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import Known, Manifests
 from streamdata.shards.pipes import check_allowed
 from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
-from streamdata.shards.suffixes import JSONL_SUFFIXES, META_SUFFIX, TAR_SUFFIXES
+from streamdata.shards.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES, META_SUFFIX, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
 _COPIES = re.compile(r"(.+)\*([0-9]+)")
@@ -227,7 +227,8 @@ class _Search:
         """The urls of one glob, directory or file."""
         if is_glob(piece):
             files = self._files_matching(piece)
-            if shards := _shards_of(pattern, files, self.suffixes):
+            suffixes = self.suffixes + tuple(end for end in _by_glob(self.suffixes) if piece.endswith(end))
+            if shards := _shards_of(pattern, files, suffixes):
                 return shards
             got = f"{len(files)} files that are not shards" if files else "nothing"
             raise _matches_nothing(pattern, piece, f"shards ({', '.join(self.suffixes)})", got)
@@ -317,6 +318,11 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
             f"  Rename or convert them; to leave them out, write a glob such as '**/*{suffixes[0]}'."
         )
     return shards
+
+
+def _by_glob(suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Suffixes of what a source of these takes where a glob ends so."""
+    return JSON_SUFFIXES if set(JSONL_SUFFIXES) <= set(suffixes) else ()
 
 
 def _is_spelt(name: str, spellings: Sequence[re.Pattern[str]]) -> bool:

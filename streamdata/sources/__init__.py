@@ -22,13 +22,10 @@ A record that a function sees carries its fields, `__url__` and `__key__` or `__
 
 from streamdata.sources.deal import Deal, next_deal, shift_of
 from streamdata.sources.dealt_lane import DealtLane, DealtPiece, DealtSource
-from streamdata.sources.image_jsonl import ImageJsonlDataset
-from streamdata.sources.jsonl import JsonlIterableDataset
 from streamdata.sources.map_style import MapStyleSource
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.randomness import record_rng
 from streamdata.sources.source import Source
-from streamdata.sources.webdataset import MetaDistributedWebDataset
 
 __all__ = [
     "BlockOrder",
@@ -36,10 +33,7 @@ __all__ = [
     "DealtLane",
     "DealtPiece",
     "DealtSource",
-    "ImageJsonlDataset",
-    "JsonlIterableDataset",
     "MapStyleSource",
-    "MetaDistributedWebDataset",
     "Source",
     "next_deal",
     "record_rng",

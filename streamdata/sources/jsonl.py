@@ -18,7 +18,9 @@ from streamdata.sources.shard_source import BlockSource, SequentialSource, Shard
 class JsonlIterableDataset(ShardDataset):
     """Records of JSONL shards: each line is an object; its `__key__` is the line's number, as a string from "0".
 
-    Blank lines are skipped and counted. `.jsonl.gz` and `.jsonl.zst` are read from their start.
+    Blank lines are skipped and counted. A folder's shards are its `.jsonl` and `.ndjson`, and those compressed by gzip,
+    Zstandard, bzip2 or xz (`.gz`, `.zst`, `.zstd`, `.bz2`, `.xz`), which are read from their start; `.json` and
+    `.json.gz` of lines are those that a glob ends in, or a list names.
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.

@@ -11,8 +11,11 @@ import numpy.typing as npt
 from streamdata.errors import SourceError
 from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.progress import Position, check_position
+from streamdata.recipe.parts import SEED as SEED_PARTS
+from streamdata.recipe.parts import Span
+from streamdata.run import Permutation, stable_seed
 from streamdata.sources.order import BlockOrder
-from streamdata.sources.part import MAP_STYLE_SEED, Part
+from streamdata.sources.part import MAP_STYLE_SEED, Part, range_of
 from streamdata.sources.source import ReadTask, Record
 
 logger = logging.getLogger("streamdata")
@@ -38,10 +41,11 @@ class MapStyleSource:
         dataset: Has `__len__` and `__getitem__`. An item that is not a dict is delivered under `data`; a dict is
             copied. As many records as its `records_per_block` says, by default 1, stay side by side and in order in one
             lane. Its `source_identity`, a short str that it need not have, says what determines its records beside
-            their number: a resume compares it. It must not say where the data lie, so that they can be moved.
+            their number: a resume compares it. It must not say where the data lie, so that they can be moved. Its
+            `parts`, `parts_by` and `part`, if it has such, say which of its blocks are read.
 
     Raises:
-        ValueError: Its length is not a multiple of its `records_per_block`.
+        ValueError: Its length is not a multiple of its `records_per_block`, or its part has no records.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -53,15 +57,33 @@ class MapStyleSource:
                 f"got {len(dataset)}\n  Give each block as many records."
             )
 
+        self._parts = range_of(dataset)
+        num_blocks = len(dataset) // self._block_size
+        self._first, self._last = Span(0, num_blocks) if self._parts is None else self._parts.span(num_blocks)
+        if self._parts is not None and self._first == self._last:
+            raise ValueError(
+                f"source {getattr(dataset, 'name', None)!r}: expected records of the {self._parts}, got none of "
+                f"{len(dataset)}\n  Give it a larger share, or more records."
+            )
+        # Of the number of blocks alone: training and validation may mix with different seeds.
+        spread = self._parts is not None and self._parts.by == SEED_PARTS
+        self._spread = Permutation(num_blocks, stable_seed("parts", num_blocks)) if spread else None
+
     @property
     def num_blocks(self) -> int:
-        return len(self._dataset) // self._block_size
+        return self._last - self._first
+
+    @property
+    def num_records(self) -> int:
+        """How many records its part has."""
+        return self.num_blocks * self._block_size
 
     def describe(self, shuffle: bool) -> str:
         blocks = f" in blocks of {self._block_size}" if self._block_size > 1 else ""
         identity = getattr(self._dataset, "source_identity", None)
         of_what = "" if identity is None else f" of {identity}"
-        return f"map-style, {len(self._dataset)} records{of_what}{blocks}, shuffle {shuffle}"
+        parts = "" if self._parts is None else f", {self._parts}"
+        return f"map-style, {len(self._dataset)} records{of_what}{blocks}, shuffle {shuffle}{parts}"
 
     def anomalies(self) -> dict[str, int]:
         return {}
@@ -105,7 +127,11 @@ class MapStyleSource:
 
     def _positions(self, task: ReadTask, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
         """The records of the lane's blocks from number `number` on, none made before it is due."""
-        size, numbers, nexts = self._block_size, _listed(blocks), iter(range(number + 1, number + 1 + len(blocks)))
+        size, numbers, nexts = (
+            self._block_size,
+            _listed(self._placed(blocks)),
+            iter(range(number + 1, number + 1 + len(blocks))),
+        )
         if task.part is not None:
             kept = np.flatnonzero(task.part.holds(blocks, MAP_STYLE_SEED))
             task.num_found += len(kept) * size
@@ -117,6 +143,13 @@ class MapStyleSource:
             for block, later in zip(numbers, nexts, strict=True)
             for offset in range(size)
         )
+
+    def _placed(self, blocks: Indices) -> Indices:
+        """Which blocks of the dataset these of its part are."""
+        if self._parts is None:
+            return blocks
+        placed = blocks + self._first
+        return placed if self._spread is None else self._spread(placed)
 
     def _singly(
         self, task: ReadTask, seed: int, positions: Iterable[IndexedPosition]

@@ -1,31 +1,33 @@
 """Datasets of other libraries as sources: with the attributes that a recipe would set."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from streamdata.recipe.named_source import Percent
 
 _ATTRIBUTES: Final = (
-    "holdout", "part", "single_process_fn", "process_fn", "max_bad", "max_epochs", "records_per_block",
-    "source_identity",
+    "holdout", "lanes", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part", "parts",
+    "parts_by", "process_fn", "records_per_block", "single_process_fn", "source_identity",
 )  # fmt: skip
 
 
 def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> Any:
-    """Make any map-style dataset a source of a mixture, from Python as a recipe does it.
+    """Make any map-style dataset or torch IterableDataset a source of a mixture, from Python as a recipe does it.
 
     Args:
-        dataset: Has `__len__` and `__getitem__`.
+        dataset: Has `__len__` and `__getitem__`, or is a torch IterableDataset.
         name: Of the source, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
-        attributes: Of `holdout`, `part`, `single_process_fn`, `process_fn`, `max_bad`, `max_epochs`,
-            `records_per_block` and `source_identity`.
+        attributes: Of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,
+            `part`, `parts`, `parts_by`, `process_fn`, `records_per_block`, `single_process_fn` and `source_identity`.
 
     Returns:
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.
 
     Raises:
-        ValueError: Another attribute is given.
+        ValueError: Another attribute is given, or a dict of splits.
     """
+    check_split(dataset, "named")
     unknown = sorted(attributes.keys() - set(_ATTRIBUTES))
     if unknown:
         raise ValueError(f"named: expected attributes out of {', '.join(_ATTRIBUTES)}, got {', '.join(unknown)}")
@@ -34,6 +36,20 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
     for attribute, value in {"name": name, "percent": percent, **attributes}.items():
         setattr(source, attribute, value)
     return source
+
+
+def check_split(dataset: Any, who: str) -> None:
+    """Refuse all splits of a dataset in place of one of them.
+
+    Raises:
+        ValueError: It is a mapping, such as Hugging Face's DatasetDict.
+    """
+    if isinstance(dataset, Mapping):
+        splits = ", ".join(map(str, dataset)) or "none"
+        raise ValueError(
+            f"{who}: expected one dataset, got a {type(dataset).__name__} of several: {splits}\n"
+            "  Name the split: load_dataset(…, split='train'), or dataset['train']."
+        )
 
 
 class _Wrapped:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
-from streamdata.recipe.holdout import VALID, read_holdout
+from streamdata.recipe.holdout import HOLDOUT_KEYS, VALID, read_selection
+from streamdata.recipe.parts import PartRange
 from streamdata.run import hashes_of, stable_seed
 
 if TYPE_CHECKING:
@@ -59,8 +60,22 @@ def part_of(dataset: Any) -> Part | None:
     Raises:
         ValueError: They are not valid.
     """
-    read = read_holdout(getattr(dataset, "holdout", None), getattr(dataset, "part", None))
-    return None if read is None else Part(*read)
+    read = _selection_of(dataset)
+    return None if read is None or isinstance(read, PartRange) else Part(*read)
+
+
+def range_of(dataset: Any) -> PartRange | None:
+    """The part of a map-style dataset that its attributes `parts`, `parts_by` and `part` ask for; None for all of it.
+
+    Raises:
+        ValueError: They are not valid.
+    """
+    read = _selection_of(dataset)
+    return read if isinstance(read, PartRange) else None
+
+
+def _selection_of(dataset: Any) -> tuple[float, str] | PartRange | None:
+    return read_selection(**{key: getattr(dataset, key, None) for key in HOLDOUT_KEYS})
 
 
 # Not with the source's name: training and validation may call the same data by two.

@@ -1,7 +1,8 @@
 """Images and image-text pairs as tensors: decoding with Pillow or simplejpeg, within bounds, and resizing."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -14,6 +15,8 @@ from streamdata.text import tokenize
 
 ImageDtype = Literal["uint8", "float32"]
 ImageBackend = Literal["pillow", "simplejpeg"]
+Size = int | Sequence[int]
+"""Height and width: one number for both, or a pair."""
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP")
 """Other decoders of Pillow are not reachable, whatever a file contains."""
@@ -38,12 +41,12 @@ class ImageTextPairProcessFnBuilder:
     The image is the first of the fields `jpg`, `jpeg`, `png`, `webp`, the text the first of `txt` and `caption` (such
     as a sidecar's, with `meta_names: [caption]`) that the record has. A sample has
 
-    - `img`: uint8, shape (3, img_size, img_size), see `to_tensor`;
+    - `img`: uint8, shape (3, height, width), see `to_tensor`;
     - `txt`: token ids, int64, shape (n,), n ≤ max_text_len, with the special tokens of the tokenizer's own format;
     - all other fields of the record.
 
     Args:
-        img_size: Height and width.
+        img_size: Height and width: one number for both, or a pair.
         max_text_len: Tokens of text at most; longer ones are cut.
         tokenizer_name: A local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
         dtype: "float32" gives values in [0, 1], four times as much to move as "uint8", whose values are 0 to 255.
@@ -57,18 +60,19 @@ class ImageTextPairProcessFnBuilder:
 
     def __init__(
         self,
-        img_size: int,
+        img_size: Size,
         max_text_len: int,
         tokenizer_name: str,
         dtype: ImageDtype = "uint8",
         backend: ImageBackend = "pillow",
     ) -> None:
         who = "ImageTextPairProcessFnBuilder"
-        self.img_size = _positive(who, "img_size", img_size)
+        self.img_size = img_size
+        self._size = checked_size(who, "img_size", img_size)
         self.max_text_len = _positive(who, "max_text_len", max_text_len)
         self.tokenizer_name = tokenizer_name
-        self.dtype = _one_of(who, "dtype", dtype, get_args(ImageDtype))
-        self.backend = _one_of(who, "backend", backend, get_args(ImageBackend))
+        self.dtype = one_of(who, "dtype", dtype, get_args(ImageDtype))
+        self.backend = one_of(who, "backend", backend, get_args(ImageBackend))
         if backend == "simplejpeg":
             with needs("simplejpeg", "jpeg", f"{who}: backend: simplejpeg: it"):
                 import simplejpeg  # noqa: F401  # asked for here, not by the first record in a worker
@@ -91,7 +95,7 @@ class ImageTextPairProcessFnBuilder:
         text = text.decode() if isinstance(text, bytes) else text
         ids = tokenize(self.tokenizer_name, text, self.max_text_len, with_special_tokens=True)
         load = jpeg_to_tensor if self.backend == "simplejpeg" else _to_tensor_by_pillow
-        img = load(record[image_field], self.img_size, self.dtype)
+        img = load(record[image_field], self._size, self.dtype)
         rest = {name: value for name, value in record.items() if name != image_field}
         return {**rest, "img": img, "txt": torch.from_numpy(ids)}
 
@@ -100,16 +104,18 @@ class ImageJsonlProcessFnBuilder:
     """Turns the PIL image in a record's `image` into a tensor: a function per record. Other fields stay.
 
     Args:
-        img_size: Height and width of the result, uint8, shape (3, img_size, img_size), see `to_tensor`.
+        img_size: Height and width of the result, one number for both or a pair: uint8, shape (3, height, width), see
+            `to_tensor`.
         dtype: "float32" gives values in [0, 1], four times as much to move as "uint8", whose values are 0 to 255.
 
     Raises:
         ValueError: The size is not positive, or there is no such dtype.
     """
 
-    def __init__(self, img_size: int, dtype: ImageDtype = "uint8") -> None:
-        self.img_size = _positive("ImageJsonlProcessFnBuilder", "img_size", img_size)
-        self.dtype = _one_of("ImageJsonlProcessFnBuilder", "dtype", dtype, get_args(ImageDtype))
+    def __init__(self, img_size: Size, dtype: ImageDtype = "uint8") -> None:
+        self.img_size = img_size
+        self._size = checked_size("ImageJsonlProcessFnBuilder", "img_size", img_size)
+        self.dtype: ImageDtype = one_of("ImageJsonlProcessFnBuilder", "dtype", dtype, get_args(ImageDtype))
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         """Return the record with its image as a tensor.
@@ -124,7 +130,7 @@ class ImageJsonlProcessFnBuilder:
                 f"ImageJsonlProcessFnBuilder: expected a PIL image in field 'image', got {type(image).__name__}; "
                 f"the record has {sorted(record)}\n  Use it on a source that opens images, such as ImageJsonlDataset."
             )
-        return {**record, "image": to_tensor(image, self.img_size, self.dtype)}
+        return {**record, "image": to_tensor(image, self._size, self.dtype)}
 
 
 def open_image(path: Path) -> Image.Image:
@@ -160,30 +166,50 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         )
 
 
-def to_tensor(image: Image.Image, size: int, dtype: ImageDtype = "uint8") -> Any:
-    """Make a tensor of shape (3, size, size), RGB: uint8, or float32 with values in [0, 1].
+def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> Any:
+    """Make a tensor of shape (3, height, width), RGB: uint8, or float32 with values in [0, 1].
 
-    The whole image is resized to the square, bicubic with antialiasing; its proportions are not kept. Crop before where
+    The whole image is resized to this, bicubic with antialiasing; its proportions are not kept. Crop before where
     they matter. Transparent parts become white. EXIF is not looked at: what is stored is what is trained.
 
     Args:
         image: Any mode; a JPEG that is not decoded yet is decoded at a reduced scale where that is enough.
-        size: Height and width.
+        size: Height and width: one number for both, or a pair.
         dtype: Of the tensor.
 
     Raises:
         OSError: It is damaged. Pillow notices what is cut off, and not each byte that is another.
     """
     # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
-    image.draft(None, (size * _OVERSAMPLING, size * _OVERSAMPLING))
-    return _resized(np.array(_as_rgb(image)), size, dtype)
+    height, width = _pair(size)
+    image.draft(None, (width * _OVERSAMPLING, height * _OVERSAMPLING))
+    return _resized(np.array(_as_rgb(image)), (height, width), dtype)
 
 
-def _to_tensor_by_pillow(data: bytes, size: int, dtype: ImageDtype, max_pixels: int = MAX_PIXELS) -> Any:
+def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
+    """As `to_tensor`; `crop` scales an image so that it covers the size and cuts out its middle, `fit` into the size.
+
+    The scaled sides are rounded, and at least 1.
+    """
+    if resize == "squash":
+        return to_tensor(image, size, dtype)
+    ratios = size[0] / image.height, size[1] / image.width
+    # One ratio for both sides keeps the proportions; which one decides what is cut off, or missing.
+    ratio = max(ratios) if resize == "crop" else min(ratios)
+    scaled = max(1, round(image.height * ratio)), max(1, round(image.width * ratio))
+    pixels = to_tensor(image, scaled, dtype)
+    if resize == "fit":
+        return pixels
+    # Where an odd number of pixels is left over, one more of them is cut off at the bottom and on the right.
+    top, left = (scaled[0] - size[0]) // 2, (scaled[1] - size[1]) // 2
+    return pixels[:, top : top + size[0], left : left + size[1]].contiguous()
+
+
+def _to_tensor_by_pillow(data: bytes, size: Size, dtype: ImageDtype, max_pixels: int = MAX_PIXELS) -> Any:
     return to_tensor(decode_image(data, max_pixels), size, dtype)
 
 
-def jpeg_to_tensor(data: bytes, size: int, dtype: ImageDtype = "uint8", max_pixels: int = MAX_PIXELS) -> Any:
+def jpeg_to_tensor(data: bytes, size: Size, dtype: ImageDtype = "uint8", max_pixels: int = MAX_PIXELS) -> Any:
     """As `to_tensor`, from the bytes of a file; simplejpeg decodes JPEGs, except those of inks, Pillow the rest.
 
     Which one decodes follows from the bytes alone, never from what is installed.
@@ -201,8 +227,9 @@ def jpeg_to_tensor(data: bytes, size: int, dtype: ImageDtype = "uint8", max_pixe
     _check_size(width, height, max_pixels)
     if color not in _TURBO_COLORS:
         return _to_tensor_by_pillow(data, size, dtype, max_pixels)
-    least = size * _OVERSAMPLING
-    return _resized(_by_turbo(decode_jpeg, data, min_height=least, min_width=least), size, dtype)
+    wanted = _pair(size)
+    least = {"min_height": wanted[0] * _OVERSAMPLING, "min_width": wanted[1] * _OVERSAMPLING}
+    return _resized(_by_turbo(decode_jpeg, data, **least), wanted, dtype)
 
 
 def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any:
@@ -212,14 +239,14 @@ def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any
         raise OSError(f"image: the JPEG is damaged: {error}\n  Repair it, or drop its record by max_bad.") from error
 
 
-def _resized(pixels: npt.NDArray[np.uint8], size: int, dtype: ImageDtype) -> Any:
-    """From (height, width, 3) to (3, size, size)."""
+def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageDtype) -> Any:
+    """From (height, width, 3) to (3, height, width) of this size."""
     import torch
 
     # On bytes, torch computes in integers: the same result on all processors, in a fraction of Pillow's time. Both
     # round between the two passes, in another order: photographs differ by 1/255 in less than one value of a hundred.
     batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
-    resized = torch.nn.functional.interpolate(batch, size=(size, size), mode="bicubic", antialias=True)[0].contiguous()
+    resized = torch.nn.functional.interpolate(batch, size=size, mode="bicubic", antialias=True)[0].contiguous()
     if dtype == "uint8":
         return resized
     # Divided in numpy: 255 / 255 is exactly 1.
@@ -249,13 +276,38 @@ def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> s
     )
 
 
+def _pair(size: Size) -> tuple[int, int]:
+    return checked_size("image", "size", size)
+
+
+def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
+    """Height and width.
+
+    Raises:
+        ValueError: It is neither a positive whole number nor a pair of them.
+    """
+    sides = list(size) if isinstance(size, Sequence) and not isinstance(size, str) else [size, size]
+    is_whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
+    if len(sides) != 2 or not is_whole or min(sides) < 1:  # noqa: PLR2004  (height and width)
+        raise ValueError(
+            f"{who}: {name} is {size!r}, expected at least 1\n"
+            "  Set it to a positive number, or to a pair of them: height and width."
+        )
+    return int(sides[0]), int(sides[1])
+
+
 def _positive(who: str, name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{who}: {name} is {value}, expected at least 1\n  Set it to a positive number.")
     return value
 
 
-def _one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+def one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    """The value, if it is allowed.
+
+    Raises:
+        ValueError: It is not.
+    """
     if value not in allowed:
         raise ValueError(
             f"{who}: {name} is {value!r}, expected one of {list(allowed)}\n  Leave it out for {allowed[0]!r}."

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from streamdata.errors import SourceError
 from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position, check_position
-from streamdata.recipe.named_source import NamedSource
 from streamdata.remote.cache_settings import CacheSettings, named_cache, page_cache
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
@@ -25,6 +24,7 @@ from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.coming import Coming
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
+from streamdata.sources.alone import SourceAlone
 from streamdata.sources.cut import describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFn
 from streamdata.sources.order import BlockOrder
@@ -68,7 +68,7 @@ class _Unopened(NamedTuple):
     runs: _Runs
 
 
-class _OpenedWindow(NamedTuple):
+class OpenedWindow(NamedTuple):
     """A window, and what of it is read."""
 
     window: Window
@@ -185,7 +185,7 @@ class BlockSource:
 
     def _next(
         self, task: ReadTask, start: Position, blocks: Indices
-    ) -> tuple["_OpenedWindow", Iterable[Portion | None]]:
+    ) -> tuple["OpenedWindow", Iterable[Portion | None]]:
         """The window that begins there, and its portions; None is the whole of it, which was not asked for."""
         upcoming = task.upcoming
         if upcoming is None or not self.shards.is_slow():
@@ -246,7 +246,7 @@ class BlockSource:
                 yield blocks[start : start + size]
             first, several = first + several, max(1, _BLOCKS_AT_ONCE // size) * size
 
-    def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "_OpenedWindow":
+    def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "OpenedWindow":
         """The window of these runs, of which so many records were taken as the position says."""
         epoch, window, taken, _ = start
         if self.outlook is not None:
@@ -260,10 +260,10 @@ class BlockSource:
             kept = np.flatnonzero(self._holds(part, positions, shards, firsts, counts))
             positions, afters = positions[kept], (kept + taken + 1).tolist()
         starts = self._record_ends[shards] - self._records[shards] + firsts
-        return _OpenedWindow(opened, positions, afters, starts, counts)
+        return OpenedWindow(opened, positions, afters, starts, counts)
 
     def _read_window(
-        self, task: ReadTask, opened: "_OpenedWindow", portions: Iterable[Portion | None]
+        self, task: ReadTask, opened: "OpenedWindow", portions: Iterable[Portion | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         """Read ahead: some records, and how many of the window are taken after each."""
         window, positions, afters, starts, counts = opened
@@ -450,12 +450,31 @@ class SequentialSource:
         return shard_seeds([name for name, _ in self.shards.identity()])
 
 
-class ShardDataset(NamedSource):
+class ShardDataset(SourceAlone):
     """What a recipe names where records lie in shards."""
 
     source: BlockSource | SequentialSource
     process_fn: StreamFn | None
     single_process_fn: PerRecordFn | None
+
+    @property
+    def urls(self) -> list[str]:
+        """Its shards, in the order in which they are read unless they are shuffled; one may be there several times."""
+        return [str(url) for url in self.source.shards.urls]
+
+    @property
+    def num_records(self) -> int:
+        """How many records its shards have, held-out ones included.
+
+        Raises:
+            ValueError: Nobody knows, for the shards can only be read from their start.
+        """
+        if isinstance(self.source, BlockSource):
+            return self.source.num_records
+        raise ValueError(
+            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can "
+            f"only be read from their start, such as {self.urls[0]}\n  Decompress them."
+        )
 
     @property
     def cache(self) -> CacheSettings | None:

@@ -12,8 +12,10 @@ from streamdata.errors import StateError, did_you_mean
 from streamdata.fields import INDEX, KEY, URL
 from streamdata.progress import Position, left_out_code, read_left_out
 from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.storage import base_name
 from streamdata.shards.urls import expand_home
+from streamdata.sources.own_stream import is_own_stream
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Record
 from streamdata.sources.tally import Tally
@@ -208,6 +210,11 @@ def _checked(
             f"  These are {sorted(sources)}."
         )
     dataset, who = sources[path], f"{who}: source {path!r}"
+    if is_own_stream(dataset) and path not in urls:
+        raise ValueError(
+            f"{who}: expected a source whose records have numbers or keys, got an iterable\n"
+            "  Leave them out in its process function."
+        )
     if isinstance(dataset, WindowDataset):
         raise ValueError(
             f"{who}: expected a source of single records, got a packed store, each of whose records is a slice of many "
@@ -243,9 +250,9 @@ def _checked_key(entry: Mapping[str, Any], who: str, urls: Counter[str]) -> tupl
 def _check_line(
     dataset: ShardDataset, url: str, key: str, who: str, last_lines: dict[tuple[ShardDataset, str], int]
 ) -> None:
-    """Refuse the key of a JSONL shard that is the number of none of its lines up to the last record."""
+    """Refuse the key of a JSONL or parquet shard that is the number of none of its lines or rows."""
     shards = dataset.source.shards
-    if not isinstance(shards, JsonlShards):
+    if not isinstance(shards, JsonlShards | ParquetShards):
         return
     if (dataset, url) not in last_lines:  # looked up in the index once per shard
         last_lines[dataset, url] = shards.last_line(shards.urls.index(url))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from streamdata.shards.upcoming import Upcoming
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.tally import Tally
+
+if TYPE_CHECKING:
+    from streamdata.sources.stream_states import StreamStates
 
 Record: TypeAlias = dict[str, Any]
 Sample: TypeAlias = dict[str, Any]
@@ -93,9 +96,11 @@ class ReadTask:
         self.later: Callable[[], Iterator[Stretch]] = lambda: iter(())
         """What the lane reads after this order has ended."""
         self.num_found = 0
-        """Records of the part, where there is one; counted before they are read, a few at a time."""
+        """Records of the part, where there is one, counted before they are read, a few at a time; or of an iterable."""
         self._found_before = self._empty_epochs = 0
-        self._lanes = lane.count
+        self.lane = lane
+        self.stream: StreamStates | None = None
+        """Of an iterable: keeps what it says of where it is."""
         self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
         self.on_epoch_end: Callable[[int], None] | None = None
         """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
@@ -126,7 +131,7 @@ class ReadTask:
         self._found_before = self.num_found
         # Blocks that are not shuffled are dealt alike after at most as many epochs as there are lanes; shuffled ones
         # reach each lane some time. The first epoch may have been entered in its middle.
-        if self._empty_epochs > self._lanes and not self.order.shuffle and math.isinf(self.order.epochs.end):
+        if self._empty_epochs > self.lane.count and not self.order.shuffle and math.isinf(self.order.epochs.end):
             raise SourceError(
                 f"source {self.name!r}: expected records of the {part}, got none in {self._empty_epochs} epochs of "
                 "this lane's share, which is the same in each\n"

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch.utils.data import Dataset
 
@@ -24,7 +24,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
     It works under a plain DataLoader, and as a source of a MergedDataset once it has `name` and `percent`.
 
     Args:
-        load_path: The directory of a store.
+        load_path: A store: its directory, a file, or what a `.bin` and an `.idx` of Megatron have in common.
         storage_type: Its format; None to detect it from its files.
         store: The store itself, loaded, instead of a path.
         verify: Compare what is read with the sums of the store's files; see `Store.load`.
@@ -33,14 +33,17 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        dtype: Of the tokens, for a file that does not say it; see `TokenFileStore`.
 
     Raises:
-        FileNotFoundError: There is no such directory.
+        FileNotFoundError: There is nothing at the path.
         StoreError: The store is damaged, or does not serve this train type.
         ValueError: Not one of `load_path` and `store`, or a store together with options of loading.
     """
 
     train_type: ClassVar[str]
+    required_keys: ClassVar[Sequence[str]] = ()
+    """The keys that a train type of somebody else's needs; see `DatasetFactory.register`."""
 
     def __init__(
         self,
@@ -54,20 +57,45 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         if (load_path is None) == (store is None):
             raise ValueError(f"{self._who}: expected a load_path or a store, got {load_path!r} and {store!r}")
-        if store is not None and (mapped or not verify):
+        if store is not None and (mapped or not verify or dtype is not None):
             raise ValueError(
-                f"{self._who}: expected verify and mapped with a load_path, got them with a store that is loaded\n"
-                "  Give them to its load()."
+                f"{self._who}: expected verify, mapped and dtype with a load_path, got them with a store that is "
+                "loaded\n  Give them to its load() or constructor."
             )
         if store is None:
             assert load_path is not None, "neither path nor store"
-            store = open_store(load_path, storage_type, verify=verify, mapped=mapped)
+            store = open_store(load_path, storage_type, verify=verify, mapped=mapped, dtype=dtype)
         self.store = store
         self._check_train_type()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        window_size: int | None = None,
+        stride: int | None = None,
+        storage_type: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """The dataset over the store at a path; `DatasetFactory.load` does this for a train type.
+
+        Args:
+            path: See `load_path` of the class.
+            window_size: Tokens in a window; of records where what is longer is cut.
+            stride: Tokens from one window to the next.
+            storage_type: The store's format; None to detect it from its files.
+            options: What else the class takes.
+
+        Raises:
+            ValueError: See the class.
+        """
+        given: dict[str, Any] = {"window_size": window_size, "stride": stride, "storage_type": storage_type}
+        return cls(path, **{name: value for name, value in given.items() if value is not None}, **options)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -91,9 +119,20 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         return f"{self.train_type} {self._cut}of store {self.store.identity}"
 
     @property
+    def keys(self) -> list[str]:
+        """The keys of the store."""
+        return self.store.keys
+
+    @property
+    def count(self) -> int:
+        """Its tokens, as `num_tokens`."""
+        return self.num_tokens
+
+    @property
     def num_tokens(self) -> int:
         """How many tokens the store has for this train type, whether or not they are in a sample."""
-        keys = [source.tokens for name, source in SOURCES[self.train_type].items() if name != "rewards"]
+        sources = SOURCES.get(self.train_type, {})
+        keys = [source.tokens for name, source in sources.items() if name != "rewards"] or self.required_keys[:1]
         return sum(len(self.store.column(key)) for key in keys)
 
     @property
@@ -121,13 +160,13 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         return [idx if type(idx) is int and 0 <= idx < count else self._number(idx) for idx in indices]
 
     def _check_train_type(self) -> None:
-        store, needed = self.store, TRAIN_TYPES[self.train_type]
+        store, needed = self.store, TRAIN_TYPES.get(self.train_type, self.required_keys)
         if missing := [key for key in needed if key not in store.keys]:
             raise StoreError(
                 f"{self._who}: train type {self.train_type!r} needs the keys {list(needed)}, "
                 f"store '{store.path}' lacks {missing}\n  It has {store.keys}, and can serve {list(store.train_types)}."
             )
-        if self.train_type not in store.train_types:
+        if self.train_type in TRAIN_TYPES and self.train_type not in store.train_types:
             raise StoreError(
                 f"{self._who}: expected a store for train type {self.train_type!r}, got one written for "
                 f"{list(store.train_types)}: '{store.path}'\n  Choose one of these, or write it again for this one."

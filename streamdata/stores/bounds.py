@@ -148,6 +148,39 @@ class Offsets:
         return open_(self.values) if isinstance(self.values, StoredArray) else self.values
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Ends:
+    """Runs that lie one after another, by their ends alone: the first begins at 0.
+
+    Attributes:
+        count: How many runs.
+        values: Where each ends, rising to `end`, uint64 (count,) on disk.
+        end: Of the last run.
+        who: Whose they are, for errors.
+    """
+
+    count: int
+    values: StoredArray
+    end: int
+    who: str
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return (self.values,)
+
+    def span(self, index: int, open_: Open) -> tuple[int, int]:
+        ends = open_(self.values)
+        begin, end = int(ends[index - 1]) if index else 0, int(ends[index])
+        if not 0 <= begin <= end <= self.end:
+            raise damaged(self.who, index, begin, end, self.end)
+        return begin, end
+
+    def starts(self, begin: int, end: int, open_: Open) -> Int64s:
+        ends = open_(self.values)
+        first = bisect_right(ends, begin)
+        return rising(ends[first : bisect_left(ends, end, first)], begin, end, self.who)
+
+
 def damaged(who: str, index: int, begin: int, end: int, most: int) -> StoreError:
     """The error for a run that cannot lie where its offsets say."""
     return StoreError(

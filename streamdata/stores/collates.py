@@ -12,15 +12,17 @@ from streamdata.stores.base_dataset import Sample
 
 Batch = dict[str, torch.Tensor]
 _SIDES = ("left", "right")
+_PAIR = ("chosen", "rejected")
 
 
-def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right") -> Batch:
+def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right", *, joint_width: bool = False) -> Batch:
     """Pads preference pairs.
 
     Args:
         samples: Of a DPODataset, B of them.
         pad_id: What stands in `chosen` and `rejected` beside the tokens.
         side: Where: `left` or `right`.
+        joint_width: Pad both to the longest of all, so that a trainer can stack them.
 
     Returns:
         `chosen` and `rejected`, int64 (B, longest of them), `chosen_mask` and `rejected_mask`, bool, False in padding,
@@ -31,9 +33,10 @@ def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right")
     """
     _check(samples, side, "dpo_collate")
     batch: Batch = {}
-    for key in ("chosen", "rejected"):
-        batch |= _padded(key, [sample[key] for sample in samples], pad_id, side)
-        batch[f"{key}_mask"] = _pad([sample[f"{key}_mask"] for sample in samples], False, side)
+    width = max(len(sample[key]) for sample in samples for key in _PAIR) if joint_width else 0
+    for key in _PAIR:
+        batch |= _padded(key, [sample[key] for sample in samples], pad_id, side, width)
+        batch[f"{key}_mask"] = _pad([sample[f"{key}_mask"] for sample in samples], False, side, width)
     return batch
 
 
@@ -74,15 +77,15 @@ def grpo_collate(
     return batch
 
 
-def _padded(key: str, runs: Sequence[torch.Tensor], pad_id: int, side: str) -> Batch:
+def _padded(key: str, runs: Sequence[torch.Tensor], pad_id: int, side: str, width: int = 0) -> Batch:
     """The runs and which of the result they are."""
     ones = [torch.ones(len(run), dtype=torch.bool) for run in runs]
-    return {key: _pad(runs, pad_id, side), f"{key}_attention_mask": _pad(ones, False, side)}
+    return {key: _pad(runs, pad_id, side, width), f"{key}_attention_mask": _pad(ones, False, side, width)}
 
 
-def _pad(runs: Sequence[torch.Tensor], fill: int, side: str) -> torch.Tensor:
-    """Runs of any length, as rows of one."""
-    longest = max(map(len, runs), default=0)
+def _pad(runs: Sequence[torch.Tensor], fill: int, side: str, width: int = 0) -> torch.Tensor:
+    """Runs of any length, as rows of one, which is at least `width`."""
+    longest = max([width, *map(len, runs)])
     dtype = runs[0].dtype if runs else torch.int64
     padded = torch.full((len(runs), longest), fill, dtype=dtype)
     for row, run in zip(padded, runs, strict=True):

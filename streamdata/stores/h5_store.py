@@ -14,7 +14,7 @@ from streamdata.errors import StoreError
 from streamdata.shards.recent import Recent
 from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
-from streamdata.stores.files import natural, store_files, suffixed
+from streamdata.stores.files import H5_SUFFIXES, natural, store_files, suffixed
 from streamdata.stores.meta import decode, parsed
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
@@ -48,7 +48,8 @@ class H5Store(Store):
         self._shared_at: dict[tuple[str, str], int] = {}
 
     def read_shards(self, path: Path) -> list[Shard]:
-        return [_shard(str(path / file)) for file in suffixed(store_files(path), ".h5")]
+        root, files = store_files(path)
+        return [_shard(str(root / file)) for file in suffixed(files, *H5_SUFFIXES)]
 
     def values(self, array: StoredArray) -> Any:
         if self._shared is not None:

@@ -3,7 +3,8 @@ r"""Megatron's `.idx`: where the sequences of the `.bin` beside it lie.
 Little-endian, as Megatron-Core's `indexed_dataset.py` has it: the magic `MMIDIDX\x00\x00`, version uint64 1, dtype
 code uint8 (`CODES`), number of sequences uint64, number of entries of the document index uint64; then int32 the length
 of each sequence in tokens, int64 the byte in the `.bin` at which it begins, and int64 the document index: the sequence
-with which each document begins, and the number of sequences.
+with which each document begins, and the number of sequences. A multimodal one has an int8 more for each sequence, its
+mode: what kind of tokens these are.
 """
 
 import struct
@@ -31,6 +32,7 @@ class IndexLayout(NamedTuple):
     dtype: np.dtype[Any]
     num_sequences: int
     num_entries: int  # of the document index
+    has_modes: bool = False
 
     @property
     def lengths_at(self) -> int:
@@ -48,9 +50,14 @@ class IndexLayout(NamedTuple):
         return self.pointers_at + 8 * self.num_sequences
 
     @property
+    def modes_at(self) -> int:
+        """int8 (num_sequences,), where they are there."""
+        return self.documents_at + 8 * self.num_entries
+
+    @property
     def size_bytes(self) -> int:
         """Of the file."""
-        return self.documents_at + 8 * self.num_entries
+        return self.modes_at + self.has_modes * self.num_sequences
 
 
 def encode_index(ends: Int64s, dtype: np.dtype[Any]) -> list[bytes]:
@@ -77,8 +84,8 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
     """The layout of an `.idx` of this size, from its first bytes.
 
     Raises:
-        StoreError: It is not an index, is of another version or of an unknown dtype, is multimodal, or its size does
-            not fit its counts.
+        StoreError: It is not an index, is of another version or of an unknown dtype, or its size does not fit its
+            counts.
     """
     if len(head) < _HEADER.size or not head.startswith(MAGIC):
         raise StoreError(f"{who}: expected the magic {MAGIC!r}, got {head[:9]!r}\n  This is not an index of Megatron.")
@@ -90,11 +97,7 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
         )
     layout = IndexLayout(np.dtype(CODES[code]).newbyteorder("<"), num_sequences, num_entries)
     if num_sequences and layout.size_bytes + num_sequences == size_bytes:
-        raise StoreError(
-            f"{who}: expected an index of text, got a multimodal one, with a mode for each of its "
-            f"{num_sequences} sequences after the document index\n"
-            "  Images among tokens are not read: write the text alone, with multimodal=False."
-        )
+        layout = layout._replace(has_modes=True)
     if layout.size_bytes != size_bytes:
         raise StoreError(
             f"{who}: expected {layout.size_bytes} bytes for {num_sequences} sequences and a document index of "
@@ -133,6 +136,16 @@ class Sequences:
         follows = end == self.start(index + 1, open_)
         if rest or length < 0 or not 0 <= begin <= end <= self.end or not follows:
             raise damaged(f"index '{self.lengths.file}', pointer {pointer}", index, begin, end, self.end)
+        return begin, end
+
+    def pointed(self, index: int, open_: Open) -> tuple[int, int]:
+        """What `span` gives, by pointers alone: for sequences in no order, of which each is read once."""
+        found = open_(self.pointers)[index : index + 2].tolist()
+        (begin, rest), end = divmod(found[0], self.token_bytes), found[-1] // self.token_bytes
+        if index + 1 == self.count:
+            end = self.end
+        if rest or not 0 <= begin <= end <= self.end:
+            raise damaged(f"index '{self.pointers.file}', pointer {found[0]}", index, begin, end, self.end)
         return begin, end
 
     def start(self, index: int, open_: Open) -> int:

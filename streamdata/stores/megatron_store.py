@@ -7,21 +7,23 @@ from pathlib import Path
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.stores.bounds import Open, StoredArray
+from streamdata.stores.bounds import Even, Open, StoredArray
 from streamdata.stores.files import store_files, suffixed
 from streamdata.stores.megatron_index import Documents, IndexLayout, Sequences, decode_header
 from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
 from streamdata.stores.sums import has_sums
 
-_KEY = "sequence"
+_KEY, _MODE = "sequence", "mode"
 _HEADER_BYTES = 34
 _OUR_NAMES = re.compile(r"data_\d{4,}")
 _SHOWN = 5
 
 
 class MegatronStore(Store):
-    """Reads all pairs below a directory as one key, `sequence`, whose records are the sequences.
+    """Reads a pair, or all pairs below a directory, as one key, `sequence`, whose records are the sequences.
+
+    Multimodal pairs have a second key, `mode`, with one number for each sequence.
 
     See `streamdata.stores.megatron_index` for the layout of the index. Sequences must lie one after another. Several
     pairs in one directory are one store if they are shards that `StoreWriter` named, `data_0000` and so on.
@@ -30,7 +32,7 @@ class MegatronStore(Store):
     storage_type = "megatron"
 
     def read_shards(self, path: Path) -> list[Shard]:
-        files = store_files(path)
+        root, files = store_files(path)
         bins, indexes = suffixed(files, ".bin"), suffixed(files, ".idx")
         alone = {file[:-4] for file in bins} ^ {file[:-4] for file in indexes}
         if alone:
@@ -38,8 +40,8 @@ class MegatronStore(Store):
                 f"store '{path}': expected a .bin and an .idx of each name, got only one of {sorted(alone)[:4]}\n"
                 "  The .idx comes last: write or copy the pair again, or remove it."
             )
-        _check_prefixes(path, indexes)
-        return [_shard(str(path / file), self.values) for file in indexes]
+        _check_prefixes(root, indexes)
+        return [_shard(str(root / file), self.values) for file in indexes]
 
 
 def _check_prefixes(path: Path, indexes: list[str]) -> None:
@@ -53,8 +55,8 @@ def _check_prefixes(path: Path, indexes: list[str]) -> None:
             raise StoreError(
                 f"store '{path / directory}': expected one pair of .bin and .idx, or shards data_0000, data_0001 …, "
                 f"got {len(names)} names: {', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}\n"
-                "  Give each its own directory (links will do): then each is a source to be mixed, or all are one "
-                "store if you name the directory above."
+                f"  Name one, such as '{path / directory / names[0]}': then each is a source to be mixed. Or give each "
+                "its own directory (links will do): then all are one store if you name the directory above."
             )
 
 
@@ -80,7 +82,11 @@ def _shard(index: str, open_: Open) -> Shard:
     firsts = in_index("<i8", layout.num_entries, layout.documents_at)
     sequences = Sequences(layout.num_sequences, lengths, pointers, layout.dtype.itemsize, count)
     _check_ends(data, layout, sequences, firsts, open_)
-    return Shard(index, {_KEY: [Segment(data, sequences, documents=Documents(firsts, sequences))]})
+    segments = {_KEY: [Segment(data, sequences, documents=Documents(firsts, sequences))]}
+    if layout.has_modes:
+        modes = in_index("i1", layout.num_sequences, layout.modes_at)
+        segments[_MODE] = [Segment(modes, Even(layout.num_sequences, 1))]
+    return Shard(index, segments)
 
 
 def _check_ends(data: StoredArray, layout: IndexLayout, sequences: Sequences, firsts: StoredArray, open_: Open) -> None:

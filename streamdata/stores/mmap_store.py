@@ -31,16 +31,16 @@ class MmapStore(Store):
     storage_type = "bin"
 
     def read_shards(self, path: Path) -> list[Shard]:
-        files = store_files(path)
+        root, files = store_files(path)
         metas = meta_files(files)
         directories = {file.removesuffix(META) for file in metas}
         for file in suffixed(files, ".bin"):
             if file[: file.rfind("/") + 1] not in directories:
                 raise StoreError(
-                    f"file '{path / file}': expected {META} beside it, which comes last, got none\n"
+                    f"file '{root / file}': expected {META} beside it, which comes last, got none\n"
                     "  The shard was not finished: write or copy it again, or remove it."
                 )
-        return [_shard(path / file) for file in metas]
+        return [_shard(root / file) for file in metas]
 
 
 def _shard(path: Path) -> Shard:

@@ -18,7 +18,7 @@ class RecordDataset(BaseDataset):
     """One sample per record of a store.
 
     Args:
-        load_path: The directory of a store.
+        load_path: A store: its directory, a file, or what a `.bin` and an `.idx` of Megatron have in common.
         window_size: Longer sequences are cut after this many tokens; None cuts nothing.
         storage_type: The store's format; None to detect it from its files.
         store: The store itself, loaded, instead of a path.
@@ -30,7 +30,7 @@ class RecordDataset(BaseDataset):
         part: `train` or `valid`, where there is a holdout.
 
     Raises:
-        FileNotFoundError: There is no such directory.
+        FileNotFoundError: There is nothing at the path.
         StoreError: The store is damaged, does not serve this train type, has no records, or does not say where they
             begin.
         ValueError: A `window_size` that is not positive.

@@ -49,10 +49,10 @@ class Store(ABC):
 
     @abstractmethod
     def read_shards(self, path: Path) -> list[Shard]:
-        """The shards below a directory, in the order of every rank; no token is read.
+        """The shards at a path (see `store_files`), in the order of every rank; no token is read.
 
         Raises:
-            FileNotFoundError: There is no such directory.
+            FileNotFoundError: There is nothing at the path.
             StoreError: There are none, or one is damaged.
         """
 
@@ -61,16 +61,16 @@ class Store(ABC):
         return opened_values(array, self._make)
 
     def load(self, path: str | Path, *, verify: bool = True, mapped: bool = False) -> Self:
-        """Find the shards below a directory.
+        """Find the shards at a path.
 
         Args:
-            path: The directory.
+            path: A directory, a file, or what a `.bin` and an `.idx` have in common.
             verify: Compare all that is read with the sums of its files, and warn of files without sums.
             mapped: Read through memory maps. A file that is then cut short ends the process: only for files that
                 nobody else changes.
 
         Raises:
-            FileNotFoundError: There is no such directory.
+            FileNotFoundError: There is nothing at the path.
             StoreError: It holds no shards, or one that is damaged or does not fit the others.
         """
         absolute = os.path.abspath(path)  # a worker may have another working directory
@@ -224,6 +224,16 @@ class Store(ABC):
                     self._fill(column, begin, out[number])
         return out
 
+    def record_begin(self, key: str, index: int) -> int:
+        """Where record `index` of a key whose records are no lists begins; of the one after the last, the end."""
+        column = self.column(key)
+        if index >= column.num_records:
+            return len(column)
+        number = bisect_right(column.record_ends, index)
+        records = column.segments[number].records
+        begin, _ = records.span(index - column.record_ends[number] + records.count, self.values)
+        return column.starts[number] + begin
+
     def document_starts(self, key: str, begin: int, end: int) -> Int64s:
         """Where documents begin strictly between two positions. A segment begins one too.
 
@@ -324,5 +334,6 @@ def _by_segment(column: Column, begins: Sequence[int], length: int) -> dict[int,
 
 def _identity(segment: Segment, path: str) -> list[object]:
     data = segment.data
-    name = os.path.relpath(data.file, path)
+    # From a file, or a pair, its own name counts: a directory with nothing else is the same store.
+    name = os.path.relpath(data.file, path if data.file.startswith(path + os.sep) else os.path.dirname(path))
     return [name, data.dtype.str, data.count, data.checksum, segment.records.count, segment.rows is not None]

@@ -10,7 +10,7 @@ class SourceKeys(NamedTuple):
     Attributes:
         tokens: The key of its tokens, or of its numbers.
         mask: The key that says which of them are trained; None where all of them are, or none.
-        positions: The key of their position ids, where the train type reads such.
+        positions: The key of their position ids, which the train type reads where a store has them.
     """
 
     tokens: str
@@ -31,10 +31,13 @@ SOURCES: Final[Mapping[str, Mapping[str, SourceKeys]]] = {
 """The sources of each train type. What datasets read and what `streamdata prepare` writes follows from it."""
 
 TRAIN_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    name: tuple(key for kind in zip(*sources.values(), strict=True) for key in kind if key is not None)
+    name: (
+        *(keys.tokens for keys in sources.values()),
+        *(keys.mask for keys in sources.values() if keys.mask is not None),
+    )
     for name, sources in SOURCES.items()
 }
-"""The keys that each train type reads: of tokens, then masks, then positions."""
+"""The keys that each train type needs: of tokens, then masks."""
 
 
 def possible_train_types(keys: Sequence[str]) -> list[str]:

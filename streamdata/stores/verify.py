@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.stores.bounds import Offsets, StoredArray
+from streamdata.stores.bounds import Ends, Offsets, StoredArray
 from streamdata.stores.factory import open_store
 from streamdata.stores.megatron_index import Documents, Sequences
 from streamdata.stores.spool import checksum
@@ -25,7 +25,7 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
     """Everything that is wrong with a store: sizes, counts, offsets, checksums, and token ids outside the vocabulary.
 
     Args:
-        load_path: The directory of the store.
+        load_path: The store: a directory, a file, or a Megatron prefix.
         vocab_size: How many token ids there are, from 0; None if that is not known.
         storage_type: Its format; None to detect it from its files.
 
@@ -33,7 +33,7 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         A message per problem; none for a sound store. Where it cannot even be loaded that is the only one.
 
     Raises:
-        FileNotFoundError: There is no such directory.
+        FileNotFoundError: There is nothing at the path.
     """
     try:
         store = open_store(load_path, storage_type, verify=False)  # reading would stop at the first of the problems
@@ -55,6 +55,8 @@ def _of_key(store: Store, key: str, vocab_size: int | None, checked: set[tuple[s
         for bounds in dict.fromkeys((segment.records, segment.items, segment.documents)):
             if isinstance(bounds, Offsets):
                 yield from _rising(store, bounds)
+            if isinstance(bounds, Ends):
+                yield from _rising_ends(store, bounds)
         if isinstance(segment.records, Sequences):
             yield from _sequences(store, segment.records)
         if isinstance(segment.documents, Documents):
@@ -92,6 +94,12 @@ def _rising(store: Store, bounds: Offsets) -> Iterator[str]:
         order = "falling" if falls else "rising"
         found = f"{order} ones from {ends[0]} to {ends[1]}"
         yield f"{bounds.who}: expected offsets that rise from 0 to {bounds.end}, got {found}\n  Copy the shard again."
+
+
+def _rising_ends(store: Store, bounds: Ends) -> Iterator[str]:
+    # That the last of them is the end is checked when the store is loaded.
+    if any((np.diff(values.astype(np.int64)) < 0).any() for _, values in _chunks(store, bounds.values, 1)):
+        yield f"{bounds.who}: expected ends that rise to {bounds.end}, got falling ones\n  Copy the index again."
 
 
 def _sequences(store: Store, sequences: Sequences) -> Iterator[str]:

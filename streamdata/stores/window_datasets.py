@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -11,7 +12,9 @@ import torch
 from streamdata.errors import StoreError
 from streamdata.recipe.named_source import Percent
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
+from streamdata.stores.document_marks import DocumentMarks, MarkNames
 from streamdata.stores.dtypes import Int64s, Values
+from streamdata.stores.megatron_samples import MegatronSamples, SampleIndices, SampleRule
 from streamdata.stores.store import Store
 from streamdata.stores.windows import FlatWindows, RowWindows, WindowBegins
 
@@ -33,7 +36,7 @@ class WindowDataset(BaseDataset):
     target.
 
     Args:
-        load_path: The directory of a store.
+        load_path: A store: its directory, a file, or what a `.bin` and an `.idx` of Megatron have in common.
         window_size: Tokens in a window.
         stride: Tokens from one window to the next; `window_size` if not given.
         storage_type: The store's format; None to detect it from its files.
@@ -44,15 +47,25 @@ class WindowDataset(BaseDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        dtype: Of the tokens, for a file that does not say it; see `TokenFileStore`.
         documents: Add to each sample `cu_seqlens`, int32 (documents + 1,), where documents begin in it and its end,
             `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each.
         eod_token: The id with which each document ends, for a store that does not record where its documents begin.
+        reset_attention_mask: Add `cu_seqlens` and `max_seqlen` alone.
+        reset_position_ids: Add the `position_ids` of `documents` alone.
+        eod_mask_loss: Add `loss_mask`, bool (window_size,), False where the input is `eod_token`; a stored mask is
+            False there, too.
+        records: Cut windows from these records of the store alone, from the first to the one before the last.
+        compat: "megatron", for `seq` over one pair of files, gives the samples of Megatron-Core's GPTDataset, index for
+            index; see `streamdata.stores.megatron_samples`. They are pieces of shuffled documents.
+        seed: Of their order, as Megatron's `--seed`.
+        num_samples: How many of them there are at least; None for those of one epoch.
 
     Raises:
-        FileNotFoundError: There is no such directory.
+        FileNotFoundError: There is nothing at the path.
         StoreError: The store is damaged, does not serve this train type, has fewer tokens than one window, or does
             not record documents.
-        ValueError: A size that is not positive, or `eod_token` without `documents`.
+        ValueError: A size that is not positive, or options that need another one.
     """
 
     def __init__(
@@ -69,8 +82,16 @@ class WindowDataset(BaseDataset):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        dtype: str | None = None,
         documents: bool = False,
         eod_token: int | None = None,
+        reset_attention_mask: bool = False,
+        reset_position_ids: bool = False,
+        eod_mask_loss: bool = False,
+        records: tuple[int, int] | None = None,
+        compat: Literal["megatron"] | None = None,
+        seed: int | None = None,
+        num_samples: int | None = None,
     ) -> None:
         super().__init__(
             load_path,
@@ -82,31 +103,62 @@ class WindowDataset(BaseDataset):
             percent=percent,
             holdout=holdout,
             part=part,
+            dtype=dtype,
         )
         self.window_size = positive(window_size, "window_size", self._who)
         self.stride = self.window_size if stride is None else positive(stride, "stride", self._who)
-        if eod_token is not None and not documents:
-            raise ValueError(f"{self._who}: eod_token says where documents end, got documents=False\n  Set both.")
         self._check_columns()
-        self._marks = DocumentMarks(self.store, TOKENS, self.window_size, eod_token) if documents else None
-        self._windows = self._counted_windows()
+        self._marks = self._checked_marks(
+            MarkNames(documents or reset_attention_mask, documents or reset_position_ids, eod_mask_loss), eod_token
+        )
+        self._records = records
+        self._compat = self._checked_compat(compat, seed, num_samples)
+        if self._compat is not None and self._marks is not None and eod_token is None:
+            raise ValueError(f"{self._who}: compat='megatron' needs eod_token to mark documents, got None")
+        self._windows = self._counted_windows() if self._compat is None else FlatWindows(0, 1, 1)
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._windows if self._compat is None else self._compat)
+
+    @property
+    def indices(self) -> SampleIndices:
+        """The document, sample and shuffle index of `compat="megatron"`.
+
+        Raises:
+            ValueError: There is no such order.
+        """
+        if self._compat is None:
+            raise ValueError(f"{self._who}: expected compat='megatron', which has indices, got None")
+        return self._compat.indices
 
     def get_index(self, idx: int) -> tuple[int, int]:
+        """Where the window of sample `idx` begins and ends in the store.
+
+        Raises:
+            ValueError: Samples are pieces of several documents, by `compat="megatron"`.
+        """
+        if self._compat is not None:
+            raise ValueError(f"{self._who}: samples of compat='megatron' lie in several places, see `indices`")
         (begin,) = self._windows.locate([self._number(idx)]).begins
         return begin, begin + self.window_size
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        return self._samples(self._windows.locate(self._numbers(indices)))
+        numbers = self._numbers(indices)
+        if self._compat is not None:
+            return self._samples_of(self._compat.read(numbers), None)
+        return self._samples(self._windows.locate(numbers))
 
     @property
     def _cut(self) -> str:
-        return f"windows of {self.window_size} every {self.stride} "
+        of_records = "" if self._records is None else f"of records {self._records[0]} to {self._records[1]} "
+        cut = f"windows of {self.window_size} every {self.stride} {of_records}"
+        return cut if self._compat is None else f"{cut}as megatron {[*self._compat.rule]} "
 
     def _samples(self, windows: WindowBegins) -> list[Sample]:
-        tokens = self._with_next(TOKENS, windows, NO_TARGET)
+        return self._samples_of(self._with_next(TOKENS, windows, NO_TARGET), windows.begins)
+
+    def _samples_of(self, tokens: Values, begins: Sequence[int] | None) -> list[Sample]:
+        """The samples of windows with the token after each, (windows, window_size + 1), and where these begin."""
         # Each converted from what was read, into memory of its own: a trainer that masks targets in place must not
         # change inputs, and copying int64 for that would move four times the bytes of uint16.
         ids = tokens[:, :-1].astype(_INT64)
@@ -115,7 +167,7 @@ class WindowDataset(BaseDataset):
             {"input_ids": window, "target_ids": following} for window, following in zip(inputs, targets, strict=True)
         ]
         if self._marks is not None:
-            for sample, begin, window in zip(samples, windows.begins, ids, strict=True):
+            for sample, begin, window in zip(samples, begins or repeat(None, len(samples)), ids, strict=True):
                 sample.update(self._marks.of_window(begin, window))
         return samples
 
@@ -130,12 +182,13 @@ class WindowDataset(BaseDataset):
         return out
 
     def _counted_windows(self) -> FlatWindows | RowWindows:
-        tokens = len(self.store.column(TOKENS))
         in_rows = self._has_rows()
+        begin, end = self._token_range(in_rows=in_rows)
+        tokens = end - begin
         windows = (
             RowWindows(self.store, TOKENS, self.window_size, self.stride)
             if in_rows
-            else FlatWindows(tokens, self.window_size, self.stride)
+            else FlatWindows(tokens, self.window_size, self.stride, begin)
         )
         if not len(windows):
             need = f"a row of {self.window_size} tokens" if in_rows else f"{self.window_size + 1} tokens"
@@ -147,6 +200,48 @@ class WindowDataset(BaseDataset):
             logger.info("%s: %d of %d tokens of '%s' lie after the last window and are not used",
                         self._who, windows.unused, tokens, self.store.path)  # fmt: skip
         return windows
+
+    def _token_range(self, *, in_rows: bool) -> tuple[int, int]:
+        """Where the tokens that windows are cut from begin and end."""
+        if self._records is None:
+            return 0, len(self.store.column(TOKENS))
+        count, (first, last) = self.store.column(TOKENS).num_records, self._records
+        if in_rows or not 0 <= first < last <= count:
+            raise StoreError(
+                f"{self._who}: expected records within 0 to {count} of a store without packed rows, got {first} to "
+                f"{last} of '{self.store.path}'"
+            )
+        return self.store.record_begin(TOKENS, first), self.store.record_begin(TOKENS, last)
+
+    def _checked_marks(self, names: MarkNames, eod_token: int | None) -> DocumentMarks | None:
+        if eod_token is not None and not any(names):
+            raise ValueError(
+                f"{self._who}: eod_token says where documents end, got documents=False\n"
+                "  Set both, or one of reset_attention_mask, reset_position_ids and eod_mask_loss."
+            )
+        if names.loss and eod_token is None:
+            raise ValueError(f"{self._who}: eod_mask_loss needs eod_token, the id that is masked, got None")
+        return DocumentMarks(self.store, TOKENS, self.window_size, eod_token, names) if any(names) else None
+
+    def _checked_compat(self, compat: str | None, seed: int | None, num_samples: int | None) -> MegatronSamples | None:
+        if compat not in (None, "megatron"):
+            raise ValueError(f"{self._who}: expected compat='megatron' or None, got {compat!r}")
+        if compat is None:
+            if seed is not None or num_samples is not None:
+                raise ValueError(
+                    f"{self._who}: seed and num_samples go with compat='megatron', got {seed}, {num_samples}"
+                )
+            return None
+        if self.train_type != "seq" or self.stride != self.window_size or type(seed) is not int:
+            raise ValueError(
+                f"{self._who}: expected train type 'seq', a seed and no other stride with compat='megatron', got "
+                f"{self.train_type!r}, seed={seed!r}, stride={self.stride}\n"
+                "  The seed is Megatron's --seed, 1234 by default there."
+            )
+        if num_samples is not None:
+            positive(num_samples, "num_samples", self._who)
+        first, last = self._records or (0, self.store.column(TOKENS).num_records)
+        return MegatronSamples(self.store, TOKENS, SampleRule(first, last, self.window_size, num_samples, seed))
 
     def _has_rows(self) -> bool:
         with_rows = {segment.rows is not None for segment in self.store.column(TOKENS).segments}
@@ -174,10 +269,10 @@ class SeqDataset(WindowDataset):
     train_type = "seq"
 
     def __getitem__(self, idx: int) -> Sample:
-        if self._marks is not None or not isinstance(self._windows, FlatWindows):
+        if self._marks is not None or self._compat is not None or not isinstance(self._windows, FlatWindows):
             return super().__getitem__(idx)
         # The same without the cost of a batch of one.
-        begin = self._number(idx) * self.stride
+        begin = self._windows.start + self._number(idx) * self.stride
         tokens = self.store.stored(TOKENS, begin, begin + self.window_size + 1)
         return {
             "input_ids": torch.from_numpy(tokens[:-1].astype(_INT64)),
@@ -186,11 +281,11 @@ class SeqDataset(WindowDataset):
 
 
 class SFTDataset(WindowDataset):
-    """Samples of train type `sft`, from the keys `sequence`, `loss_mask` and `position_ids`.
+    """Samples of train type `sft`, from the keys `sequence`, `loss_mask` and, where it is there, `position_ids`.
 
     A sample has `input_ids` and `target_ids`, int64 (window_size,), `loss_mask`, bool (window_size,), aligned with the
-    targets (it is that of the token which is predicted), and `position_ids`, int64 (window_size,), as stored or, with
-    `documents`, anew for each document. See `WindowDataset` for arguments and errors.
+    targets (it is that of the token which is predicted), and `position_ids`, int64 (window_size,): with `documents`
+    anew for each document, else as stored, else from 0 in each window. See `WindowDataset` for arguments and errors.
     """
 
     train_type = "sft"
@@ -198,56 +293,24 @@ class SFTDataset(WindowDataset):
     def _samples(self, windows: WindowBegins) -> list[Sample]:
         samples = super()._samples(windows)
         masks = self._with_next(_MASK, windows, False)[:, 1:].astype(np.bool_)
-        for sample, mask in zip(samples, torch.from_numpy(masks).unbind(), strict=True):
-            sample[_MASK] = mask
-        if self._marks is None:
-            positions = self.store.gather(_POSITIONS, windows.begins, self.window_size).astype(_INT64)
-            for sample, ids in zip(samples, torch.from_numpy(positions).unbind(), strict=True):
-                sample[_POSITIONS] = ids
+        positions = self._positions(windows)
+        for sample, mask, ids in zip(samples, torch.from_numpy(masks), torch.from_numpy(positions), strict=True):
+            sample[_MASK] = sample[_MASK] & mask if _MASK in sample else mask
+            sample.setdefault(_POSITIONS, ids)
         return samples
+
+    def _positions(self, windows: WindowBegins) -> Int64s:
+        if _POSITIONS in self.store.keys:
+            return self.store.gather(_POSITIONS, windows.begins, self.window_size).astype(_INT64)
+        return np.tile(np.arange(self.window_size), (len(windows.begins), 1))
 
     def _check_columns(self) -> None:
         super()._check_columns()
-        lengths = {key: len(self.store.column(key)) for key in (TOKENS, _MASK, _POSITIONS)}
+        kinds = {_MASK: "bi", _POSITIONS: "i"} if _POSITIONS in self.store.keys else {_MASK: "bi"}
+        lengths = {key: len(self.store.column(key)) for key in (TOKENS, *kinds)}
         if len(set(lengths.values())) > 1:
             raise StoreError(f"{self._who}: expected as many values of each key, got {lengths} in '{self.store.path}'")
-        for key, kinds in ((_MASK, "bi"), (_POSITIONS, "i")):
+        for key, allowed in kinds.items():
             dtype = self.store.column(key).dtype
-            if dtype.kind not in kinds:
+            if dtype.kind not in allowed:
                 raise StoreError(f"{self._who}: {key!r} cannot be {dtype}, as it is in '{self.store.path}'")
-
-
-class DocumentMarks:
-    """Where documents begin in windows, as attention kernels for sequences of several lengths take it.
-
-    Args:
-        store: Whose.
-        key: Of its tokens.
-        size: Of a window, in tokens.
-        eod_token: The id with which each document ends; None to take what the store records.
-
-    Raises:
-        StoreError: The store does not record its documents, and there is no `eod_token`.
-    """
-
-    def __init__(self, store: Store, key: str, size: int, eod_token: int | None) -> None:
-        self._store, self._key, self._size, self._eod_token = store, key, size, eod_token
-        if eod_token is None and any(segment.documents is None for segment in store.column(key).segments):
-            raise store.no_documents(key)
-
-    def of_window(self, begin: int, tokens: Int64s) -> dict[str, Any]:
-        """`cu_seqlens` int32 (documents + 1,), `max_seqlen`, `position_ids` int64 (window,) of the window there."""
-        starts = self._starts(begin, tokens)
-        marks = np.concatenate(([0], starts, [self._size]))
-        lengths = np.diff(marks)
-        positions = np.arange(self._size) - np.repeat(marks[:-1], lengths)
-        return {
-            "cu_seqlens": torch.from_numpy(marks.astype(np.int32)),
-            "max_seqlen": int(lengths.max()),
-            "position_ids": torch.from_numpy(positions),
-        }
-
-    def _starts(self, begin: int, tokens: Int64s) -> Int64s:
-        if self._eod_token is not None:
-            return np.flatnonzero(tokens[:-1] == self._eod_token) + 1
-        return self._store.document_starts(self._key, begin, begin + self._size) - begin

@@ -29,13 +29,19 @@ class WindowBegins(NamedTuple):
 class FlatWindows:
     """Windows over tokens without borders; each needs one token more, for its last target.
 
+    Args:
+        num_tokens: That they are cut from.
+        size: Of a window, in tokens.
+        stride: Tokens from one window to the next.
+        start: Where the tokens begin in the store.
+
     Attributes:
-        unused: How many tokens at the end of the store are in no window.
+        unused: How many tokens at the end are in no window.
     """
 
-    def __init__(self, num_tokens: int, size: int, stride: int) -> None:
+    def __init__(self, num_tokens: int, size: int, stride: int, start: int = 0) -> None:
         self._count = 1 + (num_tokens - 1 - size) // stride if num_tokens > size else 0
-        self._stride = stride
+        self._stride, self.start = stride, start
         self.unused = num_tokens - ((self._count - 1) * stride + size + 1 if self._count else 0)
 
     def __len__(self) -> int:
@@ -43,8 +49,8 @@ class FlatWindows:
 
     def locate(self, numbers: Sequence[int]) -> WindowBegins:
         """Where these windows begin."""
-        stride = self._stride
-        return WindowBegins([number * stride for number in numbers])
+        start, stride = self.start, self._stride
+        return WindowBegins([start + number * stride for number in numbers])
 
 
 class RowWindows:

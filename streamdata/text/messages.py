@@ -5,20 +5,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from streamdata.text.sharegpt import with_role
+
 Message = dict[str, Any]
 MEDIA_KINDS: Final = ("image", "video")
 _PLACEHOLDERS: Final = {"<image>": {"type": "image"}, "<video>": {"type": "video"}}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
 _MEDIA_KEY = re.compile("(image|video|audio)s?")
 _MEDIUM = re.compile("(input_)?(image|video|audio)(_url)?")
-_OWN_KEYS: Final = {"image": ("image", "url", "path", "bytes"), "video": ("video", "url", "path")}
+_OWN_KEYS: Final = {"image": ("image", "url", "path", "bytes"), "video": ("video", "url", "path", "bytes")}
 
 
 class Medium(NamedTuple):
-    """An image or video as the row has it, not opened yet."""
+    """An image or video as the row has it, not opened yet, with what its part says of it beside, such as a size."""
 
     kind: str
     value: Any
+    options: dict[str, Any] | None = None
 
 
 class MediaChat(NamedTuple):
@@ -60,7 +63,7 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
 
 
 def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
-    """Copies of the messages in a column, without Arrow's padding.
+    """Copies of the messages in a column, without Arrow's padding; those of ShareGPT get roles.
 
     Args:
         row: The row.
@@ -77,14 +80,29 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
             f"{who}: expected a list of messages in {key!r}, got {messages!r}{have}\n"
             "  A message is a dict with role and content; the config names their column."
         )
-    return [without_nulls(message) for message in messages]
+    return [with_role(without_nulls(message)) for message in messages]
 
 
 def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
     """What a conversation has beside text: columns, and keys of messages, with media, and types of their parts."""
     holders = (row, *messages)
-    keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and _is_given(holder[key])]
+    keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and is_given(holder[key])]
     return keys + [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
+
+
+def with_images_first(messages: Sequence[Message], count: int) -> list[Message]:
+    """The messages with places for `count` images before what a user says first, unless they have places already."""
+    parts = {part.get("type") for part in typed_parts(messages)}
+    texts = [content for message in messages if isinstance(content := message.get("content"), str)]
+    if not count or "image" in parts or any("<image>" in text for text in texts):
+        return list(messages)
+    first = next((number for number, message in enumerate(messages) if message.get("role") == "user"), None)
+    if first is None:
+        return list(messages)  # refused where media and their places are counted
+    content = messages[first].get("content")
+    more = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    asked = {**messages[first], "content": [*({"type": "image"} for _ in range(count)), *more]}
+    return [*messages[:first], asked, *messages[first + 1 :]]
 
 
 def is_empty(row: Mapping[str, Any], prompt_key: str) -> bool:
@@ -142,9 +160,10 @@ def _medium_type(part: Mapping[str, Any]) -> str | None:
     return next((name for name in names if isinstance(name, str) and _MEDIUM.fullmatch(name)), None)
 
 
-def _is_given(value: Any) -> bool:
+def is_given(value: Any) -> bool:
+    """Whether a medium, or any of a list, is there: Arrow has dicts of nulls where it is not."""
     parts = value.values() if isinstance(value, dict) else value
-    return any(map(_is_given, parts)) if isinstance(value, dict | list) else bool(value)
+    return any(map(is_given, parts)) if isinstance(value, dict | list) else bool(value)
 
 
 def _with_typed_parts(message: Message) -> Message:
@@ -155,18 +174,29 @@ def _with_typed_parts(message: Message) -> Message:
     return {**message, "content": [dict(_PLACEHOLDERS.get(text) or {"type": "text", "text": text}) for text in texts]}
 
 
+def own_medium(part: Mapping[str, Any]) -> Medium | None:
+    """The medium that a typed part holds; None if it is of text, or a place for the next of a column."""
+    kind, options = part.get("type"), dict(part)
+    if kind not in MEDIA_KINDS:
+        return None
+    del options["type"]
+    own = [options.pop(key) for key in _OWN_KEYS[kind] if key in options]
+    return Medium(kind, own[0], options or None) if own else None
+
+
 def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:
     """The medium of a part, its own or the next of its column; nothing but the type stays in the part."""
-    kind = part["type"]
-    own = [part[key] for key in _OWN_KEYS[kind] if key in part]
+    own = own_medium(part)
+    kind = part.pop("type")
+    options = dict(part)
     part.clear()  # templates take such keys for the medium itself, and would print it
     part["type"] = kind
     if own:
-        return Medium(kind, own[0])
+        return own
     taken[kind] += 1
     if taken[kind] > len(columns[kind]):
         raise _wrong_count(kind, taken[kind], len(columns[kind]), at_least=True)
-    return Medium(kind, columns[kind][taken[kind] - 1])
+    return Medium(kind, columns[kind][taken[kind] - 1], options or None)
 
 
 def _wrong_count(kind: str, parts: int, media: int, *, at_least: bool = False) -> ValueError:

@@ -6,7 +6,8 @@ from typing import Any
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.recipe.percent import STEPS
-from streamdata.sources import MapStyleSource
+from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.sources.part import range_of
 from streamdata.sources.shard_source import SequentialSource
 from streamdata.view.nodes import NodeShare, functions_of, shares_of
 from streamdata.view.table import percent_text, table
@@ -65,6 +66,8 @@ def _sizes(node: Node) -> tuple[str, str]:
     if node.source is None:
         counts = [_num_records(leaf) for leaf in node.walk() if leaf.source is not None]
         return ("" if None in counts else f"{sum(filter(None, counts)):,}"), ""
+    if isinstance(node.source, OwnStreamSource):
+        return "", ""
     blocks, records = node.source.num_blocks, _num_records(node)
     if isinstance(node.source, SequentialSource):
         return _counted(blocks, "shard"), f"{blocks:,}"
@@ -73,8 +76,6 @@ def _sizes(node: Node) -> tuple[str, str]:
 
 def _num_records(node: Node) -> int | None:
     """How many records a source has, as far as that is known without reading them."""
-    if isinstance(node.source, MapStyleSource):
-        return len(node.dataset)
     count: int | None = getattr(node.source, "num_records", None)
     return count
 
@@ -84,9 +85,11 @@ def _options(node: Node) -> list[str]:
         mixture: MergedDataset = node.dataset
         ends = "cyclic" if mixture.cyclic else f"ends when {mixture.stop.replace('_', ' ')}"
         return [f"seed {mixture.seed}", ends]
+    if isinstance(node.source, OwnStreamSource):
+        return [node.source.describe(node.shuffle)]
     options = ["shuffled" if node.shuffle else "not shuffled"]
-    if node.part is not None:
-        options.append(str(node.part))
+    if part := node.part or range_of(node.dataset):
+        options.append(str(part))
     if isinstance(node.source, SequentialSource):
         return ["read from the start", *options]
     shards = getattr(node.source, "shards", None)

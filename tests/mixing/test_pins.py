@@ -10,11 +10,14 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
+from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, to_state
 from tests.mixing.test_resume import Packer, filter_stream, irregular_stream, many_to_one_stream, one_to_many
 from tests.shard_files import write_jsonl, write_tars
+from tests.sources.own_streams import Stateful
 from tests.streams import Numbers, NumbersAhead, in_lane, loaded, resumed
 
 DRAWS = 300
@@ -120,6 +123,13 @@ def side_by_side(_):
     return MergedDataset([Numbers("a", 60, records_per_block=4), NumbersAhead("b", 45, records_per_block=5)], seed=7)
 
 
+def in_parts(_):
+    spread, tail = Numbers("spread", 90), NumbersAhead("tail", 70)
+    for source, part, by in ((spread, "valid", "seed"), (tail, "train", "tail")):
+        source.parts, source.part, source.parts_by = "6,3,1", part, by
+    return MergedDataset([spread, tail], seed=7)
+
+
 def tars(folder):
     source = MetaDistributedWebDataset(write_tars(folder, [40, 3, 70]), meta_names=["score"], shuffle_buffer=16)
     return MergedDataset([named(source, "tars"), Numbers("a", 61)], seed=7)
@@ -129,6 +139,26 @@ def lines(folder):
     """Enough records for blocks of several."""
     source = JsonlIterableDataset(write_jsonl(folder, [5000, 1, 4003]), block_size=4, shuffle_buffer=24)
     return MergedDataset([named(source, "lines")], seed=7)
+
+
+def write_parquet(folder, group):
+    """Two files of several row groups."""
+    for name, count in (("a", 4000), ("b", 1050)):
+        path = folder / f"{name}.parquet"
+        pq.write_table(pa.table({"value": range(count)}), path, row_group_size=group, use_dictionary=False)
+    return str(folder)
+
+
+def small_parquet(folder):
+    """All of it stays decoded: blocks of 64 rows."""
+    source = ParquetDataset(write_parquet(folder, 1000), shuffle_buffer=300)
+    return MergedDataset([named(source, "rows"), Numbers("a", 61)], seed=7)
+
+
+def large_parquet(folder):
+    """A few row groups are kept: a block is a group."""
+    source = ParquetDataset(write_parquet(folder, 100), shuffle_buffer=300, max_open_bytes=40_000)
+    return MergedDataset([named(source, "rows")], seed=7)
 
 
 def compressed(folder, suffix):
@@ -152,6 +182,11 @@ def compressed_tars(folder):
     return MergedDataset([named(source, "tars"), Numbers("a", 61)], seed=7)
 
 
+def iterable(_):
+    source = Stateful("own", size=71, lanes="stride", single_process_fn=lambda r: {**r, "__index__": r["value"]})
+    return MergedDataset([source, Numbers("a", 61)], seed=7)
+
+
 FRESH = {
     "flat": (flat, "75a4321557d0", "7db19dbb794a"),
     "second pass": (second_pass, "ef9ba74319e9", "03386328fbbc"),
@@ -167,9 +202,13 @@ FRESH = {
     "a yield function": (yielding, "0181a4482060", "3affa386deb3"),
     "cost": (costly, "8dc5641e0c41", "047f3bc660aa"),
     "side by side": (side_by_side, "ad1e06cb68cc", "10cf8b53e3a7"),
+    "parts": (in_parts, "56a83722f205", "1f3bc40dcafb"),
     "indexed tars with sidecars": (tars, "55af2adf10f4", "e34e179043b1"),
     "indexed lines": (lines, "beb19cd86e87", "8a0fda971e89"),
+    "parquet that stays decoded": (small_parquet, "ee5d5c1a9840", "4238aa471cca"),
+    "parquet by row groups": (large_parquet, "0f149428e20f", "f3bde6a4e854"),
     "sequential lines": (compressed_lines, "4bdb9be42000", "ec8074a0b191"),
+    "an iterable": (iterable, "03b349094194", "af32286856b3"),
     "sequential tars": (compressed_tars, "790369cb2b8e", "f3101f43990a"),
 }
 """Recipes with the pins of two lanes: of rank 0 with worker 0, and of rank 1 with worker 1."""
@@ -183,8 +222,10 @@ CONTINUED = {
     "a yield function": (yielding, yielding, "8868cbeeb869", "5f8df85e7e81"),
     "cost": (costly, costly, "5c1171785092", "26011f008d36"),
     "side by side": (side_by_side, side_by_side, "5f8713e26ea3", "1113660b8dd9"),
+    "an iterable": (iterable, iterable, "e7affd8772ce", "5a57d2f45931"),
     "indexed tars": (tars, tars, "6ff8db8afb47", "79f99fbf4ae4"),
     "indexed lines": (lines, lines, "57b1b2832077", "5a0bc3733bd0"),
+    "parquet by row groups": (large_parquet, large_parquet, "c1150e5010c5", "dcd0d17be680"),
     "sequential lines": (compressed_lines, compressed_lines, "d1db2776d283", "f7fe7c0c101f"),
     "other weights": (flat, heavier, "11a1e1e284db", "32d71009c532"),
     "other weights under a yield function": (yielding, yielding_heavier, "866ab7837102", "0e87d7e0d246"),

@@ -1,10 +1,9 @@
 """Real DataLoader workers under each start method: resume, passes, kills, and what workers must not decide."""
 
 import copy
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.mixing.test_resume import Packer, irregular_stream
 from tests.streams import Numbers, NumbersAhead, loaded, plain, raises_in_worker, through_json
 
 START_METHODS = ["fork", "spawn", "forkserver"]
+CONTEXT = torch.multiprocessing.get_context("forkserver")
 
 
 def make():
@@ -44,15 +44,22 @@ def loader(dataset, method, num_workers=2, batch_size=3, **options):
 
 
 # A worker that is spawned imports torch for itself, for two to three seconds: where that is all that differs, few are.
-@pytest.mark.parametrize(("method", "legs"), [("fork", (3, 4, 7)), ("forkserver", (3, 4, 7)), ("spawn", (3, 11))])
-def test_resume_is_exact_with_real_workers(method, legs):
+@pytest.mark.parametrize(
+    ("num_workers", "legs"),
+    [
+        (2, [("fork", 3), ("fork", 4), ("fork", 7)]),
+        (2, [("forkserver", 3), ("forkserver", 4), ("forkserver", 7)]),
+        (1, [("fork", 3), ("spawn", 4), ("fork", 7)]),
+    ],
+)
+def test_resume_is_exact_with_real_workers(num_workers, legs):
     """The batches are those of the simulated lanes; a resume goes on with them, a second resume too."""
-    want = [plain(batch) for batch in islice(loaded(make(), 2, 3), 14)]
+    want = [plain(batch) for batch in islice(loaded(make(), num_workers, 3), 14)]
     states, got = {}, []
-    for leg in legs:
+    for method, leg in legs:
         dataset = make()
         dataset.set_dataloader_states(through_json(states))
-        for batch in islice(loader(dataset, method), leg):
+        for batch in islice(loader(dataset, method, num_workers), leg):
             got.append(plain(batch))
             states.update(to_state(batch))
     assert got == want
@@ -81,11 +88,11 @@ def test_no_worker_and_one_worker_are_the_same_topology():
     assert [plain(batch) for batch in islice(loader(dataset, None, 0), 5)] == want[3:]
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-def test_set_epoch_reaches_persistent_workers(method):
+@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("forkserver", 2), ("spawn", 1)])
+def test_set_epoch_reaches_persistent_workers(method, num_workers):
     """The next iteration of living workers is the new pass."""
     dataset = MergedDataset([Numbers("a", 12)], cyclic=False)
-    batches = loader(dataset, method, 2, 2, persistent_workers=True)
+    batches = loader(dataset, method, num_workers, 2, persistent_workers=True)
     passes = []
     for epoch in (0, 1, 0):
         dataset.set_epoch(epoch)
@@ -111,7 +118,7 @@ def test_states_set_while_workers_iterate_leave_them_alone(method):
     assert got == want
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_persistent_worker_does_not_begin_again_with_old_states(method):
     """It keeps what it was made with, so that the new states would be ignored."""
     dataset = MergedDataset([Numbers("a", 12)], cyclic=False)
@@ -146,39 +153,40 @@ def test_the_rank_is_found_in_the_trainer_not_in_the_worker(method, monkeypatch)
     assert {sample["__dprank__"] for sample in batch} == {2}
 
 
-SCRIPT = """
-import multiprocessing, os, signal, sys, time
-sys.path.insert(0, {root!r})
-import torch
-from torch.utils.data import DataLoader
-from streamdata import MergedDataset, mixed_collate
-from tests.streams import Numbers
-
 class Dies(Numbers):
+    """A worker is killed at its record, as for want of memory."""
+
+    def __init__(self, fatal):
+        super().__init__("a", 50)
+        self.fatal = fatal
+
     def __getitem__(self, index):
-        if index == {fatal}:
+        if index == self.fatal:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
-if __name__ == "__main__":
+
+def train_slowly(folder, method, fatal):
+    """A trainer of its own, which has the fork server of its own that it would have as a script."""
+    os.dup2(os.open(folder / "errors", os.O_CREAT | os.O_WRONLY), 2)
+    multiprocessing.forkserver._forkserver.__init__()
     multiprocessing.set_forkserver_preload(["tests.streams"])
-    options = dict(num_workers={num_workers}, collate_fn=mixed_collate, multiprocessing_context={method!r})
-    iterator = iter(DataLoader(MergedDataset([Dies("a", 50)]), 4, **options))
-    next(iterator)
-    print(*(worker.pid for worker in iterator._workers), flush=True)
-    for batch in iterator:
-        time.sleep(0.01)
-"""
-
-
-def start_script(tmp_path, method, fatal):
-    """Start a trainer of its own; return it with the process ids of its workers."""
-    path = tmp_path / "trainer.py"
     num_workers = 1 if method == "spawn" else 2  # each that is spawned imports torch for itself
-    root = str(Path(__file__).parents[2])
-    path.write_text(SCRIPT.format(root=root, method=method, fatal=fatal, num_workers=num_workers))
-    trainer = subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return trainer, [int(pid) for pid in trainer.stdout.readline().split()]
+    iterator = iter(loader(MergedDataset([Dies(fatal)]), method, num_workers, 4))
+    next(iterator)
+    (folder / "written").write_text(" ".join(str(worker.pid) for worker in iterator._workers))
+    (folder / "written").rename(folder / "workers")
+    for _ in iterator:
+        time.sleep(0.01)
+
+
+def start_trainer(folder, method, fatal):
+    """Start it; return it with the process ids of its workers."""
+    trainer = CONTEXT.Process(target=train_slowly, args=(folder, method, fatal))
+    trainer.start()
+    while trainer.is_alive() and not (folder / "workers").exists():
+        time.sleep(0.02)
+    return trainer, [int(pid) for pid in (folder / "workers").read_text().split()]
 
 
 def assert_gone(pids, within_s=10):
@@ -193,9 +201,10 @@ def assert_gone(pids, within_s=10):
 @pytest.mark.parametrize("method", START_METHODS)
 def test_a_killed_worker_is_an_error_within_seconds(method, tmp_path):
     """Not a hang, and no process is left."""
-    trainer, workers = start_script(tmp_path, method, fatal=5)
-    _, errors = trainer.communicate(timeout=60)
-    assert trainer.returncode == 1
+    trainer, workers = start_trainer(tmp_path, method, fatal=5)
+    trainer.join(60)
+    assert trainer.exitcode == 1
+    errors = (tmp_path / "errors").read_text()
     # Usually the DataLoader says that a worker was killed; now and then it finds the dead worker's socket first.
     assert any(text in errors for text in ("killed by signal", "exited unexpectedly", "ConnectionResetError"))
     assert_gone(workers)
@@ -205,18 +214,18 @@ def test_a_killed_worker_is_an_error_within_seconds(method, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_its_trainer(method, number, tmp_path):
     """Ctrl-C is a clean stop within seconds; even a killed trainer leaves no orphan."""
-    trainer, workers = start_script(tmp_path, method, fatal=-1)
-    trainer.send_signal(number)
-    trainer.communicate(timeout=60)
-    assert trainer.returncode != 0
+    trainer, workers = start_trainer(tmp_path, method, fatal=-1)
+    os.kill(trainer.pid, number)
+    trainer.join(60)
+    assert trainer.exitcode not in (0, None)
     assert_gone(workers, 30)
 
 
 def train(rank, dataset, results):
-    """A trainer of its own, as torch.multiprocessing.spawn starts it."""
+    """A trainer of its own, as torch.multiprocessing starts it; it received everything by pickle."""
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), "2"
     dataset.set_epoch(rank)
-    batch = next(iter(loader(dataset, "fork" if rank else "spawn", 1)))
+    batch = next(iter(loader(dataset, "fork" if rank else "forkserver", 1)))
     dataset.set_epoch(5 + rank)
     sample = next(iter(dataset))
     lane = Entry(*sample["__cursor__"][0]).node.lane
@@ -225,9 +234,9 @@ def train(rank, dataset, results):
 
 def test_trainers_that_received_the_dataset_are_ranks_of_their_own():
     """The launcher's rank does not come with it, and one trainer's pass is not the other's."""
-    context = torch.multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    torch.multiprocessing.spawn(train, (MergedDataset([Numbers("a", 50)]), results), nprocs=2)
+    results = CONTEXT.SimpleQueue()
+    arguments = (MergedDataset([Numbers("a", 50)]), results)
+    torch.multiprocessing.start_processes(train, arguments, nprocs=2, start_method="forkserver")
     assert sorted(results.get() for _ in range(2)) == [(0, [0] * 3, 0, 5), (1, [1] * 3, 1, 6)]
 
 

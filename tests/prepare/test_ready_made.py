@@ -68,6 +68,25 @@ def test_instruct(tokenizer: str, tmp_path: Path) -> None:
     assert asked == said > text.count("### Input:\n") > 0
 
 
+def test_sharegpt(tokenizer: str, tmp_path: Path) -> None:
+    """It becomes what the same chats become by role and content."""
+    functions = FUNCTIONS[:20]
+    sides = [("human", "doc"), ("gpt", "code")]
+    records = [
+        {"conversations": [{"from": who, "value": function[key]} for who, key in sides], "system": "You write Python."}
+        for function in functions
+    ]
+    for folder in ("gpt", "chat"):
+        (tmp_path / folder).mkdir()
+    out = prepared("sharegpt", records, tokenizer, tmp_path / "gpt")
+    chats = [
+        {"messages": chat(function["doc"], function["code"]), "system": "You write Python."} for function in functions
+    ]
+    expected = prepared("chat", chats, tokenizer, tmp_path / "chat")
+    found, same = (DatasetFactory.load("sft", path, 4096)[0] for path in (out, expected))
+    assert all((found[key] == same[key]).all() for key in ("input_ids", "target_ids", "loss_mask"))
+
+
 def test_chat(tokenizer: str, tmp_path: Path) -> None:
     """What the assistant says is trained, with its end of turn."""
     records = [{"messages": chat(function["doc"], function["code"])} for function in FUNCTIONS[:40]]

@@ -121,6 +121,7 @@ def good_params(folder: Path) -> dict[str, dict[str, Any]]:
     good = {
         "MergedDataset": {"datasets": [{**source, "name": "a", "percent": 1}]},
         "BlendableDataset": {"datasets": [source], "weights": [1]},
+        "BlendableDataset.from_megatron": {"paths": str(folder / "megatron"), "window_size": 4},
         "make_blendable_dataset": {"datasets": [[1, 2]], "weights": [1]},
         "DPODataset": {"load_path": str(folder / "dpo")},
         "DatasetFactory.load": {"train_type": "seq", "load_path": str(folder / "h5"), **store},

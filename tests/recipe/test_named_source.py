@@ -1,28 +1,58 @@
 import textwrap
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mypy import api
 
 from streamdata import (
     BlendableDataset,
+    CsvDataset,
     DatasetFactory,
     DPODataset,
+    ImageFolderDataset,
     ImageJsonlDataset,
     JsonlIterableDataset,
     MergedDataset,
     MetaDistributedWebDataset,
+    ParquetDataset,
     RecipeError,
     SeqDataset,
     instantiate_from_yaml,
 )
 from streamdata.recipe import check_recipe
-from tests.shard_files import write_jsonl, write_tars
+from tests.shard_files import jpeg, write_jsonl, write_tars
 from tests.stores.tiny_stores import write
+
+
+def write_csv(folder):
+    """One row."""
+    folder.mkdir(parents=True)
+    (folder / "0.csv").write_text("a\n1\n")
+    return str(folder)
+
+
+def write_classes(folder):
+    """One image."""
+    (folder / "cat").mkdir(parents=True)
+    (folder / "cat/0.jpg").write_bytes(jpeg(0))
+    return str(folder)
+
+
+def write_parquet(folder):
+    """One row."""
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), folder / "0.parquet")
+    return str(folder)
+
 
 BUILDERS = {
     "jsonl": lambda folder, **named: JsonlIterableDataset(write_jsonl(folder / "jsonl", [2]), **named),
     "tar": lambda folder, **named: MetaDistributedWebDataset(write_tars(folder / "tar", [2]), **named),
+    "csv": lambda folder, **named: CsvDataset(write_csv(folder / "csv"), **named),
+    "classes": lambda folder, **named: ImageFolderDataset(write_classes(folder / "classes"), **named),
+    "parquet": lambda folder, **named: ParquetDataset(write_parquet(folder / "parquet"), **named),
     "images": lambda folder, **named: ImageJsonlDataset(f"{write_jsonl(folder / 'images', [2])}/00000.jsonl", **named),
     "seq": lambda folder, **named: SeqDataset(write("bin", folder / "seq"), 4, **named),
     "dpo": lambda folder, **named: DPODataset(write("bin", folder / "dpo", "dpo"), **named),

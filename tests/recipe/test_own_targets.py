@@ -118,7 +118,7 @@ SOURCE = "target: streamdata.JsonlIterableDataset\nparams: {path: x.jsonl}\n"
     ("line", "message"),
     [
         ("max_badd: 1000", r"unknown attribute 'max_badd', did you mean 'max_bad'\?\n  It takes: name, percent"),
-        ("lenght: 3", "unknown attribute 'lenght'\n"),
+        ("lenght: 3", r"unknown attribute 'lenght', did you mean 'length'\?\n"),
         ("source: 1", "unknown attribute 'source'\n"),
         ("_recipe_location: x", "unknown attribute '_recipe_location'"),
         ("shuffle_buffer: 3", "expected 'shuffle_buffer' as a parameter, got it as an attribute\n  Write it below"),

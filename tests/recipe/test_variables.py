@@ -182,6 +182,16 @@ def test_unused_variables_warn_once_and_at_the_caller(write: Write) -> None:
     assert [warning.filename for warning in caught] == [__file__]
 
 
+def test_unused_variables_are_said_once_per_process(write: Write) -> None:
+    """Of those that no recipe used: one dict of them may serve several."""
+    train, valid = write("a: ${variables:of_train}", "train.yaml"), write("a: ${variables:of_valid}", "valid.yaml")
+    instantiate_from_yaml(train, {"of_train": 1})
+    variables = {"of_train": 1, "of_valid": 2, "of_nobody": 3}
+    with pytest.warns(UserWarning, match=r"the variables 'of_nobody' are not used"):
+        instantiate_from_yaml(valid, variables)
+    assert instantiate_from_yaml(valid, variables) == {"a": 2}, "warnings are errors here"
+
+
 def test_all_variables_used_warns_nothing(write: Write) -> None:
     """Warnings are errors here."""
     assert instantiate_from_yaml(write("a: ${variables:x}"), {"x": 1}) == {"a": 1}

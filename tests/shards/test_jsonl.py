@@ -99,7 +99,7 @@ def test_a_complete_last_line_needs_no_line_feed(write_jsonl):
         ('{"n": 1}'.encode("utf-16"), "UTF-16 text"),
     ],
 )
-@pytest.mark.parametrize("name", ["0.jsonl", "0.jsonl.zstd", "0.JSONL.GZ"])
+@pytest.mark.parametrize("name", ["0.jsonl", "0.jsonl.lz4", "0.JSONL.GZ"])
 def test_a_file_of_another_format_is_an_error_that_says_which(write_jsonl, head, what, name):
     """By its first bytes, where a name is spelt out; not as a broken line of JSON."""
     both_fail(write_jsonl([head], name), rf"{name}': expected JSON Lines, got {what}, which begins with ")

@@ -1,3 +1,5 @@
+import gzip
+import json
 import os
 import pickle
 import subprocess
@@ -12,6 +14,7 @@ from streamdata.shards import parquet_rows as module
 from streamdata.shards import stored_rows
 from streamdata.shards.file_cache import FileCache
 from streamdata.shards.parquet_rows import ParquetRows
+from tests.remote.servers import http_server
 from tests.sources.prompts.prompt_files import sums, user, write
 
 
@@ -30,6 +33,51 @@ def test_several_files_follow_one_another(tmp_path):
         assert (rows[2]["extra_info"]["index"], rows[3]["level"]) == (102, 1)
         assert [rows.locate(number) for number in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert rows.location(3).endswith("b.parquet', row 0")
+
+
+def test_json_lines_are_rows_too(tmp_path):
+    """Compressed or not, by name, glob or folder; a field that a row lacks is None."""
+    rows = [{"prompt": user("x"), "n": 2**40}, {"prompt": "two", "extra": {"a": [1, None]}}]
+    text = "".join(json.dumps(row) + "\n\n" for row in rows)
+    packed = tmp_path / "b.json.gz"
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    (lines / "a.jsonl").write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    want = [{"prompt": None, "n": None, "extra": None, **row} for row in rows]
+    for data_files in (str(lines), str(packed), str(tmp_path / "*.json.gz")):
+        found = ParquetRows(data_files)
+        assert [found[number] for number in range(len(found))] == want
+    sums(lines / "c.parquet", 3)
+    assert len(ParquetRows(str(lines))) == 3  # a folder of parquet has notes beside it
+    assert len(ParquetRows([str(lines / "*.parquet"), str(lines / "a.jsonl")])) == 5
+    (tmp_path / "d.json").write_text(json.dumps(rows))
+    with pytest.raises(SourceError, match=r"d\.json': expected JSON Lines, got a JSON array"):
+        ParquetRows(str(tmp_path / "d.json"))
+
+
+def test_a_file_is_there_as_often_as_a_list_names_it(tmp_path):
+    """Each time with uids of its own; by different words it is an error, as everywhere."""
+    path = sums(tmp_path / "a.parquet", 3)
+    rows = ParquetRows([path, path])
+    assert [rows[number]["extra_info"]["index"] for number in range(6)] == [100, 101, 102] * 2
+    assert len({rows.uid(number) for number in range(6)}) == 6
+    assert rows.uid(1) == ParquetRows(path).uid(1)
+    with pytest.raises(ValueError, match=r"expected .* once"):
+        ParquetRows([path, str(tmp_path)])
+
+
+def test_files_of_a_store_are_fetched_once(tmp_path):
+    """The rows stay; a second start asks which version there is. They are those of the same file here."""
+    here = ParquetRows(sums(tmp_path / "a.parquet", 3))
+    with http_server({"b/a.parquet": (tmp_path / "a.parquet").read_bytes()}) as server:
+        url = f"{server.url}/b/a.parquet"
+        far = ParquetRows(url)
+        assert [far[number] for number in range(3)] == [here[number] for number in range(3)]
+        assert (far.uid(2), far.location(2)) == (here.uid(2), f"'{url}', row 2")
+        server.log.clear()
+        assert ParquetRows(url).digest == here.digest
+        assert len(server.log) == 1
 
 
 def test_a_row_belongs_to_whoever_asked(tmp_path):
@@ -222,7 +270,6 @@ def test_no_room_in_shared_memory_says_so(tmp_path, monkeypatch):
         ("none*.parquet", FileNotFoundError, "got nothing"),
         ([], ValueError, "expected a path, got none"),
         (None, ValueError, "a path or a list of them, got None"),
-        ("s3://bucket/a.parquet", ValueError, "expected files of this machine"),
         ("broken.parquet", SourceError, "expected a parquet file"),
     ],
 )

@@ -1,4 +1,6 @@
+import bz2
 import gzip
+import lzma
 import os
 import sys
 from pathlib import Path
@@ -13,7 +15,13 @@ from streamdata.shards.sequential import SequentialJsonl, SequentialTar
 from streamdata.shards.tar import TarShards
 from tests.shards.conftest import read_all
 
-COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress}
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".zstd": zstandard.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
 
 
 @pytest.fixture(params=COMPRESS)
@@ -44,6 +52,16 @@ def test_compressed_shards_hold_the_same_records(write_tar, write_jsonl, members
     assert {record["__url__"] for record in SequentialTar([packed_tar]).stream(0)} == {packed_tar}
 
 
+@pytest.mark.parametrize("text", ['[{"n": 1}, {}]', '[\n  {"n": 1},\n  {"n": 2}\n]', "\ufeff [ {}\n]", "[]"])
+@pytest.mark.parametrize("name", ["0.json", "0.jsonl.gz"])
+def test_a_json_array_is_an_error_that_says_how_to_convert_it(tmp_path, text, name):
+    """Whether on one line or on many, compressed or not."""
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    with pytest.raises(ShardError, match=rf"{name}': expected JSON Lines, got a JSON array .*\n.*jq -c '\.\[\]'"):
+        list(JsonlShards([str(path)]).urls if name == "0.json" else SequentialJsonl([str(path)]).stream(0))
+
+
 def test_tgz_is_gzip(write_tar, members):
     """.tgz is another name for .tar.gz, also for the sidecar's."""
     path = write_tar(members)
@@ -59,7 +77,9 @@ def test_compressed_data_cut_anywhere_is_an_error(write_jsonl, compressed):
     data = Path(url).read_bytes()
     for length in [*range(1, 30), *range(30, len(data), 97), len(data) - 1]:
         Path(url).write_bytes(data[:length])
-        with pytest.raises(ShardError, match=r"00000\.jsonl\.(gz|zst)': offset \d+ of the uncompressed data"):
+        with pytest.raises(
+            ShardError, match=r"00000\.jsonl\.(gz|zst|zstd|bz2|xz)': offset \d+ of the uncompressed data"
+        ):
             list(SequentialJsonl([url]).stream(0))
 
 
@@ -71,7 +91,7 @@ def test_damaged_compressed_data_is_an_error(write_tar, members, compressed):
         Path(url).write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
         try:
             assert len(list(SequentialTar([url]).stream(0))) == 3
-            assert url.endswith(".zst")  # whose frames of the package's simple interface carry no checksum
+            assert url.endswith((".zst", ".zstd"))  # whose frames of the package's simple interface carry no checksum
         except ShardError:
             pass
 

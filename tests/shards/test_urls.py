@@ -218,7 +218,7 @@ def test_one_line_counts_the_shards_of_each_folder(tree, caplog):
 @pytest.mark.parametrize(
     ("suffixes", "name"),
     [
-        *((JSONL_SUFFIXES, f"x{end}") for end in (".ndjson", ".json.gz", ".jsonl.zstd", ".JSONL", ".jsonl.GZ")),
+        *((JSONL_SUFFIXES, f"x{end}") for end in (".jsonlines", ".json.gz", ".jsonl.lz4", ".JSONL", ".jsonl.GZ")),
         *((JSONL_SUFFIXES, f"x{end}") for end in (".jsonlines.bz2", ".json.zst")),
         *((TAR_SUFFIXES, f"x{end}") for end in (".TAR", ".tar.xz", ".tar.zstd", ".tbz2", ".Tgz")),
         *(((".parquet",), f"x{end}") for end in (".PARQUET", ".pq", ".parquet.gz")),
@@ -249,6 +249,20 @@ def test_other_files_beside_shards_are_none(tmp_path, suffixes):
     ):
         (tmp_path / name).touch()
     assert expand(str(tmp_path), suffixes) == [str(tmp_path / f"0{suffixes[0]}")]
+
+
+def test_a_folder_takes_lines_by_all_their_names(tmp_path):
+    """A lone .json may be anything: a glob that ends so says what it is, and so does a list."""
+    compressed = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
+    names = [f"{end}{packed}" for end in ("a.jsonl", "a.ndjson") for packed in compressed]
+    for name in (*names, "info.json"):
+        (tmp_path / name).touch()
+    assert expand(str(tmp_path), JSONL_SUFFIXES) == sorted(str(tmp_path / name) for name in names)
+    assert expand(str(tmp_path / "*"), JSONL_SUFFIXES) == sorted(str(tmp_path / name) for name in names)
+    (tmp_path / "b.json.gz").touch()
+    assert expand(str(tmp_path / "*.json.gz"), JSONL_SUFFIXES) == [str(tmp_path / "b.json.gz")]
+    assert expand(str(tmp_path / "*.json"), JSONL_SUFFIXES) == [str(tmp_path / "info.json")]
+    assert expand([str(tmp_path / "info.json")], JSONL_SUFFIXES) == [str(tmp_path / "info.json")]
 
 
 def test_sequential_shards_are_those_that_are_compressed_or_piped():

@@ -3,8 +3,10 @@ import os
 import pytest
 
 from streamdata.errors import StoreError
+from streamdata.stores.factory import open_store
 from streamdata.stores.files import detect_format, natural, store_files
-from tests.stores.tiny_stores import write
+from streamdata.stores.window_datasets import SeqDataset
+from tests.stores.tiny_stores import write, write_old_megatron
 
 
 @pytest.mark.parametrize("storage_type", ["bin", "h5", "megatron"])
@@ -33,12 +35,49 @@ def test_no_format_is_an_error_that_lists_what_was_found(tmp_path, names):
 
 
 def test_what_is_not_a_directory_is_an_error(tmp_path):
-    """Nothing there, or a file."""
+    """Nothing there, or a file of no known name."""
     with pytest.raises(FileNotFoundError, match="got nothing there"):
         detect_format(tmp_path / "none")
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="got a file"):
+    with pytest.raises(StoreError, match=r"or \*\.ds, got file\n"):
         detect_format(tmp_path / "file")
+
+
+@pytest.mark.parametrize("path", ["name", "name.bin", "name.idx"])
+def test_a_pair_is_named_with_or_without_its_suffix(tmp_path, path):
+    """Also beside others, and where Megatron's folder of indices has its name."""
+    for name in ("name", "other"):
+        write_old_megatron(tmp_path / name, [[1, 2], [3]], 4, "int32", [0, 2])
+    (tmp_path / "name" / "cache").mkdir(parents=True)
+    (tmp_path / "name" / "cache" / "document_index.npy").touch()
+    assert detect_format(tmp_path / path) == "megatron"
+    assert open_store(tmp_path / path).fetch(0, 3, "sequence").tolist() == [1, 2, 3]
+
+
+def test_a_store_is_the_same_by_its_directory_and_by_its_file(tmp_path):
+    """So that states go on when a recipe names one in place of the other."""
+    write_old_megatron(tmp_path / "a" / "name", [[1, 2], [3]], 4, "int32", [0, 2])
+    write("h5", tmp_path / "b", records=4)
+    for directory, path in (("a", "a/name"), ("b", "b/data_0000.h5")):
+        assert open_store(tmp_path / directory).identity == open_store(tmp_path / path).identity
+
+
+@pytest.mark.parametrize("suffix", ["h5", "hdf5"])
+def test_a_single_h5_file_is_a_store(tmp_path, suffix):
+    """One of several in its directory."""
+    write("h5", tmp_path)
+    path = (tmp_path / "data_0001.h5").rename(tmp_path / f"mine.{suffix}")
+    assert detect_format(path) == "h5"
+    assert len(SeqDataset(path, 4)) < len(SeqDataset(tmp_path, 4))
+
+
+@pytest.mark.parametrize(("gone", "path"), [("idx", "name"), ("bin", "name"), ("bin", "name.idx")])
+def test_half_a_pair_that_is_named_is_an_error(tmp_path, gone, path):
+    """A `.bin` alone may be another format, and is read where it is named itself."""
+    write_old_megatron(tmp_path / "name", [[1, 2], [3]], 4, "int32", [0, 2])
+    (tmp_path / f"name.{gone}").unlink()
+    with pytest.raises(StoreError, match=r"expected name\.bin and name\.idx, got only name\."):
+        open_store(tmp_path / path)
 
 
 def test_files_are_in_natural_order_without_temporaries(tmp_path):
@@ -49,7 +88,7 @@ def test_files_are_in_natural_order_without_temporaries(tmp_path):
     (tmp_path / ".y.bin").touch()
     os.symlink(tmp_path, tmp_path / "shard_2" / "up")
     os.symlink(tmp_path / "shard_10", tmp_path / "shard_11")
-    assert store_files(tmp_path) == ["shard_2/x.bin", "shard_10/x.bin", "shard_11/x.bin"]
+    assert store_files(tmp_path).names == ["shard_2/x.bin", "shard_10/x.bin", "shard_11/x.bin"]
 
 
 def test_natural_order_compares_numbers_as_numbers():

@@ -6,6 +6,7 @@ import pytest
 from streamdata.errors import StoreError
 from streamdata.stores.factory import open_store
 from streamdata.stores.megatron_index import CODES
+from streamdata.stores.window_datasets import SeqDataset
 from tests.stores.tiny_stores import write, write_old_megatron
 
 SEQUENCES = [[1, 2, 3], [4], [5, 6]]
@@ -39,13 +40,15 @@ def test_several_corpora_in_one_directory_are_an_error_that_names_them(tmp_path,
         open_store(tmp_path)
 
 
-def test_an_index_with_modes_is_refused_as_multimodal(tmp_path):
-    """Images among tokens: no damaged copy."""
+def test_modes_of_a_multimodal_index_are_a_key(tmp_path):
+    """One for each sequence; windows take all tokens, as those of Megatron do."""
     write_old_megatron(tmp_path / "name", SEQUENCES, 4, "int32", [0, 2, 3])
     with (tmp_path / "name.idx").open("ab") as file:
         file.write(bytes([0, 1, 0]))
-    with pytest.raises(StoreError, match=r"got a multimodal one, with a mode for each of its 3 sequences"):
-        open_store(tmp_path)
+    store = open_store(tmp_path / "name")
+    assert [store.fetch_record(number, "mode").tolist() for number in range(3)] == [[0], [1], [0]]
+    assert [store.fetch_record(number, "sequence").tolist() for number in range(3)] == SEQUENCES
+    assert SeqDataset(tmp_path / "name", 5)[0]["target_ids"].tolist() == [2, 3, 4, 5, 6]
 
 
 def test_our_writer_writes_what_megatron_core_reads(tmp_path):

@@ -24,7 +24,7 @@ def test_an_older_shard_of_one_dimension_is_one_record(tmp_path):
     store = open_store(write_old_bin(tmp_path / "shard_0000", arrays).parent)
     assert store.fetch_record(0, store.keys)["sequence"].tolist() == [1, 2, 65_535]
     assert store.fetch(1, 3, "loss_mask").tolist() == [False, True]
-    assert (store.num_records, store.train_types) == (1, ("seq",))
+    assert (store.num_records, store.train_types) == (1, ("seq", "sft"))
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 5], [0, 2, 5, 6]])

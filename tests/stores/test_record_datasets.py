@@ -61,7 +61,7 @@ def test_many_records_are_the_single_ones(tmp_path):
 @pytest.mark.parametrize(
     ("train_type", "missing"),
     [
-        ("sft", ["loss_mask", "position_ids"]),
+        ("sft", ["loss_mask"]),
         ("dpo", ["chosen", "rejected", "chosen_mask", "rejected_mask"]),
         ("grpo", ["prompts", "responses", "rewards", "masks"]),
     ],

@@ -13,6 +13,7 @@ from streamdata.stores.factory import StoreFactory, open_store
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.megatron_store import MegatronStore
 from streamdata.stores.mmap_store import MmapStore
+from streamdata.stores.token_files import TokenFileStore
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import FORMATS, record, write, write_old_bin, write_old_h5
 
@@ -220,9 +221,11 @@ def test_an_own_backend_can_be_registered(tmp_path, monkeypatch):
         StoreFactory.register("other", dict)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("h5", H5Store), ("bin", MmapStore), ("megatron", MegatronStore)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("h5", H5Store), ("bin", MmapStore), ("megatron", MegatronStore), ("tokens", TokenFileStore)]
+)
 def test_the_factory_makes_each_kind(name, kind):
     """By name; an unknown one names those there are."""
     assert type(StoreFactory.create(name)) is kind
-    with pytest.raises(ValueError, match=r"expected a format of \['bin', 'h5', 'megatron'\], got 'zarr'"):
+    with pytest.raises(ValueError, match=r"expected a format of \['bin', 'h5', 'megatron', 'tokens'\], got 'zarr'"):
         StoreFactory.create("zarr")

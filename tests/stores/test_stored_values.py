@@ -98,7 +98,7 @@ def test_the_options_of_loading_go_with_a_store(tmp_path):
     again = pickle.loads(pickle.dumps(dataset))
     assert again[0]["input_ids"][0] == dataset[0]["input_ids"][0] == 9
     assert again.store.values(again.store.column("sequence").segments[0].data)._map is not None
-    with pytest.raises(ValueError, match="verify and mapped with a load_path"):
+    with pytest.raises(ValueError, match="verify, mapped and dtype with a load_path"):
         type(dataset)(store=dataset.store, window_size=6, mapped=True)
 
 

@@ -261,7 +261,7 @@ BAD_WRITERS = [
     (("bin", {"sequence": "uint64"}), {}, "expected a dtype of"),
     (("bin", {"sequence": "uint16"}), {"items": ["other"]}, "items among them"),
     (("bin", {"sequence": "uint16"}), {"max_tokens_per_shard": 0}, "at least 1"),
-    (("bin", {"sequence": "uint16"}), {"train_types": ["sft"]}, r"needs the keys \['loss_mask', 'position_ids'\]"),
+    (("bin", {"sequence": "uint16"}), {"train_types": ["sft"]}, r"needs the keys \['loss_mask'\]"),
     (("bin", {"sequence": "uint16"}), {"train_types": ["other"]}, "'other'"),
     (("megatron", {"sequence": "uint32"}), {}, "format 'megatron' holds one key"),
     (("megatron", {"chosen": "uint16"}), {}, "format 'megatron' holds one key"),

@@ -16,7 +16,7 @@ from verl_loader import words_and_prompts
 path = Path(sys.argv[1], "prompts.parquet")
 tokenizer = words_and_prompts(path)
 settings = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "data" / "legacy_data.yaml")
-ours = {{"custom_cls": {{"path": {str(SCRIPTS / "verl_loader.py")!r}, "name": "Prompts"}}, "max_prompt_length": 16}}
+ours = {{"custom_cls": {{"path": {str(SCRIPTS / "verl_loader.py")!r}, "name": "RLHFDataset"}}, "max_prompt_length": 16}}
 data = OmegaConf.create({{"data": OmegaConf.merge(settings, ours)}}).data
 assert len(create_rl_dataset(str(path), data, tokenizer, None, max_samples=-1)) == 240
 few = create_rl_dataset([str(path)], data, tokenizer, None, max_samples=7)

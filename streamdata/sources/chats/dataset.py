@@ -1,31 +1,46 @@
-"""What datasets of chats share: `parquet → rows of messages → token ids and loss mask → tensors`."""
+"""What datasets of chats share: `parquet → rows of messages or texts → token ids and loss mask → tensors`."""
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.shards.recent import Recent
 from streamdata.shards.stored_rows import Row
+from streamdata.sources.chats.media import MediaChatEncoder, MediaTokens
 from streamdata.sources.row_settings import RowSettings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
-from streamdata.text.messages import Message, media_beside_text, messages_of
+from streamdata.text.completions import encode_text
+from streamdata.text.formats import RowFormat, Said, Texts
+from streamdata.text.masks import TRAIN_KEY
+from streamdata.text.messages import MediaChat, Message, media_beside_text
+from streamdata.text.template_kwargs import row_template_kwargs
+from streamdata.text.tokenizer import load_without_code
 from streamdata.text.tools import read_tools
 from streamdata.text.truncation import train_from
 
 LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
+_ENCODERS: Final = 16  # one for each of the template variables that rows bring
 
 
 class ChatConfig(RowSettings):
-    """How conversations become tensors."""
+    """How conversations and texts become tensors."""
 
     tools_key: str = "tools"
     """The column of tool schemas, or of their JSON text; rows may lack it."""
+    image_key: str = "images"
+    """The column of images, for a processor; without it a single one may be in `image`."""
+    video_key: str = "videos"
+    """The column of videos, for a processor."""
     max_length: int = Field(1024, ge=1)
     """Tokens of a conversation; the length of its tensors where they are padded."""
     pad_mode: Literal["right", "no_padding"] = "right"
@@ -34,6 +49,14 @@ class ChatConfig(RowSettings):
     """Role → train or mask; a role that is not named is masked."""
     append_stop: bool = True
     """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
+
+
+class ChatTokens(NamedTuple):
+    """A row in tokens: their ids, int64 (n,), which are trained, bool (n,), and what media are in them."""
+
+    input_ids: npt.NDArray[np.int64]
+    train: npt.NDArray[np.bool_]
+    media: MediaTokens = MediaTokens()
 
 
 class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
@@ -51,6 +74,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         data_files: str | Sequence[str],
         tokenizer: Any,
         config: Any = None,
+        processor: Any = None,
         *,
         name: str | None = None,
         percent: Percent | None = None,
@@ -61,7 +85,9 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         self._who = type(self).__name__  # errors name the class that the recipe names
         self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
-        self._tokenizer = tokenizer
+        self._given = (tokenizer, processor)
+        # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
+        self._format = self._recognised(self._rows[0] if len(self._rows) else {})
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -77,7 +103,8 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             raise IndexError(f"{self._who}: item {item} of {len(self)}")
         number = item % len(self)
         try:
-            return self._make(self._rows[number])
+            file, _ = self._rows.locate(number)
+            return self._make(self._rows[number], os.path.dirname(self._rows.files[file].path))
         except ValueError as error:
             error.add_note(f"  at {self._rows.location(number)}")
             raise
@@ -87,29 +114,56 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         """What determines the items' content, beside settings: that of the files; a resume compares it."""
         return f"chats {self._rows.digest}"
 
-    def _make(self, row: Row) -> dict[str, Any]:
-        """The item of a row."""
+    def _recognised(self, row: Row) -> RowFormat:
+        """The format of the rows, of which this is the first."""
+        raise NotImplementedError
+
+    def _make(self, row: Row, folder: str) -> dict[str, Any]:
+        """The item of a row whose media's paths begin in a folder."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         # An encoder has the tokenizer, which is large, and compiled templates, which do not pickle.
-        return {key: value for key, value in self.__dict__.items() if key not in ("_encoder", "_pad_token_id")}
+        return {key: value for key, value in self.__dict__.items() if key not in _MADE}
 
     @cached_property
-    def _encoder(self) -> ChatEncoder:
-        """Made in each process when it is first used."""
+    def _tokenizer(self) -> Any:
+        return as_tokenizer(self._given[0])
+
+    @cached_property
+    def _processor(self) -> Any:
+        processor = self._given[1]
+        if not isinstance(processor, str | os.PathLike):
+            return processor
+        from transformers import AutoProcessor
+
+        return load_without_code(AutoProcessor, processor)
+
+    @cached_property
+    def _media(self) -> MediaChatEncoder:
+        return MediaChatEncoder(self._processor)
+
+    @cached_property
+    def _encoders(self) -> Recent[str, ChatEncoder]:
+        """By the variables that rows bring for the template, as JSON; made in each process when first used."""
+        return Recent(_ENCODERS)
+
+    def _encoder(self, row: Row) -> ChatEncoder:
+        return self._encoders.get(json.dumps(row_template_kwargs(row), sort_keys=True), self._make_encoder)
+
+    def _make_encoder(self, row_kwargs: str) -> ChatEncoder:
         config = self.config
         return ChatEncoder(
-            as_tokenizer(self._tokenizer),
+            self._processor or self._tokenizer,
             actions=config.actions,
-            template_kwargs=config.apply_chat_template_kwargs,
+            template_kwargs={**config.apply_chat_template_kwargs, **json.loads(row_kwargs)},
             append_stop=config.append_stop,
         )
 
     @cached_property
     def _pad_token_id(self) -> int:
         # Asked when a row is padded: without padding a tokenizer needs none.
-        token: int | None = as_tokenizer(self._tokenizer).pad_token_id
+        token: int | None = self._tokenizer.pad_token_id
         if token is None:
             raise ValueError(
                 f"{self._who}: expected a tokenizer with a pad token, got one without\n"
@@ -117,48 +171,75 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             )
         return token
 
-    def _messages(self, row: Row, key: str) -> list[Message]:
-        """A column's messages, `loss_mask` turned into what `ChatEncoder` knows."""
-        messages = messages_of(row, key, self._who)
+    def _tokens(self, row: Row, said: Said, folder: str) -> ChatTokens:
+        """What a row says, encoded."""
+        if isinstance(said, Texts):
+            # Media have no place in a text that no template renders.
+            self._check_text_alone(row, ())
+            return ChatTokens(*encode_text(self._tokenizer, said))
+        chat = self._chat(row, said)
+        encoded = self._encoder(row).encode(chat.messages, tools=read_tools(row.get(self.config.tools_key)))
+        if self._processor is None:
+            return ChatTokens(encoded.input_ids, encoded.train)
+        return ChatTokens(*self._media.expand(encoded, chat.media, folder))
+
+    def _chat(self, row: Row, messages: Sequence[Message]) -> MediaChat:
+        """The messages, `loss_mask` turned into what `ChatEncoder` knows, and the media."""
+        messages = [self._message(number, message) for number, message in enumerate(messages)]
+        if self._given[1] is not None:
+            return self._media.chat(row, messages, self.config.image_key, self.config.video_key)
+        self._check_text_alone(row, messages)
+        return MediaChat(messages, [])
+
+    def _check_text_alone(self, row: Row, messages: Sequence[Message]) -> None:
         # Refused even where the messages have no placeholder: the answers were written about what is missing.
         if media := media_beside_text(row, messages):
             raise ValueError(
                 f"{self._who}: expected text alone, got a row with media: {media}\n"
-                "  Their tokens would be missing: drop such rows, by max_bad or before, or media and placeholders."
+                "  Give the dataset a processor for conversations with images; drop others, by max_bad or before."
             )
-        return [self._message(number, message) for number, message in enumerate(messages)]
 
     def _message(self, number: int, message: Message) -> Message:
         if LOSS_MASK not in message:
             return message
+        message = dict(message)
         mask = message.pop(LOSS_MASK)
         if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
             raise ValueError(
                 f"{self._who}: expected {LOSS_MASK} of message {number} to be 0 or 1, got {mask!r}\n"
                 "  Leave it out to follow the action of the message's role."
             )
-        return {**message, "train": bool(mask)}
+        return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask
 
-    def _tensors(self, row: Row, messages: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Encodes a conversation, cuts it and pads it.
+    def _tensors(self, tokens: ChatTokens) -> dict[str, Any]:
+        """Cuts a row in tokens and pads it.
 
         Raises:
-            ValueError: It cannot be encoded, is too long, or nothing of it is trained.
+            ValueError: It is too long, a cut meets a medium, or nothing of it is trained.
         """
         config = self.config
-        encoded = self._encoder.encode(messages, tools=read_tools(row.get(config.tools_key)))
-        kept = cut(len(encoded.input_ids), config.max_length, config.truncation).kept
+        kept, lost = cut(len(tokens.input_ids), config.max_length, config.truncation, tokens.media.spans)
+        if lost:
+            raise ValueError(
+                f"{self._who}: expected to keep all media, got a cut of {len(tokens.input_ids)} tokens to "
+                f"{config.max_length} that meets {tokens.media.kinds[lost[0]]} {lost[0]} of the row\n"
+                "  Raise max_length, or drop such rows, by max_bad or before."
+            )
         # Nothing is left to predict the first token from if what came before it was cut.
-        train = train_from(encoded.train, int(kept[0]) if len(kept) else 0)[kept]
+        train = train_from(tokens.train, int(kept[0]) if len(kept) else 0)[kept]
         if not train.any():
-            cause = "of what truncation left of it" if encoded.num_trained else "of it"
+            cause = "of what truncation left of it" if tokens.train.any() else "of it"
             raise ValueError(
                 f"{self._who}: expected a conversation with something to train, got one with nothing: none {cause}\n"
                 "  Drop such rows, by max_bad or before; see actions and loss_mask, and max_length."
             )
-        return self._padded(encoded.input_ids[kept], train)
+        ids = tokens.input_ids[kept]
+        made = self._padded(ids, train)
+        if self._given[1] is not None:
+            made |= self._padded_media(self._media.fields(ids, tokens.media))
+        return made
 
-    def _padded(self, ids: Any, train: Any) -> dict[str, torch.Tensor]:
+    def _padded(self, ids: Any, train: Any) -> dict[str, Any]:
         input_ids, loss_mask = torch.from_numpy(ids), torch.from_numpy(train)
         attention_mask = torch.from_numpy(np.ones_like(ids))
         if self.config.pad_mode == "right":
@@ -173,3 +254,18 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             "position_ids": positions,
             "loss_mask": loss_mask,
         }
+
+    def _padded_media(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The tensors of media, those that have a number per token padded as the token ids are."""
+        if self.config.pad_mode != "right":
+            return fields
+        types, limit = fields["mm_token_type_ids"], self.config.max_length
+        fields["mm_token_type_ids"] = pad_sequence_to_length(types, limit, 0)
+        if "position_ids" in fields:
+            rows = fields["position_ids"]
+            fields["position_ids"] = torch.cat([rows, rows[:, -1:].expand(-1, limit - rows.shape[1])], dim=1)
+        return fields
+
+
+_MADE: Final = ("_tokenizer", "_processor", "_media", "_encoders", "_pad_token_id")
+"""What each process makes when it is first used."""

@@ -1,21 +1,24 @@
-"""Pairs of answers, one preferred: `parquet → two conversations → token ids and loss masks → tensors`."""
+"""Pairs of answers, one preferred: `parquet → two conversations or texts → token ids and loss masks → tensors`."""
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-import torch
+from typing import Any, Final, Literal
 
 from streamdata.shards.stored_rows import Row
-from streamdata.sources.chats.dataset import ChatConfig, ChatDataset
-from streamdata.text.messages import Message
+from streamdata.sources.chats.dataset import ChatConfig, ChatDataset, ChatTokens
+from streamdata.text.completions import encode_text_pair
+from streamdata.text.formats import RowFormat, Texts, has_own_prompt, label_of, pair_said, training_said
+from streamdata.text.messages import Message, messages_of
 from streamdata.text.pairs import mask_shared, with_prompt
 
 _PROMPT: Final = "prompt"
+_SIDES: Final = ("chosen", "rejected")
 
 
 class PreferenceConfig(ChatConfig):
     """Settings of `PreferenceDataset`."""
 
+    format: Literal["auto", "preference", "unpaired-preference"] = "auto"
+    """What rows are, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
     prompt_key: str | None = _PROMPT
     """The column of messages that both conversations begin with; None where both have them already. Rows may lack the
     column "prompt", no other. A text in it has to be what the first user of both says."""
@@ -26,10 +29,14 @@ class PreferenceConfig(ChatConfig):
 
 
 class PreferenceDataset(ChatDataset):
-    """A map-style dataset of pairs of conversations in parquet files.
+    """A map-style dataset of pairs of conversations or texts in parquet files, or of single ones with a label.
 
-    An item has `chosen_` and `rejected_` each of `input_ids`, `attention_mask`, `position_ids` and `loss_mask`, as
-    `SFTChatDataset` has them. What both conversations begin with is a prompt, and not trained.
+    An item has `chosen_` and `rejected_` each of `input_ids`, `attention_mask`, `position_ids` and `loss_mask`, and of
+    what a processor adds, as `SFTChatDataset` has them. What both conversations begin with is a prompt, and not
+    trained; of texts that is their prompt, or the tokens that both begin with.
+
+    Of rows with a prompt, a completion and a label (unpaired-preference) an item has these fields once, without
+    `chosen_` or `rejected_`, and `label`, a bool.
 
     A row that cannot be encoded, is too long or trains nothing on one side is a ValueError, which a source's `max_bad`
     counts.
@@ -38,6 +45,7 @@ class PreferenceDataset(ChatDataset):
         data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PreferenceConfig`.
+        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
@@ -53,15 +61,36 @@ class PreferenceDataset(ChatDataset):
     config: PreferenceConfig
     settings = PreferenceConfig
 
-    def _make(self, row: Row) -> dict[str, Any]:
-        # The prompt goes before both first: what they share is compared over complete conversations.
-        prompt, keys = self._prompt(row), (self.config.chosen_key, self.config.rejected_key)
-        pair = mask_shared(*(with_prompt(prompt, self._messages(row, key)) for key in keys))
+    def _recognised(self, row: Row) -> RowFormat:
+        config = self.config
+        keys = (config.chosen_key, config.rejected_key)
+        # Rows with one of the two are pairs with a fault, each an error of its own; without both they may be another.
+        in_columns = any(key in row and not isinstance(row[key], str) for key in keys)
+        is_named = in_columns or keys != _SIDES or config.prompt_key not in (None, _PROMPT)
+        return config.format_of(row, RowFormat("preference", "conversational") if is_named else None, self._who)
+
+    def _make(self, row: Row, folder: str) -> dict[str, Any]:
+        if self._format.name == "unpaired-preference":
+            said = training_said(row, self._format, self._who)
+            return {**self._tensors(self._tokens(row, said, folder)), "label": label_of(row, self._who)}
         return {
             f"{side}_{key}": tensor
-            for side, messages in zip(("chosen", "rejected"), pair, strict=True)
-            for key, tensor in self._side(row, side, messages).items()
+            for side, tokens in zip(_SIDES, self._pair(row, folder), strict=True)
+            for key, tensor in self._side(side, tokens).items()
         }
+
+    def _pair(self, row: Row, folder: str) -> Sequence[ChatTokens]:
+        keys = (self.config.chosen_key, self.config.rejected_key)
+        if self._format.style == "standard" or (has_own_prompt(row) and self.config.prompt_key not in row):
+            said = pair_said(row, self._format, self._who)
+        else:
+            # The prompt goes before both first: what they share is compared over complete conversations.
+            prompt = self._prompt(row)
+            said = mask_shared(*(with_prompt(prompt, messages_of(row, key, self._who)) for key in keys))
+        if isinstance(said[0], Texts) and isinstance(said[1], Texts):
+            self._check_text_alone(row, ())
+            return [ChatTokens(*each) for each in encode_text_pair(self._tokenizer, said[0], said[1])]
+        return [self._noted(side, row, each, folder) for side, each in zip(_SIDES, said, strict=True)]
 
     def _prompt(self, row: Row) -> str | Sequence[Message]:
         """What both conversations begin with: messages, perhaps none, or a text."""
@@ -72,11 +101,18 @@ class PreferenceDataset(ChatDataset):
             return []
         value = row.get(key)
         is_empty = key in row and value in (None, "", [])
-        return [] if is_empty else value if isinstance(value, str) else self._messages(row, key)
+        return [] if is_empty else value if isinstance(value, str) else messages_of(row, key, self._who)
 
-    def _side(self, row: Row, side: str, messages: Sequence[Message]) -> dict[str, torch.Tensor]:
+    def _noted(self, side: str, row: Row, said: Any, folder: str) -> ChatTokens:
         try:
-            return self._tensors(row, messages)
+            return self._tokens(row, said, folder)
+        except ValueError as error:
+            error.add_note(f"  in what was {side}")
+            raise
+
+    def _side(self, side: str, tokens: ChatTokens) -> dict[str, Any]:
+        try:
+            return self._tensors(tokens)
         except ValueError as error:
             error.add_note(f"  in what was {side}")
             raise

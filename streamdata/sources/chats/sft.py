@@ -1,20 +1,28 @@
-"""Conversations for supervised training: `parquet → messages → token ids and loss mask → tensors`."""
+"""Conversations and texts for supervised training: `parquet → messages → token ids and loss mask → tensors`."""
 
-from typing import Any
+from typing import Any, Literal
 
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.dataset import ChatConfig, ChatDataset
+from streamdata.text.formats import RowFormat, training_said
+
+_MESSAGES = "messages"
 
 
 class SFTChatConfig(ChatConfig):
     """Settings of `SFTChatDataset`."""
 
-    messages_key: str = "messages"
-    """The column of messages."""
+    format: Literal["auto", "language-modeling", "prompt-completion", "sharegpt", "alpaca"] = "auto"
+    """What rows are, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    messages_key: str = _MESSAGES
+    """The column of messages of conversational language modeling."""
 
 
 class SFTChatDataset(ChatDataset):
-    """A map-style dataset of conversations in parquet files, each of any number of turns.
+    """A map-style dataset of conversations in parquet files, each of any number of turns, or of texts.
+
+    Rows are conversations (`messages`), a prompt and its completion, ShareGPT's or Alpaca's, or texts (`text`, or a
+    prompt and a completion), of which all is trained but the prompt, and which end with the tokenizer's end token.
 
     An item has tensors of shape (max_length,), or (n,) without padding:
 
@@ -22,7 +30,9 @@ class SFTChatDataset(ChatDataset):
     - `attention_mask` int64, 0 at padding;
     - `position_ids` int64, counting tokens from 0; at padding that of the last token;
     - `loss_mask` bool: which of `input_ids` are trained. That is what `actions` says of a message's role, or its own
-      `loss_mask` (0 or 1); see `streamdata.text.ChatEncoder`.
+      `loss_mask` (0 or 1); see `streamdata.text.ChatEncoder`;
+    - with a processor `mm_token_type_ids` int64 (0 text, 1 image, 2 video), `multi_modal_inputs`, the processor's
+      tensors, empty for a row of text, and for processors like Qwen2-VL's `position_ids` of shape (3, …).
 
     A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
 
@@ -30,6 +40,7 @@ class SFTChatDataset(ChatDataset):
         data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `SFTChatConfig`.
+        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
@@ -45,5 +56,11 @@ class SFTChatDataset(ChatDataset):
     config: SFTChatConfig
     settings = SFTChatConfig
 
-    def _make(self, row: Row) -> dict[str, Any]:
-        return self._tensors(row, self._messages(row, self.config.messages_key))
+    def _recognised(self, row: Row) -> RowFormat:
+        key = self.config.messages_key
+        named = RowFormat("language-modeling", "conversational") if key in row or key != _MESSAGES else None
+        return self.config.format_of(row, named, self._who)
+
+    def _make(self, row: Row, folder: str) -> dict[str, Any]:
+        said = training_said(row, self._format, self._who, self.config.messages_key)
+        return self._tensors(self._tokens(row, said, folder))

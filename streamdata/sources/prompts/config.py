@@ -1,24 +1,25 @@
 """The settings of prompts: the config's keys, their defaults, and what is allowed."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from streamdata.sources.prompts.verl_keys import VERL_KEYS
 from streamdata.sources.row_settings import RowSettings
 
 WHO: Final = "RLHFDataset"
 
 
 class PromptConfig(RowSettings):
-    """How rows become prompts."""
+    """How rows become prompts. verl's whole section `data` is welcome: the keys of its trainer are passed over."""
 
-    elsewhere: ClassVar = {
-        "custom_cls": "a class of your own is the recipe's `target`: write it there instead of streamdata.RLHFDataset",
-    }
+    trainer_keys: ClassVar = VERL_KEYS
 
+    format: Literal["auto", "prompt-only", "sharegpt", "alpaca"] = "auto"
+    """What rows are, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
     prompt_key: str = "prompt"
     """The column of messages."""
     image_key: str = "images"
@@ -41,6 +42,12 @@ class PromptConfig(RowSettings):
     """Emit the messages as `raw_prompt`."""
     return_full_prompt: bool = False
     """Emit the rendered text as `full_prompts`."""
+    image_patch_size: int | None = Field(None, ge=1)
+    """Pixels of a patch's side, for media with sizes of their own; None for the processor's (14 if it has none)."""
+    mm_processor_kwargs: Mapping[Any, Any] = {}
+    """Further arguments of the processor, such as `videos_kwargs`."""
+    position_rows: Literal[3, 4] = 3
+    """Rows of multimodal rope positions: 3, or 4 with the numbers of the tokens first, as verl has them."""
     return_multi_modal_inputs: bool = True
     """Emit what the processor made of the media, not only the media."""
     need_tools_kwargs: bool = False
@@ -57,9 +64,27 @@ class PromptConfig(RowSettings):
     max_samples: int = Field(-1, ge=-1)
     """The most rows to take, before they are filtered; -1 for all."""
     shuffle: bool = False
-    """Whether these are a random choice, or the first."""
+    """Whether these are a random choice, in its order, or the first."""
     seed: int | None = Field(None, ge=0)
     """Of that choice; None counts as 0."""
+
+    @classmethod
+    def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:
+        """A class or tools that this dataset would not load."""
+        custom = config.get("custom_cls") or {}
+        # verl's trainer has loaded the class already, and this is it; in a recipe nobody would.
+        if not isinstance(custom, Mapping):
+            yield f"{who}: expected custom_cls to be a mapping of path and name, got {custom!r}\n  Leave it out."
+        elif custom.get("path") is not None and custom.get("name") != who:
+            yield (
+                f"{who}: expected custom_cls to name {who}, got {custom.get('name')!r}\n"
+                "  A class of your own is the recipe's `target`: write it there instead of streamdata.RLHFDataset."
+            )
+        if config.get("function_tool_path") is not None:
+            yield (
+                f"{who}: expected tools as schemas, got function_tool_path {config['function_tool_path']!r}\n"
+                "  Write their schemas to a file, and name it as tool_config_path."
+            )
 
     @field_validator("max_samples")
     @classmethod

@@ -1,7 +1,7 @@
 """Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,32 +16,41 @@ from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import media_by_kind, training_features
 from streamdata.sources.prompts.fitting import Fitted, fit
+from streamdata.sources.prompts.hooks import PromptHooks
 from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
-from streamdata.sources.prompts.reader import Prompt, PromptReader
+from streamdata.sources.prompts.reader import Prompt, PromptReader, content_digest
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
-from streamdata.text.messages import MEDIA_KINDS, Message, typed_parts, without_nulls
+from streamdata.text.formats import RowFormat, Style, prompt_said
+from streamdata.text.messages import MEDIA_KINDS, Message, is_given, typed_parts, with_images_first, without_nulls
 from streamdata.text.tools import read_tools
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
+_PROMPT: Final = "prompt"
+_KNOWN: Final = frozenset({
+    "name", "percent", "holdout", "part", "config", "original_data_files", "_given", "media_keys", "has_processor",
+    "_inputs", "content", "_format", "_reader", "_kept",
+})  # fmt: skip
+"""Attributes that are no subclass's own."""
 _OURS: Final = (
     "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
-    "multi_modal_inputs", *_KWARGS, "uid",
+    "multi_modal_inputs", "mm_token_type_ids", *_KWARGS, "uid",
 )  # fmt: skip
 
 
-class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
-    """A map-style dataset of prompts in parquet files.
+class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset of prompts in parquet files: messages, a text, or the prompt of ShareGPT's or Alpaca's rows.
 
     An item has the row's columns but those of the prompt and its media, and
 
     - `input_ids`, `attention_mask`: int64 (max_prompt_length,), padded on the left with the pad token and 0;
-    - `position_ids`: int64 (max_prompt_length,), counting tokens; for processors like Qwen2-VL's (3,
+    - `position_ids`: int64 (max_prompt_length,), counting tokens; for processors like Qwen2-VL's (`position_rows`,
       max_prompt_length), multimodal rope positions, 1 at padding;
     - `raw_prompt_ids`: a list of int, without padding, one placeholder per image or video;
     - `raw_prompt` (messages) and `full_prompts` (the rendered text) on request;
     - with a processor `multi_modal_data`, `{"image": [PIL images], "video": [arrays]}`, and `multi_modal_inputs`, the
-      processor's tensors, both empty for a row of text;
+      processor's tensors, both empty for a row of text, and `mm_token_type_ids`, int64 (max_prompt_length,): which
+      tokens are of text or padding (0), an image (1), a video (2);
     - `index`, `tools_kwargs`, `interaction_kwargs` from the column `extra_info`, which is a dict even where the row has
       none; a missing index is the row's number;
     - `uid`: 32 hexadecimal digits that depend on the file's content and the row's number there alone.
@@ -49,13 +58,15 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     In mode `raw` there is nothing made of tokens: messages, with their opened media in the typed parts, index, uid,
     kwargs and the row's other columns.
 
-    It pickles as paths and settings, and works in DataLoader workers of every start method.
+    It pickles as paths and settings, and works in DataLoader workers of every start method. A subclass may override
+    `__getitem__` and the methods of `PromptHooks`.
 
     Args:
         data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
         tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PromptConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        max_samples: Where it is not -1, the config's `max_samples`: verl's trainer passes it here.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
@@ -74,6 +85,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         tokenizer: Any,
         config: Any,
         processor: Any = None,
+        max_samples: int = -1,
         *,
         name: str | None = None,
         percent: Percent | None = None,
@@ -81,10 +93,12 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         part: str | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        self.config = PromptConfig.read(config, WHO)
+        self.config = _with_samples(PromptConfig.read(config, type(self).__name__), max_samples)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
-        self._inputs = (self.config.prompt_key, self.config.image_key, self.config.video_key)
+        self.media_keys = {"image": self.config.image_key, "video": self.config.video_key}
+        self.has_processor = processor is not None
+        self._inputs = (self.config.prompt_key, *self.media_keys.values())
         rows = self._rows()
         self.content = rows.digest
         self._choose(rows)
@@ -99,12 +113,42 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
                 f"{WHO}: expected columns with other names than those of its results, got {taken}\n"
                 "  Rename them in the data."
             )
-        self._reader = PromptReader(rows, *self._given, self.config)
+        self._format = self._recognised(rows[0] if len(rows) else {})
+        self._reader = PromptReader(rows, *self._given, self.config, *self._preparation(rows), self._format.style)
         if self.config.mode == "tensors":
             # What is wrong with tokenizer and processor is raised here rather than in a worker.
             _ = self._reader.encoder
         self._kept: Kept = choose_rows(self._reader)
         self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
+
+    def _recognised(self, row: Row) -> RowFormat:
+        key, value = self.config.prompt_key, row.get(self.config.prompt_key)
+        is_native = self._builds_messages or (key in row and not isinstance(value, str)) or key != _PROMPT
+        style: Style = "standard" if isinstance(value, str) else "conversational"
+        return self.config.format_of(row, RowFormat("prompt-only", style) if is_native else None, WHO)
+
+    def _preparation(self, rows: ParquetRows) -> tuple[Callable[[Row], Row] | None, str]:
+        """What makes prompts of the rows, if they are none as they lie, and all that it depends on."""
+        if self._builds_messages:
+            own = {name: value for name, value in vars(self).items() if name not in _KNOWN}
+            return self._prepared, content_digest((type(self)._build_messages, own))  # noqa: SLF001
+        # Only where it is asked for is each row made anew: most rows are prompts as they lie.
+        has_single = self.has_processor and self.config.image_key not in rows.columns and "image" in rows.columns
+        if has_single or self._format.name != "prompt-only":
+            return self._prepared, str(self._format)
+        # A text has another length than a conversation: what was measured of one says nothing of the other.
+        return None, "" if self._format.style == "conversational" else str(self._format)
+
+    def _prepared(self, row: Row) -> Row:
+        key, image_key = self.config.prompt_key, self.config.image_key
+        if self._builds_messages:
+            return self._built(row, key)
+        if self._format.name != "prompt-only":
+            row = {**row, key: prompt_said(row, self._format, WHO)}
+        if self.has_processor and image_key not in row and is_given(row.get("image")):
+            row = dict(row)
+            row |= {image_key: [row.pop("image")], key: with_images_first(row[key], 1)}
+        return row
 
     @property
     def records_per_block(self) -> int:
@@ -149,6 +193,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Make many; of the copies of one prompt, side by side, only the first is encoded."""
+        if type(self).__getitem__ is not RLHFDataset.__getitem__:  # a subclass's own, which knows single items
+            return [self[item] for item in items]
         made: list[dict[str, Any]] = []
         before = None
         # A DataLoader asks for a batch at once. With `repeat` and no shuffle of its own, copies come side by side.
@@ -179,7 +225,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     def _make(self, number: int) -> dict[str, Any]:
         try:
-            row = self._reader.rows[number]
+            row = self._reader.row(number)
             if self.config.mode == "raw":
                 made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
             else:
@@ -212,9 +258,11 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.location(number))
         row["uid"] = self._reader.rows.uid(number)
 
-    def _raw_chat(self, row: Row, number: int) -> list[Message]:
-        """The messages, with the opened media in their parts."""
+    def _raw_chat(self, row: Row, number: int) -> list[Message] | str:
+        """The messages, with the opened media in their parts, or the text."""
         chat = self._reader.chat(row)
+        if not chat.messages:
+            return str(row[self.config.prompt_key])
         media = iter(self._reader.media(chat, number))
         for part in typed_parts(chat.messages):
             if part.get("type") in MEDIA_KINDS:
@@ -233,21 +281,36 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             "raw_prompt_ids": fitted.raw_ids.tolist(),
         }
         if config.return_raw_chat:
-            made["raw_prompt"] = prompt.chat.messages
+            made["raw_prompt"] = prompt.chat.messages or prompt.encoded.text
         if config.return_full_prompt:
             made["full_prompts"] = prompt.encoded.text
         if self._reader.processor is not None:
             made["multi_modal_data"] = media_by_kind(fitted.kinds, fitted.media)
+            made["mm_token_type_ids"] = _padded(encoder.media_types(fitted.input_ids), limit, 0)
             if config.return_multi_modal_inputs:
                 made["multi_modal_inputs"] = training_features(fitted.features)
         return made
 
     def _positions(self, fitted: Fitted) -> torch.Tensor:
         limit = self.config.max_prompt_length
+        numbers = np.arange(len(fitted.input_ids))
         if self._rope is None:
-            return _padded(np.arange(len(fitted.input_ids)), limit, 0)
-        grids = read_grids(fitted.kinds, fitted.features)
-        return _padded(self._rope.positions(fitted.input_ids, grids), limit, 1)  # 1 as Qwen2-VL's get_rope_index
+            return _padded(numbers, limit, 0)
+        rows = self._rope.positions(fitted.input_ids, read_grids(fitted.kinds, fitted.features))
+        if self.config.position_rows > len(rows):
+            rows = np.concatenate([numbers[None], rows])
+        return _padded(rows, limit, 1)  # 1 as Qwen2-VL's get_rope_index
+
+
+def _with_samples(config: PromptConfig, max_samples: int) -> PromptConfig:
+    if max_samples in (-1, config.max_samples):
+        return config
+    if config.max_samples != -1:
+        raise ValueError(
+            f"{WHO}: expected one number of rows, got max_samples {max_samples} beside {config.max_samples} in the "
+            "config\n  Leave one of them out."
+        )
+    return PromptConfig.read({**config.model_dump(exclude_unset=True), "max_samples": max_samples}, WHO)
 
 
 def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.Tensor:

@@ -55,13 +55,17 @@ class Encoder:
     Args:
         tokenizer: Of transformers.
         processor: Of transformers; None for text alone.
+        processor_kwargs: Further arguments of the processor's call.
 
     Raises:
         ValueError: The tokenizer has no pad token.
     """
 
-    def __init__(self, tokenizer: Any, processor: Any = None) -> None:
+    def __init__(
+        self, tokenizer: Any, processor: Any = None, processor_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         self._tokenizer, self._processor = tokenizer, processor
+        self._kwargs = dict(processor_kwargs or {})
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 f"{WHO}: expected a tokenizer with a pad token, got one without\n"
@@ -100,6 +104,11 @@ class Encoder:
             input_ids[begin:end] = part
         return Encoded(text, raw_ids, input_ids, origin, spans, list(kinds), features)
 
+    def encode_text(self, text: str) -> Encoded:
+        """Tokenize a text that no template rendered, with the tokenizer's own special tokens."""
+        ids = np.array(self._tokenizer(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
+        return Encoded(text, ids, ids, np.arange(len(ids)), [], [], {})
+
     def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> Expanded:
         """Let the processor turn media into tokens and features; without media there are none."""
         if not kinds:
@@ -108,7 +117,8 @@ class Encoder:
         pad, pad_id = self._tokenizer.pad_token, self._tokenizer.pad_token_id
         text = "".join(self._placeholders[kind][0] + pad for kind in kinds)
         given = {f"{kind}s": values for kind, values in media_by_kind(kinds, media).items()}
-        made = dict(self._processor(text=[text], **given, add_special_tokens=False, return_tensors="pt"))
+        kwargs = {**self._kwargs, **_videos_kwargs(given.get("videos", ()), self._kwargs)}
+        made = dict(self._processor(text=[text], **given, **kwargs, add_special_tokens=False, return_tensors="pt"))
         ids = np.asarray(made["input_ids"])[0].astype(np.int64)
         ends = np.flatnonzero(ids == pad_id)
         *ended, rest = np.split(ids, ends + 1)
@@ -120,6 +130,15 @@ class Encoder:
                 f"{[len(part) for part in tokens]}\n  It must replace each placeholder by tokens, none of them the pad."
             )
         return Expanded(tokens, {name: value for name, value in made.items() if name not in _PER_TOKEN})
+
+    def media_types(self, input_ids: Int64s) -> Int64s:
+        """What each token is of: 0 text, 1 an image, 2 a video; as processors of transformers number them."""
+        types = np.zeros(len(input_ids), dtype=np.int64)
+        for number, kind in enumerate(("image", "video"), 1):
+            if kind in self._placeholders:
+                own = getattr(self._processor, f"{kind}_token_ids", None) or [self._placeholders[kind][1]]
+                types[np.isin(input_ids, own)] = number
+        return types
 
     def _positions(self, raw_ids: Int64s, kinds: Sequence[str]) -> Int64s:
         """Where the placeholders are; a text that spells one itself is refused."""
@@ -153,6 +172,15 @@ class Encoder:
                 "  Give the tokenizer that belongs to the processor."
             )
         return int(ids[0])
+
+
+def _videos_kwargs(videos: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells a processor that the frames were chosen already, and when they are; it would choose among them."""
+    # All or none: a processor that has times for some of a row's videos only would refuse the row.
+    metadata = [getattr(video, "metadata", None) for video in videos]
+    if not metadata or not all(metadata):
+        return {}
+    return {"videos_kwargs": {"video_metadata": metadata, "do_sample_frames": False, **given.get("videos_kwargs", {})}}
 
 
 def training_features(features: Mapping[str, Any]) -> dict[str, Any]:

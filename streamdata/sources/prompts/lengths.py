@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
-from streamdata.run import Permutation, stable_seed
 from streamdata.shards.file_cache import FileCache, open_cached
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.sources.prompts.config import WHO, PromptConfig
@@ -90,7 +89,10 @@ def choose_rows(reader: PromptReader) -> Kept:
     numbers = stay = np.arange(len(rows)) if subset is None else subset
     dropped: dict[str, int] = {}
     if filters:
-        stay, dropped = _filter(numbers, measured(reader, cache, policy, numbers), config)
+        ascending = np.argsort(numbers)  # files of lengths are asked for in the order of their rows
+        lengths = np.empty(len(numbers), dtype=np.int32)
+        lengths[ascending] = measured(reader, cache, policy, numbers[ascending])
+        stay, dropped = _filter(numbers, lengths, config)
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
     if not len(stay):
         raise SourceError(
@@ -114,11 +116,14 @@ def _stored_numbers(cache: FileCache, name: str, content: bytes) -> Path:
 
 
 def _subset(total: int, config: PromptConfig) -> Int64s | None:
-    """The rows of `max_samples`, ascending; None for all."""
+    """The rows of `max_samples`, in the order in which they come; None for all."""
     if not 0 < config.max_samples < total:
         return None
-    first = np.arange(config.max_samples)
-    return np.sort(Permutation(total, stable_seed("prompts", config.seed or 0))(first)) if config.shuffle else first
+    if not config.shuffle:
+        return np.arange(config.max_samples)
+    # NumPy's own generator, which keeps its streams between versions: verl chooses by it, so the rows are the same.
+    chosen: Int64s = np.random.default_rng(config.seed or 0).choice(total, config.max_samples, replace=False)
+    return chosen
 
 
 def _filter(numbers: Int64s, lengths: Int32s, config: PromptConfig) -> tuple[Int64s, dict[str, int]]:
@@ -156,6 +161,7 @@ class _FileLengths(NamedTuple):
 def measured(reader: PromptReader, cache: FileCache, policy: str, numbers: Int64s) -> Int32s:
     """The lengths of these rows, int32, shape (n,); only those are measured that never were under this policy.
 
+    The numbers ascend.
     They are kept in one file per parquet file, under the hashes of its content and of the policy, so that they serve
     whoever reads the same file under another path, with others, or in part. Images that rows name by their paths are
     taken to stay as they are.

@@ -5,18 +5,22 @@ import io
 import json
 import os
 import pickle
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.shards.recent import Recent
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
-from streamdata.sources.prompts.media import open_media
+from streamdata.sources.prompts.media import open_media, patch_size_of
+from streamdata.text.formats import Style, text_alone
 from streamdata.text.messages import MediaChat, is_empty, read_chat
+from streamdata.text.template_kwargs import row_template_kwargs
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
 from streamdata.text.tools import read_tool_file, read_tools
@@ -41,14 +45,27 @@ class PromptReader:
         tokenizer: Of transformers, or what its `AutoTokenizer` takes.
         processor: Of transformers, or what its `AutoProcessor` takes; None for text alone.
         config: The settings.
+        prepare: Makes a prompt of a row that is none as it lies.
+        prepared: What names `prepare` and all it does, since lengths depend on it.
+        style: `standard` where prompts are texts, which no template renders.
 
     Raises:
         ValueError: The tokenizer has no pad token, or the tools are invalid.
         OSError: There is no such tokenizer, processor or file of tools.
     """
 
-    def __init__(self, rows: ParquetRows, tokenizer: Any, processor: Any, config: PromptConfig) -> None:
+    def __init__(
+        self,
+        rows: ParquetRows,
+        tokenizer: Any,
+        processor: Any,
+        config: PromptConfig,
+        prepare: Callable[[Row], Row] | None = None,
+        prepared: str = "",
+        style: Style = "conversational",
+    ) -> None:
         self.rows, self.config = rows, config
+        self._prepare, self._prepared, self._style = prepare, prepared, style
         self._tokenizer, self._processor = tokenizer, processor
         self._tools = read_tool_file(config.tool_config_path) if config.tool_config_path else None
         self._media_keys = {"image": config.image_key, "video": config.video_key}
@@ -75,17 +92,28 @@ class PromptReader:
     @cached_property
     def encoder(self) -> Encoder:
         """What encodes rendered texts."""
-        return Encoder(self.tokenizer, self.processor)
+        return Encoder(self.tokenizer, self.processor, self.config.mm_processor_kwargs)
 
     @cached_property
-    def _renderer(self) -> ChatRenderer:
-        """The template of the processor or tokenizer."""
+    def _renderers(self) -> Recent[str, ChatRenderer]:
+        """The template of the processor or tokenizer, by the variables that rows bring for it, as JSON."""
+        return Recent(_RENDERERS)
+
+    def _renderer(self, row_kwargs: str) -> ChatRenderer:
         kwargs = {key: value for key, value in self._template_kwargs.items() if key != "add_generation_prompt"}
-        return ChatRenderer(self.processor or self.tokenizer, template_kwargs=kwargs)
+        return ChatRenderer(self.processor or self.tokenizer, template_kwargs={**kwargs, **json.loads(row_kwargs)})
+
+    def row(self, index: int) -> Row:
+        """Row `index`, as a prompt."""
+        row = self.rows[index]
+        return row if self._prepare is None else self._prepare(row)
 
     # A processor as it was given, not loaded: whether there is one is all that matters for messages.
     def chat(self, row: Row) -> MediaChat:
-        """The messages of a row, and its media unopened."""
+        """The messages of a row, none for a text, and its media unopened."""
+        if self._style == "standard":
+            text_alone(row, self.config.prompt_key, WHO)
+            return MediaChat([], [])
         return read_chat(row, self.config.prompt_key, self._media_keys, typed=self._processor is not None)
 
     def media(self, chat: MediaChat, index: int) -> list[Any]:
@@ -93,7 +121,8 @@ class PromptReader:
         if not chat.media:
             return []
         file, _ = self.rows.locate(index)
-        return open_media(chat.media, os.path.dirname(self.rows.files[file].path))
+        patch_size = self.config.image_patch_size or patch_size_of(self.processor)
+        return open_media(chat.media, os.path.dirname(self.rows.files[file].path), patch_size)
 
     def encode(self, row: Row, index: int) -> Prompt:
         """The one function that encodes a row.
@@ -103,16 +132,21 @@ class PromptReader:
         """
         chat = self.chat(row)
         media = self.media(chat, index)
-        text = self._render(chat, read_tools(row.get("tools")) or self._tools)
+        if self._style == "standard":
+            return Prompt(chat, media, self.encoder.encode_text(row[self.config.prompt_key]))
+        text = self._render(chat, row)
         return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
 
-    def _render(self, chat: MediaChat, tools: list[dict[str, Any]] | None) -> str:
+    def _render(self, chat: MediaChat, row: Row) -> str:
         """The text of a prompt, by the template or by the config's own function."""
-        kwargs = self._template_kwargs
+        tools = read_tools(row.get("tools")) or self._tools
+        row_kwargs = row_template_kwargs(row)
+        kwargs = {**self._template_kwargs, **row_kwargs}
         if self.config.chat_template_func is not None:
             return self.config.chat_template_func(chat.messages, tools=tools, **kwargs)
         add = bool(kwargs["add_generation_prompt"])
-        return self._renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
+        renderer = self._renderers.get(json.dumps(row_kwargs, sort_keys=True), self._renderer)
+        return renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
 
     def measure(self, index: int) -> int:
         """How many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.
@@ -127,7 +161,7 @@ class PromptReader:
             raise
 
     def _measured(self, index: int) -> int:
-        row, config = self.rows[index], self.config
+        row, config = self.row(index), self.config
         if config.filter_prompts and is_empty(row, config.prompt_key):
             return EMPTY
         if not self.measures_tokens:
@@ -172,13 +206,20 @@ class PromptReader:
                 "media_keys": self._media_keys if self.processor is not None else None,
                 "cut": (config.max_prompt_length, config.truncation) if self._drops_samples else None,
             }
+            # Only where they are given: what was measured before there were such settings stays known.
+            parts |= {key: value for key in _LATER if (value := getattr(config, key))}
+        if self._prepared:
+            parts["prepared"] = self._prepared
         text = json.dumps(parts, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 # Pickled they would be large, or fail: an encoder holds the tokenizer, a renderer compiled templates.
-_LOADED: Final = ("tokenizer", "processor", "encoder", "_renderer")
+_LOADED: Final = ("tokenizer", "processor", "encoder", "_renderers")
 """What is made in each process when it is first used."""
+_RENDERERS: Final = 16  # one for each of the template variables that rows bring
+_LATER: Final = ("image_patch_size", "mm_processor_kwargs")
+"""Settings that came later."""
 
 
 def _function_digest(function: Any) -> str | None:
@@ -193,8 +234,13 @@ def _function_digest(function: Any) -> str | None:
             f"{WHO}: expected a chat_template_func that can be sent to other processes, got {function!r}: {error}\n"
             "  Define it at the top of a module."
         ) from error
+    return content_digest(function)
+
+
+def content_digest(value: Any) -> str:
+    """A hash of what an object holds and its functions do."""
     content = io.BytesIO()
-    _Content(content).dump(function)
+    _Content(content).dump(value)
     return hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()
 
 

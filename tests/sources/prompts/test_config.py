@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from streamdata.sources.prompts.config import WHO, PromptConfig
+from tests.sources.prompts.verl_sections import VERL_SECTIONS
 
 
 def read_config(config):
@@ -43,6 +44,7 @@ def test_a_path_is_as_good_as_its_text(tmp_path):
     [
         ({"max_prompt_lenght": 3}, "did you mean 'max_prompt_length'"),
         ({"custom_cls": {"path": "x.py"}}, "`target`"),
+        ({"custom_cls": "x.py"}, "a mapping of path and name"),
         ({"truncation": "both"}, "truncation"),
         ({"truncation_media": "drop_all"}, "did you mean 'drop_"),
         ({"mode": "tensor"}, "did you mean 'tensors'"),
@@ -75,14 +77,40 @@ def test_what_is_not_allowed_is_refused(given, message):
 
 
 def test_all_unknown_keys_are_named_at_once():
-    """A config that comes from elsewhere is mended in one go."""
-    with pytest.raises(ValueError, match=r"'train_files'.*'sampler'"):
-        read_config({"train_files": "x", "prompt_key": "prompt", "sampler": None})
+    """A config is mended in one go."""
+    with pytest.raises(ValueError, match=r"'promt_key'.*'train_file', did you mean 'train_files'"):
+        read_config({"promt_key": "x", "prompt_key": "prompt", "train_file": None})
 
 
 def test_all_that_is_wrong_is_named_at_once():
     """Unknown keys, and values of several settings."""
-    with pytest.raises(ValueError, match="'sampler'") as caught:
-        read_config({"sampler": None, "repeat": 0, "mode": "tensor"})
+    with pytest.raises(ValueError, match="'samplr'") as caught:
+        read_config({"samplr": None, "repeat": 0, "mode": "tensor", "function_tool_path": "x.py"})
+    assert "Write their schemas to a file, and name it as tool_config_path." in str(caught.value)
     assert "at least 1 as repeat, got 0\n" in str(caught.value)
     assert "tensors, raw as mode, got 'tensor', did you mean 'tensors'?\n" in str(caught.value)
+
+
+def test_keys_of_nobody_are_named_and_passed_over(caplog):
+    """A section may hold what a sampler or reward of the user's own reads; what is near a known key is a slip."""
+    assert read_config({"my_curriculum": 3, "n_shots": 1, "train_files": "x"}) == PromptConfig()
+    (record,) = caplog.records
+    assert "ignores the keys ['my_curriculum', 'n_shots']" in record.getMessage()
+
+
+@pytest.mark.parametrize("version", VERL_SECTIONS)
+def test_verls_whole_section_is_a_config(version, caplog):
+    """As its trainer's defaults have it; nothing is said of keys that are the trainer's."""
+    section = OmegaConf.create({"data": VERL_SECTIONS[version]}).data
+    config = read_config(section)
+    assert (config.max_prompt_length, config.filter_overlong_prompts, config.shuffle) == (512, False, True)
+    assert (config.image_patch_size, config.seed, config.return_raw_chat) == (14, None, version == "0.9.1")
+    assert not caplog.records
+
+
+def test_the_class_that_verl_loaded_may_stand_in_its_section():
+    """It is this one; in a recipe a class is the target."""
+    section = {"custom_cls": {"path": "pkg://streamdata", "name": "RLHFDataset"}}
+    assert read_config(section) == PromptConfig()
+    with pytest.raises(ValueError, match="custom_cls to name RLHFDataset, got 'Mine'"):
+        read_config({"custom_cls": {"path": "x.py", "name": "Mine"}})

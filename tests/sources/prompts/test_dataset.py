@@ -19,6 +19,12 @@ from tests.sources.tiny_processors import tiny_llava, tiny_llava_model, tiny_qwe
 from tests.streams import plain
 
 CONFIG = {"max_prompt_length": 64}
+VERLS_POSITIONS = [
+    [*range(8), 8, 8, 8, 8, *range(10, 24)],
+    [*range(8), 8, 8, 9, 9, *range(10, 24)],
+    [*range(8), 8, 9, 8, 9, *range(10, 24)],
+]
+"""Of eight tokens of text, an image of two times two, and text."""
 
 
 def build(path, processor=None, tokenizer=None, **config):
@@ -84,6 +90,28 @@ def test_image_items_have_media_and_their_tensors(qwen, tmp_path):
     assert [set(made) for made in inputs[:3]] == [set(), *[{"pixel_values", "image_grid_thw"}] * 2]
     assert type(inputs[1]) is dict
     assert "multi_modal_inputs" not in build(str(tmp_path / "a.parquet"), qwen, return_multi_modal_inputs=False)[1]
+
+
+def test_media_have_the_types_of_their_tokens(qwen, tmp_path):
+    """As the processor numbers them, cut and padded as the token ids are; text beside media has them too."""
+    dataset = build(mixed(tmp_path / "a.parquet"), qwen)
+    for number in range(4):
+        item = dataset[number]
+        (types,) = qwen.create_mm_token_type_ids([item["input_ids"].tolist()])
+        assert item["mm_token_type_ids"].tolist() == types
+        assert item["mm_token_type_ids"].dtype == torch.int64
+    assert set(item["mm_token_type_ids"].tolist()) == {0, 1, 2}
+
+
+def test_positions_may_have_a_fourth_row(qwen, tmp_path):
+    """Of the tokens' numbers, first, 1 at padding; recorded from RLHFDataset of verl 0.6.1 for the row of one image."""
+    path = mixed(tmp_path / "a.parquet")
+    four, three = (build(path, qwen, position_rows=rows)[1]["position_ids"] for rows in (4, 3))
+    assert (four.dtype, four.shape) == (torch.int64, (4, 64))
+    assert plain(four[1:]) == plain(three)
+    length = int(build(path, qwen)[1]["attention_mask"].sum())
+    assert four[0].tolist() == [1] * (64 - length) + list(range(length))
+    assert four[1:, 64 - length :].tolist() == VERLS_POSITIONS
 
 
 def test_media_may_be_in_other_columns(qwen, tmp_path):

@@ -192,7 +192,7 @@ def test_as_many_processes_measure_as_the_config_says(tokenizer, tmp_path, monke
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_max_samples_takes_a_part(shuffle, tokenizer, tmp_path):
-    """The first rows, or a choice that the seed decides; in the file's order."""
+    """The first rows, or a choice that the seed decides, in its order."""
     path = sums(tmp_path / "a.parquet", 40)
 
     def chosen(seed):
@@ -201,9 +201,24 @@ def test_max_samples_takes_a_part(shuffle, tokenizer, tmp_path):
         return [dataset[number]["index"] - 100 for number in range(len(dataset))]
 
     assert len(chosen(1)) == len(set(chosen(1))) == 7
-    assert chosen(1) == sorted(chosen(1)) == chosen(1)
+    assert (chosen(1) == sorted(chosen(1))) is (not shuffle)
     assert (chosen(1) == chosen(2)) is (not shuffle)
     assert (chosen(1) == list(range(7))) is (not shuffle)
+
+
+VERLS_ROWS = {(True, 512): [13, 15, 4, 14, 9, 8, 10, 12], (False, 512): [*range(8)], (True, 50): [4]}
+"""By `shuffle` and limit, of 20 rows: what RLHFDataset of verl 0.6.1 and 0.9.1 chose with seed 7, max_samples 8."""
+
+
+@pytest.mark.parametrize(("shuffle", "limit"), VERLS_ROWS)
+def test_max_samples_takes_verls_rows(shuffle, limit, tokenizer, tmp_path):
+    """In their order, before the filter; given as verl's trainer gives it."""
+    path = sums(tmp_path / "a.parquet", 20, words=1)
+    config = {"shuffle": shuffle, "seed": 7, "max_prompt_length": limit}
+    dataset = RLHFDataset(path, tokenizer, config, None, 8)
+    assert [dataset[number]["index"] - 100 for number in range(len(dataset))] == VERLS_ROWS[shuffle, limit]
+    with pytest.raises(ValueError, match="max_samples 8 beside 3 in the config"):
+        RLHFDataset(path, tokenizer, {"max_samples": 3}, None, 8)
 
 
 def test_only_the_part_is_measured(tokenizer, tmp_path, monkeypatch):

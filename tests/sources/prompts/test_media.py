@@ -47,11 +47,12 @@ def test_a_video_is_an_array_of_its_frames(tmp_path):
     [
         ("image", 3, "expected a path, bytes, a PIL image"),
         ("image", {"bytes": None, "path": None}, "with one of bytes, image, path"),
-        ("image", {"image": "p.png", "max_pixels": 3}, "settings of the processor"),
+        ("image", {"image": "p.png", "crop": 3}, "settings of the processor"),
+        ("image", {"image": PICTURE, "max_pixel": 3}, "did you mean 'max_pixels'"),
+        ("image", {"image": PICTURE, "max_pixels": 3}, "max_pixels of at least min_pixels, got 3 and 3136"),
         ("image", b"no image", "cannot identify"),
         ("image", "none.png", "No such file"),
-        ("video", "film.mp4", "No video decoder"),
-        ("video", [], "expected a list of frames"),
+        ("video", [], "a list of frames"),
         ("video", [PICTURE, Image.new("RGB", (3, 3))], "frames of one size"),
     ],
 )

@@ -1,0 +1,127 @@
+"""How often a run of so many samples reads each source: `its share of them ÷ its length → epochs, and advice`."""
+
+import math
+from numbers import Real
+from typing import Any, Final
+
+from streamdata.mixing.node_shares import mean_node_shares, node_shares
+from streamdata.mixing.tree import Node, in_recipe
+from streamdata.mixing.weights import num_in
+
+FACTORS: Final = ("length", "length_multiplier", "length_divisor")
+"""The attributes of a source that say how many samples an epoch of it has."""
+
+_MANY, _FEW = 4.0, 0.5
+"""Epochs from which on, and below which, there is something to say."""
+
+
+def check_factors(dataset: Any, who: str) -> None:
+    """Refuse attributes of a source that are not what a length can be.
+
+    Raises:
+        ValueError: One of them is no number above 0.
+    """
+    for name in FACTORS:
+        value: Any = getattr(dataset, name, None)
+        # webdataset's pipelines say -1 where they do not know; others have a method of that name.
+        if value is None or callable(value) or (name == "length" and value == -1):
+            continue
+        if not _is_positive(value):
+            raise ValueError(
+                f"{who}: expected a number above 0 as {name}, got {value!r}\n"
+                "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
+            )
+
+
+def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
+    """What a run reads of each source of records.
+
+    Args:
+        top: The tree.
+        required: How many samples the run takes of the top mixture, before its yield function; None where that is open.
+
+    Returns:
+        For each source `name` (its path), `share` (of the whole stream, on average over the run), `length` (what it
+        says, or its records), `multiplier`, `divisor`, `epochs` (None where `required` is) and `advice`.
+
+    Raises:
+        ValueError: `required` is no number above 0; or a source neither has a number of records that is known, nor says
+            its length.
+    """
+    if required is not None and not _is_positive(required):
+        raise ValueError(f"check_length: expected the number of samples of a run, above 0, got {required!r}")
+    # Of schedules the shares at the start, where it is open until when they count.
+    if required is None:
+        shares = {path: share.overall for path, share in node_shares(top).items()}
+    else:
+        shares = mean_node_shares(top, float(required))
+    return [_of_source(node, shares[node.path], required) for node in top.walk() if not node.is_mixture]
+
+
+def _of_source(node: Node, share: float, required: float | None) -> dict[str, Any]:
+    multiplier, divisor = (_factor(node.dataset, name, 1) for name in FACTORS[1:])
+    length = _length(node)
+    epochs = None if required is None else required * share / (length * multiplier / divisor)
+    return {
+        "name": node.path,
+        "share": share,
+        "length": length,
+        "multiplier": multiplier,
+        "divisor": divisor,
+        "epochs": epochs,
+        "advice": "" if epochs is None else _advice(epochs, node.max_epochs),
+    }
+
+
+def _is_positive(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Real) and 0 < float(value) < math.inf
+
+
+def _factor(dataset: Any, name: str, default: Any) -> Any:
+    value = getattr(dataset, name, None)
+    return value if _is_positive(value) else default
+
+
+def _length(node: Node) -> Any:
+    # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
+    length = _factor(node.dataset, FACTORS[0], None)
+    length = num_in(node, "records") if length is None else length
+    if length is None:
+        raise ValueError(
+            f"source {node.path!r} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected a length, got a "
+            "source whose records nobody has counted\n  Set its attribute `length` to how many samples an epoch has."
+        )
+    return length
+
+
+def _advice(epochs: float, max_epochs: int | None) -> str:
+    if max_epochs is not None and epochs > max_epochs:
+        return f"ends before, after max_epochs={max_epochs}: lower its percent, or raise max_epochs"
+    if epochs > _MANY:
+        return f"each record comes {epochs:.3g} times: lower its percent, or add data"
+    if epochs < _FEW:
+        return f"{100 * epochs:.3g} % of it is read: raise its percent, or leave it so if that is meant"
+    return ""
+
+
+def lengths_text(lengths: list[dict[str, Any]]) -> str:
+    """What `check_lengths` gives, as a table."""
+    header = ["source", "share", "length", "multiplier", "divisor", "epochs", "advice"]
+    rows = [header, *(_cells(each) for each in lengths)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if 0 < column < len(header) - 1 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cells(each: dict[str, Any]) -> list[str]:
+    epochs = "" if each["epochs"] is None else f"{each['epochs']:.3g}"
+    factors = [f"{each[name]:,}" for name in ("length", "multiplier", "divisor")]
+    return [each["name"], f"{100 * each['share']:.3g} %", *factors, epochs, each["advice"]]

@@ -1,0 +1,66 @@
+"""Values of Arrow's columns as Python's: `a batch of few rows → a list per column`; lists of integers are tensors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.shards.parquet_types import is_integer_list
+from streamdata.shards.readers import Int64s
+from streamdata.shards.stored_rows import import_pyarrow
+
+
+def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
+    """The values of each column.
+
+    Args:
+        batch: Few rows; all of them become Python's objects.
+        url: Their file, for messages.
+        numbers: Of the rows in it.
+
+    Raises:
+        ShardError: A value has no type of Python's, or a list of integers has one that is missing or too large.
+    """
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    return [_values(name, column, url, numbers) for name, column in columns]
+
+
+def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
+    convert = _tensors if is_integer_list(column.type) else _to_pylist
+    try:
+        return convert(column)
+    except (ValueError, OverflowError, NotImplementedError):  # of nanoseconds, say; which row it is shows one by one
+        for row in range(len(column)):
+            try:
+                convert(column.slice(row, 1))
+            except (ValueError, OverflowError, NotImplementedError) as error:
+                raise ShardError(
+                    f"shard '{url}', row {int(numbers[row])}, column {name!r}: expected a value that Python's types or "
+                    f"an int64 tensor can hold, got: {error}\n  Write the column in another type, such as times in "
+                    "microseconds, or leave it out of `columns`."
+                ) from error
+        raise
+
+
+def _to_pylist(column: Any) -> Sequence[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _tensors(column: Any) -> Sequence[Any]:
+    """Each list as an int64 tensor of its own memory, None where the list is missing."""
+    import torch
+
+    pyarrow = import_pyarrow()
+    # `flatten` leaves out what lists that are missing hide.
+    flat = column.flatten()
+    if flat.null_count:
+        raise ValueError("a list of integers of which one is missing")
+    numbers = flat.cast(pyarrow.int64()).to_numpy(zero_copy_only=False)
+    sizes = pyarrow.compute.list_value_length(column).to_pylist()
+    ends = np.cumsum([size or 0 for size in sizes]).tolist()
+    return [
+        None if size is None else torch.from_numpy(np.array(numbers[end - size : end], np.int64))
+        for size, end in zip(sizes, ends, strict=True)
+    ]

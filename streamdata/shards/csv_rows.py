@@ -1,0 +1,104 @@
+"""CSV shards, read from their start: `stream of bytes → lines → rows → records whose values are texts`.
+
+Format: RFC 4180, in UTF-8; a quoted value may go over several lines.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from streamdata.errors import ShardError
+from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.shards.chunks import ChunkBytes
+from streamdata.shards.readers import Record
+from streamdata.shards.sequential import SequentialFiles
+from streamdata.shards.signatures import HEAD_BYTES, refuse_foreign
+from streamdata.shards.streams import ForwardStream, open_stream
+
+CSV_SUFFIXES = tuple(f".csv{compressed}" for compressed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz"))
+MAX_VALUE_BYTES = 64 << 20
+"""Of a line, and of a value over several: a quote that is never closed would take all of a file."""
+_BUFFER_BYTES = 1 << 20
+
+
+class SequentialCsv(SequentialFiles):
+    """CSV shards; the first line of each names its fields."""
+
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+
+        Raises:
+            ShardError: A row has another number of fields than the header, or the shard is damaged or has changed.
+        """
+        url = self.urls[shard]
+        # The library's bound is for all of the process: it may be raised, and is never lowered.
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_VALUE_BYTES))
+        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
+            reader = csv.reader(_lines(stream, url), strict=True)
+            names = _header(next(_rows(reader, url), []), url)
+            for number, row in enumerate(_rows(reader, url)):
+                if len(row) != len(names):
+                    raise ShardError(
+                        f"{url}:{reader.line_num}: expected {len(names)} fields, as the header has, got {len(row)}\n"
+                        "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
+                    )
+                yield {**dict(zip(names, row, strict=True)), URL: str(url), KEY: str(number)}
+
+
+class _StreamFile(io.RawIOBase):
+    """A forward stream as a file of Python's."""
+
+    def __init__(self, stream: ForwardStream) -> None:
+        self._stream, self._at = stream, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._stream.read(len(buffer), self._at)
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+def _lines(stream: ForwardStream, url: str) -> Iterator[str]:
+    """The lines of a file with their ends."""
+    with io.BufferedReader(_StreamFile(stream), _BUFFER_BYTES) as file:
+        refuse_foreign(url, file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
+        for number, line in enumerate(iter(lambda: file.readline(MAX_VALUE_BYTES + 1), b""), 1):
+            if len(line) > MAX_VALUE_BYTES:
+                raise ShardError(
+                    f"{url}:{number}: expected a line of at most {MAX_VALUE_BYTES} bytes, got more\n  Is this CSV?"
+                )
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ShardError(f"{url}:{number}: expected UTF-8, got {error}\n  Write the file as UTF-8.") from error
+
+
+def _rows(reader: Any, url: str) -> Iterator[list[str]]:
+    """The rows that are not blank."""
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ShardError(
+                f"{url}:{reader.line_num}: expected a row of CSV, got: {error}\n"
+                "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
+            ) from error
+        if row is None:
+            return
+        if row:
+            yield row
+
+
+def _header(names: list[str], url: str) -> list[str]:
+    twins = [name for name, count in Counter(names).items() if count > 1 or not name or name in SET_HERE]
+    if not names or twins:
+        raise ShardError(
+            f"{url}:1: expected a header that names the fields, each once, and none as streamdata names its own, got "
+            f"{twins or 'an empty file'}\n  Write the names of the fields as the first line."
+        )
+    return names

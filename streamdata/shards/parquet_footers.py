@@ -1,0 +1,76 @@
+"""What parquet files say of themselves: `footers → columns that all have, and facts of each row group`."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from streamdata.errors import ShardError
+from streamdata.fields import SET_HERE
+from streamdata.shards.one_pass import byte_source
+from streamdata.shards.parquet_file import GroupFacts, OpenParquet
+from streamdata.shards.parquet_types import are_alike
+from streamdata.shards.storage import FileStamp
+from streamdata.shards.stored_rows import import_pyarrow
+
+_AT_ONCE = 16
+
+
+class Footers(NamedTuple):
+    """Of all files."""
+
+    names: list[str]
+    """Of the columns."""
+    groups: list[tuple[int, GroupFacts]]
+    """The number of the file of each row group, and what is said of it."""
+
+
+def read_footers(
+    files: Sequence[str], stamps: Sequence[FileStamp], columns: Sequence[str] | None, *, at_once: bool
+) -> Footers:
+    """Read the footers of files of one schema.
+
+    Args:
+        files: Their urls.
+        stamps: Their versions.
+        columns: Those that are read; None for all.
+        at_once: Ask for several at the same time, where they are remote.
+
+    Raises:
+        ShardError: A footer is damaged, or its file lacks a column, or has one of another type than the first file.
+    """
+    with ThreadPoolExecutor(_AT_ONCE if at_once else 1) as threads:
+        found = list(threads.map(lambda file, stamp: _footer_of(file, stamp, columns), files, stamps))
+    _check_alike(files, [schema for schema, _ in found])
+    groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
+    return Footers(list(found[0][0].names), groups)
+
+
+def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:
+    file = OpenParquet(url, byte_source(url, stamp))
+    names = file.check_columns(columns)
+    if taken := sorted(SET_HERE.intersection(names)):
+        raise ShardError(
+            f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
+            "  Name the others in `columns`, or rename these where the file is written."
+        )
+    schema = import_pyarrow().schema([file.schema.field(name) for name in names])
+    return schema, file.groups(columns)
+
+
+def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
+    types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
+    for url, schema in zip(files, schemas, strict=True):
+        if set(schema.names) != set(types):
+            differing = sorted(set(schema.names) ^ set(types))
+            raise ShardError(
+                f"shard '{url}': expected the columns of '{files[0]}', got a file of which these are in one of the two "
+                f"alone: {differing}\n  Name those that all files have in `columns`."
+            )
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if not are_alike(types[name], kind):
+                raise ShardError(
+                    f"shard '{url}': column {name!r}: expected {types[name]}, as in '{files[0]}', got {kind}\n"
+                    "  Give files of another schema a source of their own."
+                )
+            if import_pyarrow().types.is_null(types[name]):
+                types[name] = kind

@@ -1,0 +1,117 @@
+"""A source that is iterated by itself: a mixture of it alone, made when it is first asked for something."""
+
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from streamdata.recipe.named_source import NamedSource
+from streamdata.sources.source import Sample
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from streamdata.mixing import MergedDataset
+
+
+class SourceAlone(IterableDataset[Sample], NamedSource):
+    """A source that is a torch dataset, too: iterated, it is `MergedDataset([source], cyclic=False)`.
+
+    Its samples, their order and states are those of that mixture. Without a name it has that of its class there, and
+    without a percent 1.
+    """
+
+    _own_mixture: "MergedDataset | None" = None
+
+    def __init__(self, *attributes: Any) -> None:
+        super().__init__(*attributes)
+        _apart.add(self)
+        _mix_before_forks()
+
+    def is_within_mixture(self) -> None:
+        """Note that it was given to a mixture, which its workers will read."""
+        _apart.discard(self)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """As `MergedDataset.__iter__`."""
+        return iter(self._mixture())
+
+    def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
+        """As `MergedDataset.__iter_from__`."""
+        return self._mixture().__iter_from__(states, reload_from_url_level)
+
+    def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
+        """As `MergedDataset.set_dataloader_states`."""
+        self._mixture().set_dataloader_states(states, reload_from_url_level)
+
+    def set_epoch(self, epoch: int | None) -> None:
+        """As `MergedDataset.set_epoch`."""
+        self._mixture().set_epoch(epoch)
+
+    def set_data_parallel(
+        self,
+        dp_size: int | None = None,
+        dp_rank: int | None = None,
+        *,
+        mesh: "DeviceMesh | None" = None,
+        dims: str | Sequence[str] | None = None,
+    ) -> None:
+        """As `MergedDataset.set_data_parallel`."""
+        self._mixture().set_data_parallel(dp_size, dp_rank, mesh=mesh, dims=dims)
+
+    def _mixture(self) -> "MergedDataset":
+        if self._own_mixture is None:
+            if get_worker_info() is not None and self not in _apart:  # its trainer would not hear of passes that end
+                raise RuntimeError(
+                    f"{type(self).__name__}: expected a source that stands by itself, got one that was given to a "
+                    "mixture\n  Iterate the mixture, or build the source again."
+                )
+            from streamdata import MergedDataset  # what mixes is below this room, and imports it
+
+            self._own_mixture = MergedDataset([self._view()], cyclic=False)
+        # Attributes may have been set since, as a recipe does it.
+        self._own_mixture.datasets[0].__dict__.update(self._attributes())
+        return self._own_mixture
+
+    def _view(self) -> "SourceAlone":
+        # Not the source itself: it would hold itself, and with it all that it has open, until a collection.
+        view: SourceAlone = object.__new__(type(self))
+        view.__dict__.update(self._attributes())
+        return view
+
+    def _attributes(self) -> dict[str, Any]:
+        own = {name: value for name, value in self.__dict__.items() if name != "_own_mixture"}
+        return {"name": type(self).__name__, "percent": 1.0, **own}
+
+    def __copy__(self) -> "SourceAlone":
+        twin: SourceAlone = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.__dict__.pop("_own_mixture", None)  # it counts its own passes
+        if self in _apart:
+            _apart.add(twin)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers share the notes on passes that the mixture has in this process, so it must be there before they are.
+        if self in _apart and get_worker_info() is None:
+            self._mixture()
+        return self.__dict__
+
+
+_apart: "weakref.WeakSet[SourceAlone]" = weakref.WeakSet()
+"""The sources that no mixture was given."""
+
+
+def _mix_all() -> None:
+    for source in list(_apart):
+        with suppress(ValueError):  # raised again where it is iterated, which most never are
+            source._mixture()  # noqa: SLF001  of this very class
+
+
+@cache
+def _mix_before_forks() -> None:
+    os.register_at_fork(before=_mix_all)

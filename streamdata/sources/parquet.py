@@ -1,0 +1,154 @@
+"""Parquet files as a source: `row groups → blocks of rows → windows, a group decoded once in each → records`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streamdata.recipe.named_source import Percent
+from streamdata.remote import options_of_source
+from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
+from streamdata.shards.coming import Coming
+from streamdata.shards.parquet import ParquetShards
+from streamdata.shards.parquet_file import PARQUET_SUFFIXES
+from streamdata.shards.parquet_window import ParquetWindow
+from streamdata.shards.portion import Portion
+from streamdata.shards.urls import find_shards
+from streamdata.sources.cut import check_cut
+from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.order import BlockOrder
+from streamdata.sources.part import Part
+from streamdata.sources.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
+from streamdata.sources.source import ReadTask, Record, Stretch
+
+MAX_OPEN_BYTES = 256 << 20
+# Where all of the source stays decoded. Not as few as other shards have in a small source: rows that lie together in a
+# group are taken together, and each group of a window costs as much as ten rows.
+_BLOCK_ROWS, _BLOCK_BYTES = 64, 4 << 20
+
+
+class RowGroupSource(BlockSource):
+    """Row groups, cut into blocks: none has rows of two groups.
+
+    A row costs the decoding of its group up to it. So where not all of the source can stay decoded, a block is all of a
+    group, or as much of it as may be kept; only what stays is cut as finely as other shards are.
+    """
+
+    shards: ParquetShards
+
+    def __init__(self, shards: ParquetShards, shuffle_buffer: int) -> None:
+        rows = np.maximum(1, shards.num_records)
+        small = np.clip(_BLOCK_BYTES // shards.row_bytes, 1, _BLOCK_ROWS)
+        blocks = np.minimum(small if shards.fits else shards.run_rows, rows)
+        super().__init__("parquet", shards, blocks, shuffle_buffer)
+        if not shards.fits:
+            most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
+            # All groups of a window are open at once.
+            self._window = max(1, min(self._window, shards.window_bytes // max(1, most)))
+
+    def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
+        windows = super()._windows(order, epoch, window)
+        if self.shards.has_remote or self.shards.fits:
+            yield from windows
+            return
+        blocks = next(windows, None)
+        while blocks is not None:
+            # While a window is delivered, the next one is decoded in a thread: Arrow computes without Python's lock.
+            later = next(windows, None)
+            coming = [self._runs(one)[:2] for one in (blocks, later) if one is not None]
+            self.shards.decode_ahead(coming[0], coming[1:])
+            yield blocks
+            blocks = later
+
+    def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
+        for order, start, runs in self._walk(stretches):
+            opened = self._open(order, part, start, runs)
+            window: ParquetWindow = opened.window  # type: ignore[assignment]
+            spans = window.spans_by_use(opened.positions)
+            # What is planned and paced is spans, not records: all rows of a group come with the same bytes.
+            yield Coming(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
+
+    def _read_window(
+        self, task: ReadTask, opened: OpenedWindow, portions: Iterable[Portion | None]
+    ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
+        window: ParquetWindow = opened.window  # type: ignore[assignment]
+        # Each portion is taken up when the first group that it brings is due, and let go of when that is decoded.
+        window.come(iter(portions))
+        return super()._read_window(task, opened, (None,))
+
+    def _holds(
+        self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
+    ) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        # By the row's number in its file, so that a file of other row groups has the same parts.
+        return super()._holds(part, positions, shards, firsts + self.shards.first_rows[shards], counts)
+
+
+class ParquetDataset(ShardDataset):
+    """Rows of parquet files: each is a dict of Python's types; its `__key__` is its number in its file, from "0".
+
+    A column of lists of integers gives int64 tensors, of shape (n,); a struct stays a dict, such as an image's
+    `{bytes, path}`. What differs between files, such as the splits of a folder, is told apart by globs.
+
+    Args:
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
+        process_fn: A stream function, see `streamdata.sources`.
+        columns: Which columns are read, by their names; None for all.
+        single_process_fn: A function of one record, called first.
+        shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
+            inside blocks.
+        max_open_bytes: How much each lane keeps decoded. A source that fits into this is cut into small blocks, each
+            group being decoded once; of a larger one a block is all of a row group, or as much of it as fits.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A file is listed twice.
+        ShardError: A file is damaged, lacks a column, or has one of another type than the others.
+        ImportError: pyarrow is missing.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFn | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        single_process_fn: PerRecordFn | None = None,
+        shuffle_buffer: int = 1000,
+        max_open_bytes: int = MAX_OPEN_BYTES,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+        cache: CacheSetting = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, percent, holdout, part)
+        settings = read_cache_settings(cache)
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        check_cut(None, None, shuffle_buffer)
+        if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
+            raise ValueError(f"ParquetDataset: expected max_open_bytes >= 1, got {max_open_bytes!r}\n  Leave it out.")
+        urls, known = find_shards(path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
+        # All footers are read here: a file of another schema is to be an error at the start, not after a day.
+        shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
+        self.source = RowGroupSource(shards, shuffle_buffer)
+        self.cache = settings
+
+
+def _names(columns: Sequence[str] | None) -> list[str] | None:
+    if columns is None:
+        return None
+    names = [] if isinstance(columns, str) else list(columns)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"ParquetDataset: expected columns to be a list of different names, got {columns!r}\n"
+            "  Leave it out to read all columns."
+        )
+    return names

@@ -1,0 +1,252 @@
+"""Which format a row has: `fields and what they hold → a name and a style → messages or texts, and what is trained`.
+
+language-modeling     text, or messages                       all of a text, the assistant of messages
+prompt-only           prompt                                  nothing: an answer is sampled
+prompt-completion     prompt, completion                      the completion
+preference            chosen, rejected, maybe prompt          what both do not begin with
+unpaired-preference   prompt, completion, label               the completion, wanted or not
+sharegpt              conversations, maybe system             the assistant
+alpaca                instruction, output, maybe input …      the output
+
+The first five are TRL's names for its formats. Each is standard (texts) or conversational (lists of messages); the last
+two are conversational. Online and offline, rows are recognised here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from streamdata.text.masks import TRAIN_KEY
+from streamdata.text.messages import Message, media_beside_text, messages_of
+
+Style = Literal["standard", "conversational"]
+Row = Mapping[str, Any]
+
+
+class RowFormat(NamedTuple):
+    """A format's name, and whether it has texts (standard) or messages (conversational)."""
+
+    name: str
+    style: Style
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.style}"
+
+
+class Texts(NamedTuple):
+    """A text in two parts; the first, which may be empty, is not trained."""
+
+    prompt: str
+    completion: str
+
+
+Said = Texts | list[Message]
+"""What a row says to train: texts, or a conversation whose messages say by `train: False` what is a prompt."""
+_SPEAKER: Final = frozenset({"role", "from"})
+_AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
+
+
+def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
+    """The one format that a row has.
+
+    Args:
+        row: Any of the rows.
+        choices: The names that may be.
+        who: Who asks, for the error.
+
+    Raises:
+        ValueError: None of these fits the row's fields, or several do.
+    """
+    found = fitting(row, choices)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        fits = " and ".join(map(str, found))
+        raise ValueError(
+            f"{who}: expected rows of one format, got the fields {sorted(row)}, which fit {fits}\n"
+            "  Name one as format in the config, or drop the fields of the others."
+        )
+    others = [str(other) for other in fitting(row, tuple(_FITS)) if other.name not in choices]
+    hint = f"; they are of {' and '.join(others)}" if others else ""
+    raise ValueError(
+        f"{who}: expected rows of a format among {', '.join(choices)}, got the fields {sorted(row)}{hint}\n"
+        "  Rename them as the format has them, or name them in the config."
+    )
+
+
+def fitting(row: Row, choices: Sequence[str]) -> list[RowFormat]:
+    """All formats among these that the row's fields fit."""
+    return [RowFormat(name, style) for name in choices for style in _FITS[name](row)]
+
+
+def is_chat(value: Any) -> bool:
+    """Whether it is a list of messages, by role and content or by from and value."""
+    return isinstance(value, list) and value != [] and isinstance(value[0], dict) and not _SPEAKER.isdisjoint(value[0])
+
+
+def training_said(row: Row, found: RowFormat, who: str, messages_key: str = "messages") -> Said:
+    """What a row says to train, of a format without pairs.
+
+    Raises:
+        ValueError: A field is missing or of another kind.
+    """
+    match found:
+        case ("language-modeling", "standard"):
+            return Texts("", _text(row, "text", who))
+        case ("prompt-completion" | "unpaired-preference", "standard"):
+            return Texts(_text(row, "prompt", who), _text(row, "completion", who))
+        case ("prompt-completion" | "unpaired-preference", _):
+            return [*as_prompt(messages_of(row, "prompt", who)), *messages_of(row, "completion", who)]
+        case ("sharegpt", _):
+            return _conversation(row, who)
+        case ("alpaca", _):
+            return [*_instruction(row, who), {"role": "assistant", "content": _text(row, "output", who)}]
+        case _:
+            return messages_of(row, messages_key, who)
+
+
+def prompt_said(row: Row, found: RowFormat, who: str) -> list[Message]:
+    """The messages of a row's prompt, of a format of conversations: what stands before the last answer."""
+    if found.name == "alpaca":
+        return _instruction(row, who)
+    messages = _conversation(row, who)
+    while len(messages) > 1 and messages[-1].get("role") == "assistant":
+        messages.pop()
+    return messages
+
+
+def pair_said(row: Row, found: RowFormat, who: str) -> tuple[Said, Said]:
+    """What is preferred and what is not, of a row with texts or a prompt of ShareGPT or Alpaca.
+
+    Raises:
+        ValueError: A field is missing or of another kind.
+    """
+    if found.style == "standard":
+        prompt = "" if row.get("prompt") is None else _text(row, "prompt", who)
+        return Texts(prompt, _text(row, "chosen", who)), Texts(prompt, _text(row, "rejected", who))
+    said = _conversation(row, who) if "conversations" in row else _instruction(row, who)
+    chosen, rejected = (_answer(row, key, who) for key in ("chosen", "rejected"))
+    return [*as_prompt(said), *chosen], [*as_prompt(said), *rejected]
+
+
+def has_own_prompt(row: Row) -> bool:
+    """Whether a pair's prompt is in the fields of ShareGPT or Alpaca."""
+    return "conversations" in row or "instruction" in row
+
+
+def as_prompt(messages: Sequence[Message]) -> list[Message]:
+    """The messages, none of them trained."""
+    return [{**message, TRAIN_KEY: False} for message in messages]
+
+
+def label_of(row: Row, who: str) -> bool:
+    """Whether an unpaired row is wanted.
+
+    Raises:
+        ValueError: Its label is neither true nor false.
+    """
+    label = row.get("label")
+    if label not in (0, 1):
+        raise ValueError(f"{who}: expected a label of true or false, got {label!r}\n  Store a boolean.")
+    return bool(label)
+
+
+def text_alone(row: Row, key: str, who: str) -> str:
+    """The text of a row that has nothing beside it.
+
+    Raises:
+        ValueError: There is none, or the row has media, which would be missing.
+    """
+    if media := media_beside_text(row, ()):
+        raise ValueError(f"{who}: expected text alone, got a row with media: {media}\n  Store messages with media.")
+    return _text(row, key, who)
+
+
+def _text(row: Row, key: str, who: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        have = "" if key in row else f"; the row has {sorted(row)}"
+        raise ValueError(f"{who}: expected a text in {key!r}, got {value!r}{have}\n  All rows are of one format.")
+    return value
+
+
+def _system(row: Row) -> list[Message]:
+    system = row.get("system")
+    return [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+
+
+def _conversation(row: Row, who: str) -> list[Message]:
+    return [*_system(row), *messages_of(row, "conversations", who)]
+
+
+def _instruction(row: Row, who: str) -> list[Message]:
+    """Alpaca's prompt: an instruction, its input in the lines below, and the turns before."""
+    asked = "\n".join(filter(None, (_text(row, "instruction", who), row.get("input"))))
+    turns = [turn for pair in row.get("history") or () for turn in zip(("user", "assistant"), pair, strict=True)]
+    messages = [{"role": role, "content": content} for role, content in [*turns, ("user", asked)]]
+    return [*_system(row), *messages]
+
+
+def _answer(row: Row, key: str, who: str) -> list[Message]:
+    value = row.get(key)
+    if isinstance(value, str):
+        return [{"role": "assistant", "content": value}]
+    return messages_of({**row, key: [value] if isinstance(value, dict) else value}, key, who)
+
+
+def _styles(*values: Any) -> Iterator[Style]:
+    if all(isinstance(value, str) for value in values):
+        yield "standard"
+    elif all(map(is_chat, values)):
+        yield "conversational"
+
+
+def _language_modeling(row: Row) -> Iterator[Style]:
+    for value in (row.get("messages"), row.get("text")):
+        yield from _styles(value)
+
+
+def _prompt_only(row: Row) -> Iterator[Style]:
+    if all(row.get(key) is None for key in _AFTER_PROMPT):
+        yield from _styles(row.get("prompt"))
+
+
+def _prompt_completion(row: Row) -> Iterator[Style]:
+    # What has a label may be an example of what not to say.
+    if row.get("label") is None:
+        yield from _styles(row.get("prompt"), row.get("completion"))
+
+
+def _unpaired(row: Row) -> Iterator[Style]:
+    if row.get("label") is not None:
+        yield from _styles(row.get("prompt"), row.get("completion"))
+
+
+def _preference(row: Row) -> Iterator[Style]:
+    sides = (row.get("chosen"), row.get("rejected"))
+    if has_own_prompt(row):
+        if None not in sides:
+            yield "conversational"
+        return
+    yield from _styles(*sides)
+
+
+def _sharegpt(row: Row) -> Iterator[Style]:
+    # With two answers to choose from it is a preference.
+    if is_chat(row.get("conversations")) and row.get("rejected") is None:
+        yield "conversational"
+
+
+def _alpaca(row: Row) -> Iterator[Style]:
+    if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
+        yield "conversational"
+
+
+_FITS: Final[Mapping[str, Callable[[Row], Iterator[Style]]]] = {
+    "language-modeling": _language_modeling,
+    "prompt-only": _prompt_only,
+    "prompt-completion": _prompt_completion,
+    "preference": _preference,
+    "unpaired-preference": _unpaired,
+    "sharegpt": _sharegpt,
+    "alpaca": _alpaca,
+}

@@ -1,0 +1,308 @@
+"""Parquet as a source: exactly once, exact resume, another topology, what a row holds, and what is decoded when."""
+
+import pickle
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
+from streamdata.shards.parquet_file import OpenParquet
+from tests.remote.servers import s3_server
+from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed
+
+SIZES = {"train-00000-of-00002": (23, 7), "train-00001-of-00002": (9, 4)}
+"""Of each file: rows, and rows of a row group."""
+
+
+def rows(count, first=0):
+    """Rows with all that a source may have to keep."""
+    return [
+        {
+            "id": first + number,
+            "text": f"text {first + number}" if number % 5 else None,
+            "tokens": list(range(number % 4)),
+            "image": {"bytes": bytes([number % 256]), "path": f"{number}.jpg"},
+            "messages": [{"role": "user", "content": "a"}] * (number % 3),
+        }
+        for number in range(count)
+    ]
+
+
+def write(folder: Path, sizes=None, **options) -> str:
+    """Write files as the Hub lays them out; return their folder."""
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    first = 0
+    for name, (count, group) in (sizes or SIZES).items():
+        table = pa.Table.from_pylist(rows(count, first))
+        pq.write_table(table, folder / "data" / f"{name}.parquet", row_group_size=group, **options)
+        first += count
+    return str(folder)
+
+
+def source(path, **options):
+    return ParquetDataset(path, name="s", percent=1, **options)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Which groups are decoded, one after the other."""
+    groups, batches = [], OpenParquet.batches
+
+    def note(self, facts, *args, **kwargs):
+        groups.append((Path(self._url).name, facts.group))
+        return batches(self, facts, *args, **kwargs)
+
+    monkeypatch.setattr(OpenParquet, "batches", note)
+    return groups
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_buffer": 0}, {"max_open_bytes": 1500}, {"max_open_bytes": 1}])
+def test_every_row_is_delivered_once(tmp_path, options):
+    """Over uneven lanes; all of it kept, or a few groups, or parts of one."""
+    data = source(write(tmp_path), **options)
+    for dp_size, num_workers in ((1, 0), (2, 3)):
+        got = delivered(lambda: MergedDataset([data], cyclic=False), dp_size, num_workers)
+        assert len(got) == sum(got.values()) == 32
+
+
+@pytest.mark.parametrize("options", [{}, {"max_open_bytes": 1500}])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resume_is_exact(tmp_path, options, num_workers):
+    """From every step, over two epochs."""
+    data = source(write(tmp_path), **options)
+    assert_exact_resume(lambda: MergedDataset([data], seed=3), steps=36, beyond=12, num_workers=num_workers)
+
+
+def test_another_topology_goes_on(tmp_path):
+    """What two lanes delivered and what three deliver after are one epoch."""
+    path, states, keys = write(tmp_path), {}, []
+
+    def make():
+        return MergedDataset([source(path, max_open_bytes=1500)], cyclic=False)
+
+    for batch in islice(loaded(make(), 2), 9):
+        states.update(to_state(batch))
+        keys += [sample["id"] for sample in batch]
+    keys += [sample["id"] for batch in loaded(resumed(make, states), 3) for sample in batch]
+    assert sorted(keys) == list(range(32))
+
+
+def test_a_resume_decodes_one_group_and_a_window_each_group_once(tmp_path, decoded):
+    """Wherever it stood; then the groups of the window as they are needed, and none twice in an epoch."""
+    path = write(tmp_path, {"a": (400, 100)})
+    for options in ({}, {"max_open_bytes": 40_000}):
+        decoded.clear()
+        states = {}
+        for batch in islice(loaded(MergedDataset([source(path, **options)], cyclic=False), 0), 399):
+            states.update(to_state(batch))
+        assert len(decoded) == len(set(decoded)) == 4
+        decoded.clear()
+        next(iter(resumed(lambda options=options: MergedDataset([source(path, **options)], cyclic=False), states)))
+        assert len(decoded) == 1
+
+
+def test_no_more_is_kept_than_max_open_bytes(tmp_path):
+    """Though the footer says less: a dictionary's value may be repeated."""
+    table = pa.table({"x": ["y" * 1000] * 500})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    data = source(str(tmp_path), max_open_bytes=30_000)
+    got, kept = [], data.source.shards.new_decoded()
+    for sample in MergedDataset([data], cyclic=False):
+        got.append(sample["__key__"])
+        assert kept.num_bytes <= 30_000
+    assert sorted(map(int, got)) == list(range(500))
+
+
+def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):
+    """A page of a few bytes names a dictionary's long value a thousand times."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int32)), ["y" * (1 << 19)])
+    pq.write_table(pa.table({"x": texts}), tmp_path / "a.parquet", store_schema=False, compression="zstd")
+    data = source(str(tmp_path), max_open_bytes=8 << 20)
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    tracemalloc.start()
+    samples = iter(MergedDataset([data]))
+    assert [len(sample["x"]) for sample in islice(samples, 50)] == [1 << 19] * 50
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()
+    assert pool.bytes_allocated() - before < 300 << 20
+
+
+def test_what_a_row_holds(tmp_path):
+    """Python's types as pyarrow gives them, numbers of rows in their files as keys, lists of integers as tensors."""
+    got = list(MergedDataset([source(write(tmp_path))], cyclic=False, shuffle_streaming_subsets=False))
+    assert [(Path(row["__url__"]).name[:11], row["__key__"]) for row in got[21:25]] == [
+        *(("train-00000", "21"), ("train-00000", "22"), ("train-00001", "0"), ("train-00001", "1"))
+    ]
+    for row, want in zip(got, [*rows(23), *rows(9, 23)], strict=True):
+        assert (row["tokens"].dtype, row["tokens"].tolist()) == (torch.int64, want.pop("tokens"))
+        assert {name: row[name] for name in want} == want
+
+
+def test_each_tensor_is_of_its_own(tmp_path):
+    """One that is sent to another process takes no others along; a missing list is None."""
+    lists = [[1] * 50, None, [], [2**62]]
+    for number, kind in enumerate((pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8(), 2))):
+        values = [[1, 2], None] if number == 2 else [[n % 2**31 for n in one or []] for one in lists]
+        pq.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / "a.parquet")
+        data = MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False)
+        got = [row["x"] for row in data]
+        assert [None if one is None else one.tolist() for one in got] == values
+        assert all(one is None or one.untyped_storage().nbytes() == 8 * len(one) for one in got)
+
+
+def test_columns_are_chosen(tmp_path):
+    """Only these are read, also one whose name has a dot in it, and one of a struct."""
+    pq.write_table(pa.table({"a": [1], "b.c": [2], "b": [{"c": 3}], "__url__": [4]}), tmp_path / "a.parquet")
+    (row,) = MergedDataset([source(str(tmp_path), columns=["b", "a"])], cyclic=False)
+    assert [name for name in row if not name.startswith("__")] == ["b", "a"]
+    with pytest.raises(ShardError, match=r"a\.parquet': expected the column 'aa', got none .* did you mean 'a'"):
+        source(str(tmp_path), columns=["aa"])
+    with pytest.raises(ShardError, match=r"beside the fields that streamdata sets, got \['__url__'\]"):
+        source(str(tmp_path))
+    for wrong in ("a", [], ["a", "a"], [1]):
+        with pytest.raises(ValueError, match="expected columns to be a list of different names"):
+            source(str(tmp_path), columns=wrong)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"x": ["a"]}), r"b\.parquet': column 'x': expected int64, as in '.*a\.parquet', got string"),
+        (pa.table({"y": [1]}), r"b\.parquet': expected the columns of '.*a\.parquet', got .*\['x', 'y'\]"),
+    ],
+)
+def test_a_file_of_another_schema_is_an_error(tmp_path, table, message):
+    """At the start; types whose values are Python's same ones are alike, and nulls go with all."""
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    pq.write_table(table, tmp_path / "b.parquet")
+    with pytest.raises(ShardError, match=message):
+        source(str(tmp_path))
+    for alike in (pa.array([2], pa.int8()), pa.nulls(1)):
+        pq.write_table(pa.table({"x": alike}), tmp_path / "b.parquet")
+        assert source(str(tmp_path)).source.num_records == 2
+
+
+def test_groups_without_rows_are_passed_over(tmp_path):
+    """Files of no rows too; a source of none is an error."""
+    schema = pa.schema([("x", pa.int64())])
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        for values in ([], [1, 2], [], [3]):
+            writer.write_table(pa.table({"x": values}, schema))
+    pq.write_table(pa.table({"x": []}, schema), tmp_path / "b.parquet")
+    assert sorted(row["x"] for row in MergedDataset([source(str(tmp_path))], cyclic=False)) == [1, 2, 3]
+    with pytest.raises(Exception, match="expected at least one record"):
+        next(iter(MergedDataset([source(str(tmp_path / "b.parquet"))])))
+
+
+def test_parts_depend_on_the_row_alone(tmp_path):
+    """Not on the row groups; train and valid are disjoint, and complete."""
+    found = {}
+    for group in (3, 100):
+        path = write(tmp_path, {"a": (100, group)})
+        for part in ("train", "valid"):
+            data = source(path, holdout=0.3, part=part)
+            found[group, part] = {row["id"] for row in MergedDataset([data], cyclic=False)}
+    assert found[3, "train"] == found[100, "train"]
+    assert found[3, "train"] | found[3, "valid"] == set(range(100))
+    assert not found[3, "train"] & found[3, "valid"]
+
+
+def test_rows_are_left_out_by_file_and_number(tmp_path):
+    """A key beyond the last row is an error."""
+    (path,) = Path(write(tmp_path, {"a": (30, 10)})).rglob("*.parquet")
+    skip = [{"source": "s", "url": str(path), "key": "12"}]
+    rest = {row["id"] for row in MergedDataset([source(str(path))], cyclic=False, skip=skip)}
+    assert rest == set(range(30)) - {12}
+    with pytest.raises(ValueError, match="expected the number of one of the lines 0 to 29"):
+        MergedDataset([source(str(path))], skip=[{**skip[0], "key": "30"}])
+
+
+def test_states_of_other_files_or_another_cut_are_refused(tmp_path):
+    """Other row groups are other blocks."""
+    states = {}
+    for batch in islice(loaded(MergedDataset([source(write(tmp_path))]), 0), 3):
+        states.update(to_state(batch))
+    write(tmp_path, {name: (count, 5) for name, (count, _) in SIZES.items()})
+    with pytest.raises(StateError, match="'s'"):
+        next(iter(resumed(lambda: MergedDataset([source(str(tmp_path))]), states)))
+
+
+def test_a_file_that_changes_in_a_run_is_an_error(tmp_path):
+    """Though its rows could be read."""
+    path = write(tmp_path, {"a": (300, 100)})
+    samples = iter(MergedDataset([source(path, max_open_bytes=40_000)]))
+    next(samples)
+    write(tmp_path, {"a": (301, 100)})
+    with pytest.raises(ShardError, match=r"a\.parquet': it was replaced or modified"):
+        list(islice(samples, 300))
+
+
+def test_remote_files_are_those_here(tmp_path):
+    """The same order and samples; each group is one request, the footer another, and a copy in a process reads on."""
+    folder = Path(write(tmp_path, {"a": (300, 100), "b": (200, 50)}))
+    objects = {f"bucket/{path.name}": path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
+    for kept in ({}, {"max_open_bytes": 40_000}):
+        with s3_server(objects) as server:
+            options = {"endpoint": server.url, "anonymous": True}
+            far = source("s3://bucket/*.parquet", storage_options=options, columns=["id", "tokens"], **kept)
+            near = source(path=str(folder), columns=["id", "tokens"], **kept)
+            assert len(server.log) <= 4  # a list, and the end of each file
+            server.log.clear()
+            got = [row["id"] for row in MergedDataset([far], cyclic=False)]
+            assert got == [row["id"] for row in MergedDataset([near], cyclic=False)]
+            assert len(server.log) <= 7 + 2 + 2
+            lane = in_lane(MergedDataset([pickle.loads(pickle.dumps(far))], cyclic=False), 1, 2)
+            assert {row["id"] for row in lane} < set(range(500))
+            server.objects["bucket/a.parquet"] = objects["bucket/b.parquet"]
+            with pytest.raises(ShardError, match=r"s3://bucket/a\.parquet': it was replaced"):
+                list(MergedDataset([pickle.loads(pickle.dumps(far))], cyclic=False))
+
+
+def damaged(data: bytes):
+    """Ways in which a file is cut, with what the error says."""
+    yield b"", "of 0 bytes"
+    yield data[: len(data) // 2], "ends in"
+    yield data[:-4], "ends in"
+    yield data[:-8] + (2**31).to_bytes(4, "little") + b"PAR1", "whose footer has 2147483648"
+    yield b'{"text": "a line of JSON"}\n', "has no footer"
+    yield data[:4] + data[-2000:], "within the first"
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_damaged_footer_is_an_error_with_its_file(tmp_path, number):
+    """Before anything is read."""
+    pq.write_table(pa.table({"x": np.random.default_rng(0).random(2000)}), tmp_path / "a.parquet", row_group_size=500)
+    data, message = list(damaged((tmp_path / "a.parquet").read_bytes()))[number]
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(ShardError, match=rf"shard '.*a\.parquet'.*{message}"):
+        source(str(tmp_path))
+
+
+def test_a_damaged_group_is_an_error_with_its_place(tmp_path):
+    """A page whose bytes are others."""
+    table = pa.table({"x": np.random.default_rng(0).random(2000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=500, write_page_checksum=True, compression="none")
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    data[len(data) // 2] ^= 255
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(ShardError, match=r"a\.parquet': expected a parquet file, got .* in row group [12]:"):
+        list(MergedDataset([source(str(tmp_path))], cyclic=False))
+
+
+def test_counts_that_contradict_each_other_are_an_error(tmp_path):
+    """A footer may say anything."""
+    pq.write_table(pa.table({"x": [1] * 1000}), tmp_path / "a.parquet")
+    data = (tmp_path / "a.parquet").read_bytes()
+    varint = bytes([0xD0, 0x0F])  # 1000, twice as large for its sign
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[end:].replace(varint, bytes([0xD2, 0x0F]), 2)
+    (tmp_path / "a.parquet").write_bytes(data[:end] + footer)
+    with pytest.raises(ShardError, match=r"a\.parquet': row group 0: expected 100. rows"):
+        list(MergedDataset([source(str(tmp_path))], cyclic=False))
