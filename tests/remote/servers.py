@@ -251,6 +251,10 @@ class _Loop:
         self._loop.close()
 
     async def _end(self) -> None:
+        for listening in self._server.sockets:  # no more are accepted, and those that were become connections: of a
+            self._loop.remove_reader(listening.fileno())  # server that is closed meanwhile they fail, and stay open
+        for _ in range(9):
+            await asyncio.sleep(0)
         self._server.close()
         writers = list(self._writers)  # whose tasks take them off when they are cancelled
         # Again: one that was about to go on takes the first for the end of what it waited for.
