@@ -14,7 +14,7 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
-from streamdata.shards.arrow_values import size_of_values, values_of
+from streamdata.shards.arrow_values import objects_beside, values_of
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
@@ -225,8 +225,8 @@ class ParquetShards:
         if decoded is None:
             yield from self._picked(run, numbers)
             return
-        if decoded.batches and not self.fits and not _follow(numbers) and self._may_be_listed(decoded, runs):
-            decoded = runs.replace(run, self._listed(run, decoded))
+        if decoded.batches and not self.fits and not _follow(numbers):
+            decoded = self._listed(run, decoded, runs)
         if decoded.columns:
             chosen = numbers.tolist()
             yield Picked(np.arange(len(chosen)), [[column[row] for row in chosen] for column in decoded.columns])
@@ -242,24 +242,20 @@ class ParquetShards:
         in_file = numbers[slots] + (run.first + self.first_rows[run.shard])
         return Picked(slots, values_of(batch, self.url_texts[int(self.file_of[run.shard])], in_file))
 
-    def _may_be_listed(self, decoded: DecodedRun, runs: DecodedRuns) -> bool:
-        """Whether there is room for all rows of a run as Python's objects."""
-        size = sum(map(size_of_values, decoded.batches))
-        return runs.num_bytes - decoded.num_bytes + size <= runs.max_bytes
-
-    def _listed(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
-        """A run that is delivered once as Python's objects, from its batches: nothing is copied by row."""
+    def _listed(self, run: GroupRun, decoded: DecodedRun, runs: DecodedRuns) -> DecodedRun:
+        """A run that is delivered once as Python's objects, where there is room for them: nothing is copied by row."""
+        num_bytes = decoded.num_bytes + sum(map(objects_beside, decoded.batches))
+        if runs.num_bytes - decoded.num_bytes + num_bytes > runs.max_bytes:
+            return decoded
         columns: list[list[Any]] = [[] for _ in decoded.batches[0].schema.names]
         url, first = self.url_texts[int(self.file_of[run.shard])], int(run.first + self.first_rows[run.shard])
-        num_bytes, batches = 0, decoded.batches
-        while batches:
-            batch = batches.pop(0)  # not both forms of all rows are held
-            num_bytes += size_of_values(batch)
+        while decoded.batches:
+            batch = decoded.batches.pop(0)  # not both forms of all rows are held
             found = values_of(batch, url, np.arange(first, first + batch.num_rows))
             for column, values in zip(columns, found, strict=True):
                 column.extend(values)
             first += batch.num_rows
-        return decoded._replace(columns=columns, num_bytes=num_bytes)
+        return runs.replace(run, decoded._replace(columns=columns, num_bytes=num_bytes))
 
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
@@ -375,7 +371,7 @@ class ParquetShards:
 
 def _follow(numbers: Int64s) -> bool:
     """Whether these rows follow one another."""
-    return len(numbers) > 0 and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
+    return len(numbers) > 0 and bool(np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))))
 
 
 def _taken(batch: Any, rows: Int64s) -> Any:

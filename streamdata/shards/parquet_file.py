@@ -253,9 +253,9 @@ class OpenParquet:
             found = self._parquet.iter_batches(size, row_groups=[facts.group], columns=columns, use_threads=False)
             for batch in found:
                 rows += batch.num_rows
-                batch = batch if columns is None or batch.schema.names == names else batch.select(names)
-                # Of long values a batch has few rows, perhaps because one of its dictionary might be in all of them.
-                yield batch if batch.schema.equals(schema) else cast_batch(batch, schema)
+                # As it is, mostly: of long values a batch has few rows, and there are many.
+                chosen = batch if batch.schema.names == names else batch.select(names)
+                yield chosen if chosen.schema.equals(schema) else cast_batch(chosen, schema)
         if rows != facts.num_rows:
             raise ShardError(
                 f"shard '{self._url}': row group {facts.group}: expected {facts.num_rows} rows, as its footer says, "

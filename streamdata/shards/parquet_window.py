@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
+from streamdata.shards.arrow_values import VALUE_BYTES
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.decoded_runs import GroupRun
 from streamdata.shards.parquet_file import MAX_COUNT
@@ -29,7 +30,7 @@ class ParquetWindow:
         self._ends = np.cumsum(counts)
         self._starts = self._ends - counts
         # Of images, as many as are Python's objects at once.
-        row_bytes = int(shards.row_bytes[groups].max(initial=1))
+        row_bytes = int(shards.row_bytes[groups].max(initial=1)) + VALUE_BYTES * len(shards.names)
         self.look_ahead = max(1, min(LOOK_AHEAD, LOOK_AHEAD_BYTES // row_bytes))
         self._coming: Iterator[Portion | None] = iter(())
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
@@ -95,13 +96,15 @@ class ParquetWindow:
             self._shards.kept(run, self._decoded)
         # What the footer says may be too little: what is Python's objects at once is by what was found.
         size = max((self._shards.bytes_of_row(run) for run, _ in used), default=1)
-        step = max(1, LOOK_AHEAD_BYTES // size)
+        step = max(1, LOOK_AHEAD_BYTES // (size + VALUE_BYTES * len(self._shards.names)))
         for first in range(0, len(chosen), step):
             some = slice(first, first + step)
             yield from self._some(groups[some], rows[some], begins[some], common)
 
     def _by_use(self, groups: Int64s, begins: Int64s) -> list[tuple[GroupRun, Int64s]]:
         """The runs of some rows, in the order of their first ones, each with which of these rows are its own."""
+        if len(groups) and groups.min() == groups.max() and begins.min() == begins.max():  # often; no sort is needed
+            return [(self._shards.run_at(int(groups[0]), int(begins[0])), np.arange(len(groups)))]
         _, firsts, which = np.unique(groups * MAX_COUNT + begins, return_index=True, return_inverse=True)
         own = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
         in_order = np.argsort(firsts).tolist()
