@@ -37,12 +37,15 @@ def objects_beside(batch: Any) -> int:
 
 def _beside(column: Any) -> int:
     types, kind, size = import_pyarrow().types, column.type, len(column)
+    if not size:
+        return 0
     if is_integer_list(kind):
         return size * _TENSOR_BYTES + _WIDEST * len(column.flatten())
     if types.is_struct(kind):
         return size * _DICT_BYTES + sum(_beside(column.field(number)) for number in range(kind.num_fields))
     if types.is_map(kind):
-        return size * _LIST_BYTES + _beside(column.keys) + _beside(column.items)
+        first, count = column.offsets[0].as_py(), column.offsets[size].as_py() - column.offsets[0].as_py()
+        return size * _LIST_BYTES + sum(_beside(one.slice(first, count)) for one in (column.keys, column.items))
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return size * _LIST_BYTES + _beside(column.flatten())
     return size * VALUE_BYTES

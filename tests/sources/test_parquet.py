@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
+from streamdata.shards.arrow_values import objects_beside
 from streamdata.shards.parquet_file import OpenParquet
 from tests.remote.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed
@@ -132,6 +133,23 @@ def test_rows_become_objects_together_where_there_is_room(tmp_path, values, is_l
     kept = window._decoded
     assert bool(kept.get(shards.run_at(1, 0)).columns) == is_listed
     assert kept.num_bytes <= kept.max_bytes == 300_000
+
+
+def test_objects_are_counted_by_what_they_hold():
+    """Of each kind of column, slices too: more for each value within, and none for what a slice leaves out."""
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    kinds = [
+        (pa.string(), ["a", None] * 5, 64),
+        (image, [{"bytes": b"", "path": ""}, None] * 5, 240 + 2 * 64),
+        (pa.list_(pa.string()), [["a", "b"]] * 10, 160 + 2 * 64),
+        (pa.list_(pa.int32()), [[1, 2]] * 10, 400 + 2 * 8),
+        (pa.list_(pa.float32(), 2), [[1, 2]] * 10, 160 + 2 * 64),
+        (pa.map_(pa.string(), pa.int8()), [{"a": 1}] * 10, 160 + 2 * 64),
+    ]
+    for kind, values, size in kinds:
+        batch = pa.record_batch({"x": pa.array(values, kind)})
+        assert objects_beside(batch) == 10 * size, kind
+        assert [objects_beside(batch.slice(3, rows)) for rows in (4, 0)] == [4 * size, 0], kind
 
 
 def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):
