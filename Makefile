@@ -57,7 +57,7 @@ test-trainers: $(TRAINERS)/bin/python
 	$(TRAINERS)/bin/pip install -q -c constraints.txt -e '.[test]'
 	@for name in $(WHOLE); do $(TRAINERS)/bin/pip install -q -c constraints.txt $$name || echo "missing: $$name, see above"; done
 	@for name in $(ALONE); do $(TRAINERS)/bin/pip install -q -c constraints.txt --no-deps $$name || echo "missing: $$name, see above"; done
-	$(TRAINERS)/bin/pytest -q tests/trainers tests/examples/test_plain_loop.py
+	$(TRAINERS)/bin/pytest -q tests/trainers tests/examples/test_plain_loop.py tests/examples/moving_over tests/stores/test_megatron_samples.py
 
 # Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that. Peers that do not install have
 # rows that say so, and so has nginx, which is of the machine's packages.

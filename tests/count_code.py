@@ -9,6 +9,7 @@ import io
 import sys
 import tokenize
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ class Lines(NamedTuple):
         return 100 * self.comments / max(self.code, 1)
 
 
+@cache  # a module is counted in its room and in the package
 def lines_of(source: str) -> Lines:
     """Counts the lines of one module."""
     code, comments = set(), 0

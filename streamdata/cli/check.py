@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from streamdata.cli.recipe_files import RecipeFiles
 from streamdata.recipe import check_recipe
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
 
 
-def check_problems(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> bool:
+def check_problems(
+    recipe: Path,
+    variables: Mapping[str, Any],
+    allow: Collection[str] | None,
+    *,
+    with_files: bool = True,
+    online: bool = False,
+) -> bool:
     """Show every problem that can be seen without importing a target; return whether none is an error."""
-    problems = check_recipe(recipe, variables, allow=allow)
+    files = RecipeFiles(online=online) if with_files else None
+    problems = check_recipe(recipe, variables, allow=allow, files=files, is_streamed=True)
     for problem in problems:
         # What could not be checked says so itself.
         typer.echo(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")

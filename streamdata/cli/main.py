@@ -86,6 +86,12 @@ def check(
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
+    no_files: Annotated[
+        bool, typer.Option("--no-files", help="Do not look whether shards, stores and tokenizers are there.")
+    ] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Look for those in stores elsewhere and on the hub, too.")
+    ] = False,
     traceback: _Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
@@ -93,7 +99,7 @@ def check(
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
-        passed = check_problems(recipe, variables, allowed)
+        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online)
         if passed and resume:
             passed = check_resume(recipe, variables, allowed)
         raise typer.Exit(0 if passed else 1)

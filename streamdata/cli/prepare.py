@@ -10,12 +10,12 @@ from rich.console import Console
 
 from streamdata.cli.ticker import Ticker
 from streamdata.cli.tokens_text import show
-from streamdata.errors import RecipeError, StoreError
+from streamdata.errors import RecipeError
 from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.load_config import config_path
 from streamdata.prepare.manifest import summary
-from streamdata.prepare.preview import first_records, manifest_of, stored_record
+from streamdata.prepare.preview import first_records
 from streamdata.prepare.quarantine import first_bad
 from streamdata.prepare.verify import verify, without_sums, write_sums
 from streamdata.text.tokenizer import load_tokenizer
@@ -61,25 +61,6 @@ def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
 def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:
     """Join the parts, and show what they are together."""
     typer.echo(summary(merge(parts, output, overwrite=overwrite)) + first_bad(Layout(output)))
-
-
-def show_record(store: Path, record: int, tokenizer: str | None) -> None:
-    """Decode and show a record.
-
-    Raises:
-        StoreError: It is not a store, or nothing says which tokenizer it was made with.
-    """
-    manifest = manifest_of(store)
-    name = tokenizer or (manifest["tokenizer"]["name"] if manifest else None)
-    if name is None:
-        raise StoreError(f"store '{store}': expected a manifest with its tokenizer, got none\n  Give --tokenizer.")
-    try:
-        shown = list(stored_record(store, record))
-    except StoreError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--record") from error
-    show(shown, load_tokenizer(name))
 
 
 def show_problems(store: Path, *, add_sums: bool) -> bool:

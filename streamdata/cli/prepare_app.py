@@ -10,7 +10,7 @@ from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import messages
 
 _INPUTS = "INPUTS..."
-_USERS = (OSError, ImportError)
+_USERS = (OSError, ImportError, ValueError)
 """Errors of what the user named or lacks: a path, a disk, a tokenizer, an optional library. Their message says it."""
 
 
@@ -52,7 +52,10 @@ _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, what
 def _run(
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUTS", help=".jsonl, .jsonl.gz, .jsonl.zst, .parquet; globs and directories too."),
+        typer.Argument(
+            metavar="INPUTS",
+            help=".jsonl (.gz, .zst …), .parquet, .txt (one document each); globs and directories too.",
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,
     config: _Config = None,
@@ -121,7 +124,7 @@ def inspect(
 ) -> None:
     """Show a record of a finished store: what is trained, what is masked, where documents end."""
     with messages(*_USERS):
-        from streamdata.cli.prepare import show_record
+        from streamdata.cli.inspect import show_record
 
         show_record(store, record, tokenizer)
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from streamdata.prepare.preview import Piece, Shown
+from streamdata.prepare.stored_record import Piece, Shown
 
 _TRAINED, _MASKED, _MARK = "green", "dim", "bold cyan"
 

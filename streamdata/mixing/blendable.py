@@ -2,6 +2,7 @@
 
 import logging
 import operator
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, Self
@@ -84,7 +85,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
     @classmethod
     def from_megatron(
         cls,
-        paths: str | Sequence[Any],
+        paths: str | os.PathLike[str] | Sequence[Any],
         window_size: int,
         stride: int | None = None,
         *,
@@ -101,7 +102,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
         Args:
             paths: What `--data-path` has: "0.3 a 0.7 b", or prefixes alone, which count by their numbers of samples;
-                text or a list.
+                text or a list. One alone may be a path.
             window_size: Tokens in a window, `--seq-length`.
             stride: Tokens from one window to the next; `window_size` if not given.
             parts: What `--split` has, such as "969,30,1": shares of train, valid and test, as ranges of each pair's
@@ -114,7 +115,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             name: Its name in a mixture, without a ".".
             percent: Its weight there.
             options: Of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`, `reset_attention_mask`,
-                `documents`, `verify`, `mapped`.
+                `documents`, `verify`, `mapped`, `dtype`.
 
         Raises:
             FileNotFoundError: There is no such pair.

@@ -6,6 +6,7 @@ Megatron-Core's builder, too: `megatron/core/datasets/blended_megatron_dataset_b
 """
 
 import math
+import os
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import StoreError
+from streamdata.mixing.blend_weights import blend_weights
 from streamdata.recipe.parts import PartRange, Span, read_parts
 from streamdata.stores.base_dataset import positive
 from streamdata.stores.factory import open_store
@@ -52,7 +54,9 @@ class Wanted(NamedTuple):
     options: dict[str, Any]
 
 
-def megatron_blend(paths: str | Sequence[Any], parts: Any, part: str, size: int | None, wanted: Wanted) -> Blend:
+def megatron_blend(
+    paths: str | os.PathLike[str] | Sequence[Any], parts: Any, part: str, size: int | None, wanted: Wanted
+) -> Blend:
     """The datasets of a command line, and their weights.
 
     Args:
@@ -79,10 +83,13 @@ def megatron_blend(paths: str | Sequence[Any], parts: Any, part: str, size: int 
     return _megatron(prefixes, weights, size, wanted)
 
 
-def _terms(paths: str | Sequence[Any]) -> tuple[list[str], list[Any] | None]:
-    given = shlex.split(paths) if isinstance(paths, str) else list(paths)
+def _terms(paths: str | os.PathLike[str] | Sequence[Any]) -> tuple[list[str], list[Any] | None]:
+    given, why = _listed(paths)
     if not given:
-        raise ValueError(f"{_WHO}: expected weights and prefixes, or prefixes, as paths, got {paths!r}")
+        raise ValueError(
+            f"{_WHO}: expected weights and prefixes, or prefixes, as paths, got {paths!r}{why}\n"
+            "  Such as '0.3 a 0.7 b', or a list; in text, quotes go around a prefix with spaces."
+        )
     are_numbers = [_is_number(term) for term in given]
     # As Megatron tells the two forms apart: by what stands at even places, not by what lies on disk.
     if len(given) % 2 == 0 and all(are_numbers[::2]):
@@ -96,6 +103,16 @@ def _terms(paths: str | Sequence[Any]) -> tuple[list[str], list[Any] | None]:
     return [str(prefix).strip() for prefix in given], None
 
 
+def _listed(paths: Any) -> tuple[list[Any], str]:
+    """The terms one by one, or none and why."""
+    if isinstance(paths, os.PathLike):
+        return [paths], ""
+    try:
+        return (shlex.split(paths) if isinstance(paths, str) else list(paths)), ""
+    except (TypeError, ValueError) as error:  # of no list; of quotes that do not close
+        return [], f": {error}"
+
+
 def _is_number(term: Any) -> bool:
     try:
         float(term)
@@ -106,13 +123,18 @@ def _is_number(term: Any) -> bool:
 
 def _dataset(prefix: str, num_samples: int | None, wanted: Wanted) -> SeqDataset:
     options = dict(wanted.options)
-    loading = {name: options.pop(name) for name in ("verify", "mapped") if name in options}
+    loading = {name: options.pop(name) for name in ("verify", "mapped", "dtype") if name in options}
     # Opened before the dataset is: a part is a range of what the store turns out to hold.
     store = open_store(prefix, **loading)
     if wanted.compat is not None:
         options |= {"compat": wanted.compat, "seed": wanted.seed, "num_samples": num_samples}
     records = None if wanted.part is None else _records(store, wanted.part, prefix)
-    return SeqDataset(window_size=wanted.window_size, stride=wanted.stride, store=store, records=records, **options)
+    try:
+        return SeqDataset(window_size=wanted.window_size, stride=wanted.stride, store=store, records=records, **options)
+    except StoreError as error:
+        if wanted.part is not None:
+            error.add_note(f"  in part {wanted.part.name!r} of {wanted.part.text}")
+        raise
 
 
 def _records(store: Store, part: PartRange, prefix: str) -> Span:
@@ -137,6 +159,7 @@ def _megatron(prefixes: list[str], weights: list[Any] | None, size: int | None, 
         lengths = [len(dataset) for dataset in datasets]
         return Blend(datasets, lengths, sum(lengths) if size is None or len(prefixes) == 1 else min(size, sum(lengths)))
     assert size is not None, "weights without a size"
+    blend_weights(weights, len(prefixes), exact=False)  # the checks of the blend, before sizes are made of weights
     # Megatron-Core divides by the sum here and once more in the blend: the last bits of these shares decide ties.
     shares = np.array([float(weight) for weight in weights])
     shares = (shares / shares.sum()).tolist()

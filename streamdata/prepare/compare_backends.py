@@ -8,8 +8,8 @@ from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import GigatokenBackend, special_finder
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.inputs import Task, TaskInput
+from streamdata.prepare.records import parse
 from streamdata.prepare.sections import Extractor, TextPart
-from streamdata.prepare.worker import parse
 
 _TASKS, _RECORDS = 8, 100
 
@@ -36,7 +36,7 @@ def _texts(config: PrepareConfig, tokenizer: Any, task: Task) -> Iterator[tuple[
     for batch in source.batches():
         for number, raw in enumerate(batch.records, batch.first):
             try:
-                parsed = raw if raw is None or isinstance(raw, dict) else parse(raw)
+                parsed = raw if raw is None or isinstance(raw, dict) else parse(raw, task.url)
                 parts = extract(parsed or {}).parts()
             except (BadRecordError, DroppedRecordError):
                 continue  # its task meets it again, and counts it

@@ -1,7 +1,7 @@
 """What is read: `patterns → files → tasks of a fixed size → batches of raw records`.
 
 A task is a range of bytes of one file. The lines that start in it are its records, and of a parquet file the row
-groups; a compressed file is one task.
+groups; a compressed file is one task, and so is a text file, which is one record.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import needs
 from streamdata.prepare.errors import PrepareError
+from streamdata.prepare.records import TEXT_SUFFIX
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.one_pass import ByteSource, byte_source
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
@@ -21,7 +22,7 @@ from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
-_SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES)
+_SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, TEXT_SUFFIX)
 _SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
 _COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
 _MAX_DECODED_ROWS = 256  # of parquet, at once
@@ -70,7 +71,7 @@ def plan_tasks(patterns: str | Sequence[str], task_bytes: int) -> list[Task]:
         raise PrepareError(f"inputs: expected files, got '{url}', which cannot be read again\n  Write it to a file.")
     tasks: list[Task] = []
     for url, stamp in zip(urls, stamps_of(urls), strict=True):
-        step = max(stamp.size, 1) if is_sequential(url) else task_bytes
+        step = max(stamp.size, 1) if is_sequential(url) or url.endswith(TEXT_SUFFIX) else task_bytes
         for begin in range(0, max(stamp.size, 1), step):
             tasks.append(Task(len(tasks), url, stamp, begin, min(begin + step, stamp.size)))
     return tasks
@@ -102,6 +103,9 @@ class TaskInput:
         if self._task.url.endswith(".parquet"):
             yield from self._parquet()
             return
+        if self._task.url.endswith(TEXT_SUFFIX):
+            yield self._text()
+            return
         with self._source() as source:
             yield from self._lines(source)
         if is_sequential(self._task.url):
@@ -112,10 +116,28 @@ class TaskInput:
         return self._hash.hexdigest()
 
     def location(self, number: int) -> str:
-        """`file:line` of a record, or `file:row`; the lines before the task are counted when it is first asked for."""
+        """`file:line` of a record, or `file:row`; of a text its file.
+
+        The lines before the task are counted when it is first asked for.
+        """
+        if self._task.url.endswith(TEXT_SUFFIX):
+            return self._task.url
         if self._lines_before is None:
             self._lines_before = self._count_before()
         return f"{self._task.url}:{self._lines_before + number + 1}"
+
+    def _text(self) -> RawBatch:
+        task = self._task
+        if task.end > self._max_record_bytes:
+            raise PrepareError(
+                f"{task.url}: expected a text of at most {self._max_record_bytes} bytes, got {task.end}: a text file "
+                "is one document\n  Split it, or write its documents as lines of JSON."
+            )
+        check_stamp(task.url, task.stamp)
+        content = b"".join(_pieces(byte_source(task.url), 0, task.end))
+        check_stamp(task.url, task.stamp)
+        self._hash.update(content)
+        return RawBatch(0, [content if content.strip() else None], task.end)
 
     def _lines(self, source: ByteSource) -> Iterator[RawBatch]:
         number = 0

@@ -59,7 +59,7 @@ class Pipeline:
 
         Args:
             inputs: Files, directories, globs or brace expressions of JSON Lines (`.jsonl`, `.ndjson`, compressed or
-                not) and .parquet.
+                not), .parquet, and .txt with one document in each.
             output: A directory, new or of an earlier run of the same.
             workers: Processes on this machine.
             shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from streamdata.prepare.config import RECORD_FORMATS, WHOLE_CHAT, PrepareConfig
 from streamdata.prepare.errors import BadRecordError, PrepareError
 from streamdata.prepare.inputs import Task, TaskInput
+from streamdata.prepare.records import parse
 from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
-from streamdata.shards.json_rows import Flaw, row_or_flaw
 from streamdata.text.formats import RowFormat, Said, Texts, has_own_prompt, pair_said, recognise, training_said
 from streamdata.text.messages import media_beside_text, messages_of
 from streamdata.text.pairs import mask_shared, with_prompt
@@ -39,9 +40,10 @@ def _first_record(tasks: Sequence[Task]) -> Mapping[str, Any]:
     for task in tasks:
         for batch in TaskInput(task).batches():
             for raw in batch.records:
-                record = row_or_flaw(raw) if isinstance(raw, bytes) else raw
-                if record is not None and not isinstance(record, Flaw):  # a broken one is counted when it is its turn
-                    return record
+                with suppress(BadRecordError):  # it is counted when it is its turn
+                    record = parse(raw, task.url) if isinstance(raw, bytes) else raw
+                    if record is not None:
+                        return record
     raise PrepareError("prepare: expected a record whose fields say what it is, got none\n  Look at the inputs.")
 
 

@@ -20,9 +20,9 @@ from streamdata.prepare.layout import Layout
 from streamdata.prepare.load_config import load_config
 from streamdata.prepare.manifest import json_bytes
 from streamdata.prepare.output import Staging
+from streamdata.prepare.records import parse
 from streamdata.prepare.sections import Record
 from streamdata.run.publish import publish
-from streamdata.shards.json_rows import Flaw, row_or_flaw
 from streamdata.text.tokenizer import load_tokenizer
 
 Marker = dict[str, Any]
@@ -102,11 +102,12 @@ class TaskRun:
                 self._quarantine(number, error, batch.records[number - batch.first])
 
         records: list[tuple[int, Record]] = []
+        url = self._task.url
         for number, raw in enumerate(batch.records, batch.first):
             try:
                 if raw is not None:
                     # A chat may render numbers as text, such as arguments of tools: a rounded one would be trained.
-                    records.append((number, raw if isinstance(raw, dict) else parse(raw, exact=self._has_chats)))
+                    records.append((number, raw if isinstance(raw, dict) else parse(raw, url, exact=self._has_chats)))
             except BadRecordError as error:
                 failed(number, error)
         return [document for _, document in self._maker.make(records, failed)]
@@ -155,23 +156,6 @@ class TaskRun:
 
 
 _JSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
-
-
-def parse(line: bytes, *, exact: bool = False) -> Record:
-    """The record of a line.
-
-    Args:
-        line: As it is in the file.
-        exact: Whether to refuse an integer beyond 64 bits, which would become a float.
-
-    Raises:
-        BadRecordError: It is no JSON object, or has such an integer.
-    """
-    record = row_or_flaw(line, doubtful=exact)
-    if isinstance(record, Flaw):
-        detail = f"column {record.column}: expected {record.expected}, got {record.got}"
-        raise BadRecordError("broken line", "", detail)
-    return record
 
 
 class Worker:

@@ -1,18 +1,23 @@
 """A recipe → all its problems at once, importing no target: signatures are read from source text."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe, locations_of
+from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, load_recipe, locations_of
 from streamdata.recipe.locations import UNKNOWN, Path, Problem
-from streamdata.recipe.mixture_check import MIXTURE, check_mixture
-from streamdata.recipe.own_targets import is_own, refusal_of_attribute
+from streamdata.recipe.mixture_check import MIXTURE, check_mixture, check_root
+from streamdata.recipe.own_targets import is_own, public_name
 from streamdata.recipe.parameters import Parameters, parameters_of
 from streamdata.recipe.permission import refusal_of_text, under_allow
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
 from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
+from streamdata.recipe.type_check import TypeCheck
 from streamdata.recipe.variables import References
+
+RefusalOfFiles = Callable[[str, Mapping[str, Any]], Iterable[tuple[str, str]]]
+"""Of a target of ours and its params: the names of those whose files are not there, each with what is wrong."""
 
 
 def check_recipe(
@@ -20,6 +25,9 @@ def check_recipe(
     variables: Mapping[str, Any] | None = None,
     dynamic_objs_names: Collection[str] | None = None,
     allow: Collection[str] | None = None,
+    *,
+    files: RefusalOfFiles | None = None,
+    is_streamed: bool = False,
 ) -> list[Problem]:
     """Finds every problem of a recipe that can be seen without importing a target.
 
@@ -28,13 +36,15 @@ def check_recipe(
         variables: As for building.
         dynamic_objs_names: The names of the dynamic objects that will be given; None accepts any name.
         allow: As for building.
+        files: Looks for the files that our own targets name, and says what is wrong with them.
+        is_streamed: Whether the root must be a mixture, as `streamdata run` takes it.
 
     Returns:
         The problems in the order of reading; errors, warnings, and what could not be checked.
     """
     objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
     references = References(variables or {}, objects)
-    check = _Check(validated_allow(allow))
+    check = _Check(validated_allow(allow), files)
     # A dict, for it keeps the order and drops what a file that is included twice repeats.
     problems: dict[Problem, None] = {}
     locations = locations_of(recipe, lambda problem, _: problems.setdefault(problem))
@@ -44,15 +54,19 @@ def check_recipe(
     with under_allow(check.allow, references.variables):
         for part in file.files() if file else ():
             check.file(part)
+        if file and is_streamed:
+            check_root(file, check.definitions)
     return list(problems)
 
 
 class _Check:
     """Reports the problems of files that are loaded."""
 
-    def __init__(self, allow: Collection[str] | None) -> None:
+    def __init__(self, allow: Collection[str] | None, files: RefusalOfFiles | None) -> None:
         self.allow = allow
+        self.files = files
         self.definitions = Definitions()
+        self.types = TypeCheck(self.definitions.modules)
 
     def file(self, file: RecipeFile) -> None:
         """Checks all the targets of one file."""
@@ -71,7 +85,7 @@ class _Check:
             return
         if node["target"] == MIXTURE:
             check_mixture(file, path, node, self.definitions)
-        self._attributes(file, path, node, node["target"])
+        check_attributes(file, path, node, node["target"], self.definitions, self.types)
         try:
             self._definition(file, path, node)
         except NotFoundError as error:
@@ -86,22 +100,7 @@ class _Check:
             return
         if "params" in node:
             file.locations.report((*path, "params"), NO_PARAMS, key=True)
-        self._attributes(file, path, node, target)
-
-    def _attributes(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
-        """Compares what is set on an object with what it takes."""
-        try:
-            definition = self.definitions.find(target)
-        except (NotFoundError, NotCheckedError):
-            return  # `_definition` reports it
-        if not is_own(definition.name):
-            return
-        parameters = [name for part in self.definitions.parameters(definition) for name in part.names]
-        given = node.get("params") or ()
-        for key in attributes(node):  # those of an include, `params` among them, were looked at by who called
-            refusal = refusal_of_attribute(key, definition.name, parameters, given) if isinstance(key, str) else None
-            if refusal and key != "params":
-                file.locations.report((*path, key), refusal, key=True, target=target)
+        check_attributes(file, path, node, target, self.definitions, self.types)
 
     def _definition(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         """Finds what a target names, and compares its parameters."""
@@ -115,8 +114,28 @@ class _Check:
         params = [name for name in node["params"] or {} if isinstance(name, str)]
         for parameters in self._parameters(definition):
             parameters.check(params, path, file.locations, node["target"])
+            self._types(file, path, node, parameters)
         if is_own(definition.name):
             self._texts(file, node["params"], (*path, "params"))
+            self._files(file, path, node, definition.name)
+
+    def _types(self, file: RecipeFile, path: Path, node: dict[Any, Any], parameters: Parameters) -> None:
+        """Compares the values of parameters with their types."""
+        for name, annotation in parameters.annotations.items():
+            if name not in (node["params"] or {}) or (*path, "params", name) in file.includes or name in OF_SOURCES:
+                continue
+            refusal = self.types.refusal(node["params"][name], annotation)
+            if refusal:
+                at = (*path, "params", name)
+                file.locations.report(at, refusal, key=True, target=node["target"])
+
+    def _files(self, file: RecipeFile, path: Path, node: dict[Any, Any], origin: str) -> None:
+        """Looks for the files that parameters name."""
+        params = node["params"] or {}
+        if self.files is None or not all(isinstance(name, str) for name in params):
+            return
+        for name, refusal in self.files(public_name(origin) or origin, params):
+            file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from streamdata.recipe.holdout import HOLDOUT_KEYS, read_selection
 from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import UNKNOWN, Locations, Path
-from streamdata.recipe.own_targets import is_own
+from streamdata.recipe.own_targets import is_own, public_name
 from streamdata.recipe.percent import is_absent, read_percent
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
 
@@ -29,6 +29,9 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
     at = (*path, "params", "datasets")
     if isinstance(datasets, list) and not datasets:
         file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
+    if isinstance(datasets, str | int | float):
+        message = f"expected a list of datasets, got {datasets!r}\n  Write '- target: …' for each."
+        file.locations.report(at, message, key=True, target=node["target"])
     names: dict[str, str] = {}
     percents: list[object] = []
     for index, child in enumerate(datasets if isinstance(datasets, list) else []):
@@ -41,6 +44,40 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
         _check_holdout(file.locations, where, *(_attribute(file, where, key, definitions) for key in HOLDOUT_KEYS))
     if percents and all(map(is_absent, percents)):
         file.locations.report(at, "expected a positive number as percent of some dataset, got 0 of all")
+
+
+def check_root(file: RecipeFile, definitions: Definitions) -> None:
+    """Reports a root that is certainly no mixture; one without a target may hold some, for who builds it to choose."""
+    root = file.root()
+    if "target" in root or "include" in root:
+        what = _not_a_mixture(root, definitions)
+        if what:
+            message = f"expected a {MIXTURE} as the root, got {what}\n  Write it as the one dataset of a mixture."
+            file.locations.report(("target",) if "target" in file.value else ("include",), message, key=True)
+    elif not any(_may_be_mixture(node, definitions) for part in file.files() for _, node in part.buildable()):
+        message = f"expected a {MIXTURE} as the root, got none at all\n  Write 'target: {MIXTURE}' and its params."
+        file.locations.report((), message, at=(1, 1))
+
+
+def _may_be_mixture(node: dict[Any, Any], definitions: Definitions) -> bool:
+    return "target" in node and _not_a_mixture(node, definitions) is None
+
+
+def _not_a_mixture(node: dict[Any, Any], definitions: Definitions) -> str | None:
+    """What a target certainly builds that is no mixture; None where it is one, or only running would show."""
+    target = node.get("target")
+    if not isinstance(target, str):
+        return None
+    try:
+        definition = definitions.find(target)
+    except (NotFoundError, NotCheckedError):
+        return None  # reported already
+    if "params" in node and (is_own(definition.name) or isinstance(definition.node, ast.ClassDef)):
+        lineage = definitions.lineage(definition)
+        is_seen = all(cls.node is not None or definitions.is_neutral(cls) for cls in lineage)
+        is_mixture = any(public_name(cls.name) == MIXTURE for cls in lineage)
+        return target if not is_mixture and (is_seen or is_own(definition.name)) else None
+    return None if "params" in node else f"{target} itself, for it has no params"
 
 
 def _check_name(locations: Locations, path: Path, name: object, names: dict[str, str]) -> None:

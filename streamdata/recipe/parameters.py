@@ -1,12 +1,29 @@
 """What a target can be called with, and how a recipe's ``params`` differ from it."""
 
+import ast
 import inspect
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from inspect import Parameter
+from typing import NamedTuple
 
 from streamdata.errors import did_you_mean
 from streamdata.recipe.locations import Locations, Path
+from streamdata.recipe.source_modules import SourceModule
+
+
+class Annotation(NamedTuple):
+    """The type of a parameter, as it is written.
+
+    Attributes:
+        expression: The type.
+        module: Where it is written, whose names it uses.
+        takes_none: Whether the default is None, which many types do not say.
+    """
+
+    expression: ast.expr
+    module: SourceModule | None
+    takes_none: bool = False
 
 
 @dataclass(frozen=True)
@@ -18,12 +35,14 @@ class Parameters:
         optional: Those with one.
         positional: Those without a default that cannot be given by name.
         accepts_any: Whether there is a ``**kwargs``.
+        annotations: The types of those that have one in source text, by name.
     """
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
     accepts_any: bool = False
+    annotations: Mapping[str, Annotation] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, parameters: Iterable[Parameter]) -> "Parameters":
@@ -36,6 +55,7 @@ class Parameters:
             optional=tuple(p.name for p in found if p.kind in by_name and p.default is not Parameter.empty),
             positional=tuple(parameter.name for parameter in needed if parameter.kind is Parameter.POSITIONAL_ONLY),
             accepts_any=any(parameter.kind is Parameter.VAR_KEYWORD for parameter in found),
+            annotations={p.name: p.annotation for p in found if isinstance(p.annotation, Annotation)},
         )
 
     @property

@@ -4,9 +4,9 @@ import ast
 import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
-from inspect import Parameter
 
 from streamdata.errors import did_you_mean
+from streamdata.recipe.own_targets import OWN
 from streamdata.recipe.parameters import Parameters
 from streamdata.recipe.source_modules import (
     Alias,
@@ -17,9 +17,14 @@ from streamdata.recipe.source_modules import (
     SourceModules,
     dotted_name,
 )
+from streamdata.recipe.source_parameters import (
+    Function,
+    dataclass_parameters,
+    function_parameters,
+    is_dataclass,
+    last_name,
+)
 from streamdata.recipe.trust import is_standard
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _MAX_STEPS = 50
 _WITHOUT_CONSTRUCTOR = ("object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol")
@@ -77,7 +82,9 @@ class Definitions:
             return Definition(".".join(parts))
         module = self.modules.find(parts[0])
         if module is None:
-            raise NotFoundError(f"no module {parts[0]!r} was found\n  Install it, or put its directory on PYTHONPATH.")
+            guess = did_you_mean(parts[0], [OWN])
+            remedy = "Install it, or put its directory on PYTHONPATH."
+            raise NotFoundError(f"no module {parts[0]!r} was found{guess}\n  {remedy}")
         return self._inside(module, parts[1:], depth)
 
     def _inside(self, module: SourceModule, parts: list[str], depth: int) -> Definition:
@@ -191,7 +198,7 @@ class Definitions:
             raise NotCheckedError(f"the source of {definition.name} is not read")
         _refuse_decorators(definition.node, definition.name)
         is_bound = definition.owner is not None and "classmethod" in _decorators(definition.node)
-        return [_function_parameters(definition.node, skip_first=is_bound)]
+        return [function_parameters(definition.node, definition.module, skip_first=is_bound)]
 
     def _constructors(self, cls: Definition) -> list[Parameters]:
         lineage = self.lineage(cls)
@@ -211,19 +218,22 @@ class Definitions:
             own = [node for node in cls.node.body if isinstance(node, Function) and node.name == name]
             if own:
                 _refuse_decorators(own[-1], f"{cls.name}.{name}")
-                return _function_parameters(own[-1], skip_first=True)
+                return function_parameters(own[-1], cls.module, skip_first=True)
             if name in _assigned_names(cls.node):
                 raise NotCheckedError(f"{cls.name}.{name} is computed")
-            if name == "__init__" and _is_dataclass(cls.node):
-                return _dataclass_parameters(lineage[at:])
+            if name == "__init__" and is_dataclass(cls.node):
+                return dataclass_parameters([(base.node, base.module) for base in lineage[at:]])
             if name == "__init__":  # a decorator of the class may add a constructor, as `dataclass` does
                 _refuse_decorators(cls.node, cls.name)
             self._refuse_metaclass(cls)
         return None
 
     def _is_opaque(self, cls: Definition) -> bool:
-        neutral = cls.name in _WITHOUT_CONSTRUCTOR or cls.name.startswith("collections.abc.")
-        return cls.node is None and not neutral
+        return cls.node is None and not self.is_neutral(cls)
+
+    def is_neutral(self, cls: Definition) -> bool:
+        """Whether a class that is not read is known to add nothing."""
+        return cls.name in _WITHOUT_CONSTRUCTOR or cls.name.startswith("collections.abc.")
 
     def _refuse_metaclass(self, cls: Definition) -> None:
         assert isinstance(cls.node, ast.ClassDef), "only classes have metaclasses"
@@ -266,68 +276,10 @@ def _assigned_names(cls: ast.ClassDef) -> set[str]:
 
 def _decorators(node: ast.ClassDef | Function) -> list[str]:
     """The last parts of the decorators' names."""
-    return [_last_name(decorator) for decorator in node.decorator_list]
-
-
-def _last_name(expression: ast.expr) -> str:
-    """``c`` of ``a.b.c``, ``a.b.c[T]`` and ``a.b.c(…)``."""
-    called = expression.func if isinstance(expression, ast.Call) else expression
-    return (dotted_name(called) or "?").rpartition(".")[2]
+    return [last_name(decorator) for decorator in node.decorator_list]
 
 
 def _refuse_decorators(node: ast.ClassDef | Function, name: str) -> None:
     unknown = [decorator for decorator in _decorators(node) if decorator not in _KEEPS_SIGNATURE]
     if unknown:
         raise NotCheckedError(f"the decorator {unknown[0]!r} may change the parameters of {name}")
-
-
-def _function_parameters(node: Function, *, skip_first: bool) -> Parameters:
-    arguments = node.args
-    # One default per parameter, None for none: source text has those of the last positional ones only.
-    defaults = [None] * (len(arguments.posonlyargs + arguments.args) - len(arguments.defaults)) + arguments.defaults
-    defaults += arguments.kw_defaults
-    found = [
-        Parameter(argument.arg, kind, default=defaults.pop(0) or Parameter.empty)
-        for kind, of_kind in (
-            (Parameter.POSITIONAL_ONLY, arguments.posonlyargs),
-            (Parameter.POSITIONAL_OR_KEYWORD, arguments.args),
-            (Parameter.KEYWORD_ONLY, arguments.kwonlyargs),
-        )
-        for argument in of_kind
-    ]
-    if arguments.kwarg:
-        found.append(Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD))
-    return Parameters.of(found[skip_first:])
-
-
-def _is_dataclass(cls: ast.ClassDef) -> bool:
-    """Whether a class gets its constructor from `dataclass`."""
-    made = next((decorator for decorator in cls.decorator_list if _last_name(decorator) == "dataclass"), None)
-    given = made.keywords if isinstance(made, ast.Call) else []
-    return made is not None and not any(word.arg == "init" and ast.unparse(word.value) == "False" for word in given)
-
-
-def _dataclass_parameters(lineage: list[Definition]) -> Parameters:
-    fields: dict[str, bool] = {}
-    for cls in reversed(lineage):
-        if isinstance(cls.node, ast.ClassDef) and _is_dataclass(cls.node):
-            for statement in cls.node.body:
-                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    _add_field(fields, statement, statement.target.id)
-    required = tuple(name for name, has_default in fields.items() if not has_default)
-    return Parameters(required, tuple(name for name, has_default in fields.items() if has_default))
-
-
-def _add_field(fields: dict[str, bool], statement: ast.AnnAssign, name: str) -> None:
-    """Notes a dataclass's field and whether it has a default."""
-    if _last_name(statement.annotation) in ("ClassVar", "KW_ONLY"):
-        return
-    value = statement.value
-    if isinstance(value, ast.Call) and _last_name(value) == "field":
-        given = {word.arg: ast.unparse(word.value) for word in value.keywords}
-        if given.get("init") == "False":
-            fields.pop(name, None)
-        else:
-            fields[name] = "default" in given or "default_factory" in given
-    else:
-        fields[name] = value is not None

@@ -26,7 +26,13 @@ class Alias:
 
 @dataclass(frozen=True)
 class Computed:
-    """A name bound to something that only running the module would show."""
+    """A name bound to something that only running the module would show.
+
+    Attributes:
+        value: The expression, where it is the only one; an alias of a type is read from it.
+    """
+
+    value: ast.expr | None = field(default=None, compare=False, repr=False)
 
 
 Binding = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | Imported | Alias | Computed
@@ -182,7 +188,8 @@ class _Bindings:
         for target in targets:
             for name in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
                 if isinstance(name, ast.Name):
-                    self._bind(name.id, Alias(other) if other and name is target else Computed(), certain)
+                    own = statement.value if name is target else None
+                    self._bind(name.id, Alias(other) if other and own else Computed(own), certain)
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

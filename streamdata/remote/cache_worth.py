@@ -47,8 +47,9 @@ class PageWorth:
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
         """As `PageCache.expect`."""
         for number, shard in enumerate(shards):
-            self._outlooks[shard] = outlook, number
-            self._urls.add(_url_part(shard))
+            if shard:  # pages of one whose version is met later are not those of an earlier one
+                self._outlooks[shard] = outlook, number
+                self._urls.add(_url_part(shard))
         self._strangers_of = None
 
     def paid_in(self, key: PageKey, page_size: int, wanted_size: int) -> int | None:

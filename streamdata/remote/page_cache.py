@@ -99,7 +99,10 @@ class PageCache:
             )
 
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
-        """Say what is known of the future of a source's shards, which are named by `shard_key`, in their order."""
+        """Say what is known of the future of a source's shards, which are named by `shard_key`, in their order.
+
+        The name of one whose version is not known yet is "".
+        """
         self._worth.expect(shards, outlook)
 
     def read(self, url: str, version: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":

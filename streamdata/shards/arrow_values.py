@@ -10,6 +10,10 @@ from streamdata.shards.parquet_types import is_integer_list
 from streamdata.shards.readers import Int64s
 from streamdata.shards.stored_rows import import_pyarrow
 
+# Each beside what it holds.
+VALUE_BYTES, _LIST_BYTES, _DICT_BYTES, _TENSOR_BYTES = 64, 160, 240, 400
+_WIDEST = 8  # bytes of an int64, which a narrower integer becomes
+
 
 def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
     """The values of each column.
@@ -24,6 +28,24 @@ def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
     """
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return [_values(name, column, url, numbers) for name, column in columns]
+
+
+def objects_beside(batch: Any) -> int:
+    """How many bytes the values of a batch take as Python's objects, about, beside their bytes in the batch."""
+    return sum(map(_beside, batch.columns))
+
+
+def _beside(column: Any) -> int:
+    types, kind, size = import_pyarrow().types, column.type, len(column)
+    if is_integer_list(kind):
+        return size * _TENSOR_BYTES + _WIDEST * len(column.flatten())
+    if types.is_struct(kind):
+        return size * _DICT_BYTES + sum(_beside(column.field(number)) for number in range(kind.num_fields))
+    if types.is_map(kind):
+        return size * _LIST_BYTES + _beside(column.keys) + _beside(column.items)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return size * _LIST_BYTES + _beside(column.flatten())
+    return size * VALUE_BYTES
 
 
 def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:

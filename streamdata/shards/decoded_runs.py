@@ -51,6 +51,7 @@ class DecodedRuns:
 
     def replace(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
         """Keep the same rows in another form."""
+        self.num_bytes += decoded.num_bytes - self._runs[run].num_bytes
         self._runs[run] = decoded
         return decoded
 

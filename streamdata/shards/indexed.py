@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from typing import NamedTuple
@@ -9,25 +9,25 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.remote import Answer, network
+from streamdata.remote import Answer
 from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_files import PAGE_BYTES
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
 from streamdata.shards.build import headers_of
 from streamdata.shards.coming import FileSpans
+from streamdata.shards.held import SharedVersions, shared_versions
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import ReadBuffer, Recent
+from streamdata.shards.shard_pages import remote_pages
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
 from streamdata.shards.spans import read_spans
-from streamdata.shards.stamps import stamps_of
+from streamdata.shards.stamps import learn_versions, stamps_of
 from streamdata.shards.storage import (
-    ANY_VERSION,
     NO_STAMP,
     FileStamp,
     base_name,
@@ -106,6 +106,7 @@ class IndexedFiles:
         close_unused(filter(None, self.sidecar_urls))
         self.sizes: Int64s = self.stamps.sizes
         self.has_remote, self.reads = any(self.is_remote), SlowReads()
+        self._held = self._shared_versions(has_sidecars=has_sidecars) if self.has_remote else None
 
     def _jobs_of(self, urls: list[str], known: Mapping[str, FileStamp], *, has_sidecars: bool) -> dict[str, IndexJob]:
         different = list(dict.fromkeys(urls))
@@ -113,6 +114,11 @@ class IndexedFiles:
         stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
         sidecars = find_sidecars(different, known) if has_sidecars else dict.fromkeys(different, ("", NO_STAMP))
         return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url]) for url in different}
+
+    def _shared_versions(self, *, has_sidecars: bool) -> SharedVersions | None:
+        """What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it."""
+        urls, stamps = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (self.urls, self.stamps)
+        return shared_versions(urls, stamps.versions.tolist())
 
     @property
     def skipped(self) -> int:
@@ -181,10 +187,11 @@ class IndexedFiles:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
-        """How the page cache calls them, in their order; none where no shard is remote."""
+        """What the page cache calls each, "" where no version is known; nothing where no shard is remote."""
         if not any(self.is_remote):
             return []
-        return [cache_key(url, *kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True)]
+        kept = ((url, kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True))
+        return [cache_key(url, *stamp) if stamp.version else "" for url, stamp in kept]
 
     def take_cached(self, files: Sequence[FileSpans]) -> bool:
         """Whether all of these spans that are remote are in the cache; if so, they are taken from there.
@@ -193,8 +200,9 @@ class IndexedFiles:
         """
         if named_cache(self.cache) is None:
             return False
-        wanted = [shard for some in files for shard in _remote_pages(some)]
-        self._learn_versions(wanted)
+        wanted = [shard for some in files for shard in remote_pages(some)]
+        # Of shards of which a manifest does not say it: their pages are kept by their versions.
+        self._learned |= learn_versions((url, stamp) for url, stamp, _, _ in wanted)
         if not all(has_cached(url, *kept_as(url, stamp), pages) for url, stamp, pages, _ in wanted):
             return False
         for url, stamp, _, is_begun in wanted:
@@ -205,22 +213,6 @@ class IndexedFiles:
             else:
                 self.confirmations.add(submit_question(url, stamp))
         return True
-
-    def _learn_versions(self, wanted: Iterable["_ShardPages"]) -> None:
-        """Ask which versions there are of shards of which a manifest does not say it: their pages are kept by that."""
-        asked = {
-            url: submit_question(url, stamp)
-            for url, stamp, _, _ in wanted
-            if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
-        }
-        try:
-            with network().waiting():
-                for answer in asked.values():
-                    answer.result()
-        finally:
-            for answer in asked.values():
-                answer.cancel()
-        self._learned |= set(asked)
 
     def confirm(self, *, wait: bool) -> None:
         """Raise ShardError where what a cache had is not what the shards are now, as far as that is answered.
@@ -246,29 +238,6 @@ class IndexedFiles:
                 said.add(url)
                 columns = (self._skipped, self._first_skipped, self.noted)
                 warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
-
-
-class _ShardPages(NamedTuple):
-    """What a window wants of a remote shard."""
-
-    url: str
-    stamp: FileStamp
-    pages: list[int]
-    is_begun: bool
-    """Whether its first byte is among it."""
-
-
-def _remote_pages(files: FileSpans) -> Iterator[_ShardPages]:
-    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
-    urls, stamps, spans = files
-    spans = spans[spans[:, 1] < spans[:, 2]]
-    shards, begins, ends = spans.T
-    begun = set(shards[begins == 0].tolist())
-    most = int(ends.max(initial=0)) // PAGE_BYTES + 1
-    pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
-    for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        if is_remote(urls[shard]):
-            yield _ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
 
 
 def complete(*files: IndexedFiles) -> None:

@@ -26,9 +26,10 @@ import orjson
 
 from streamdata.errors import ShardError
 from streamdata.remote import Address, beside, canonical_url
+from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.readers import Int64s
-from streamdata.shards.storage import ANY_VERSION, FileStamp, is_pipe, is_remote, local_path, note_version
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path, note_version
 
 NAME = "streamdata.manifest"
 SUFFIX = ".manifest"
@@ -45,9 +46,13 @@ _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 MAX_DIRECTORY_BYTES = 4 << 30
 _MAX_RECORDS = 1 << 48
-_OUTSIDE = (b"\n\n", b"\n/", b"/\n", b"//", b"/./", b"/../", b"\n./", b"\n../", b"/.\n", b"/..\n", b"\n.\n", b"\n..\n",
-            b"\npipe:", b"::", b"\0", b"\r", b"\\")  # fmt: skip
-"""What no list of relative names, a line each, has in it; `::` would chain file systems."""
+_OUTSIDE = {
+    b"/": (b"\n/", b"/\n", b"//", b"/./", b"/../", b"/.\n", b"/..\n"),
+    b"\n.": (b"\n./", b"\n../", b"\n.\n", b"\n..\n"),
+    **{wrong: (wrong,) for wrong in (b"\n\n", b"\npipe:", b"::", b"\0", b"\r", b"\\")},
+}
+"""What no list of relative names, a line each, has in it, by what some of it has in common: where a list has none of
+that, it is not looked through for each. `::` would chain file systems."""
 
 Entries = npt.NDArray[np.void]
 
@@ -123,7 +128,8 @@ def _outside(names: bytes) -> bytes | None:
     if not names:
         return None
     framed = b"\n" + names + b"\n"
-    return next((wrong for wrong in _OUTSIDE if wrong in framed), None)
+    possible = (wrong for common, several in _OUTSIDE.items() if common in framed for wrong in several)
+    return next((wrong for wrong in possible if wrong in framed), None)
 
 
 class ManifestFrame(NamedTuple):

@@ -14,14 +14,14 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
-from streamdata.shards.arrow_values import values_of
+from streamdata.shards.arrow_values import objects_beside, values_of
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_footers import read_footers
-from streamdata.shards.parquet_window import LOOK_AHEAD, LOOK_AHEAD_BYTES, ParquetWindow
+from streamdata.shards.parquet_window import LOOK_AHEAD, ParquetWindow
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 from streamdata.shards.spans import read_spans
@@ -45,7 +45,6 @@ MAX_PIECE_ROWS = 1 << 16
 MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MAX_OPEN_FILES = 32
 _MANY_GROUPS = 32
-_MAX_LISTED_ROWS = 1 << 14  # of a run that becomes Python's objects at once
 
 
 class _Networked(NamedTuple):
@@ -108,6 +107,8 @@ class ParquetShards:
         self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
         self.run_rows: Int64s = np.clip(self.window_bytes // self.row_bytes, 1, MAX_RUN_ROWS)
         """Rows of each group that are decoded together, at most."""
+        self.url_texts = list(map(str, urls))
+        """The urls without what else belongs to an address."""
         self._own = _OpenedHere()
         self._ahead = DecodeAhead()
         self._asked: set[tuple[int, int]] = set()
@@ -224,9 +225,8 @@ class ParquetShards:
         if decoded is None:
             yield from self._picked(run, numbers)
             return
-        is_small = decoded.num_bytes <= LOOK_AHEAD_BYTES and run.num_rows <= _MAX_LISTED_ROWS
-        if decoded.batches and is_small and not self.fits:
-            decoded = runs.replace(run, self._listed(run, decoded))
+        if decoded.batches and not self.fits and not _follow(numbers):
+            decoded = self._listed(run, decoded, runs)
         if decoded.columns:
             chosen = numbers.tolist()
             yield Picked(np.arange(len(chosen)), [[column[row] for row in chosen] for column in decoded.columns])
@@ -236,22 +236,26 @@ class ParquetShards:
             slots = np.flatnonzero(which == number)
             batch = decoded.batches[number]
             rows = numbers[slots] - (int(decoded.ends[number]) - batch.num_rows)
-            yield self._picked_of(run, numbers, slots, batch.take(import_pyarrow().array(rows)))
+            yield self._picked_of(run, numbers, slots, _taken(batch, rows))
 
     def _picked_of(self, run: GroupRun, numbers: Int64s, slots: Int64s, batch: Any) -> Picked:
         in_file = numbers[slots] + (run.first + self.first_rows[run.shard])
-        return Picked(slots, values_of(batch, str(self.url_of(run.shard)), in_file))
+        return Picked(slots, values_of(batch, self.url_texts[int(self.file_of[run.shard])], in_file))
 
-    def _listed(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
-        """A run that is delivered once and at once as Python's objects, from its batches: nothing is copied by row."""
+    def _listed(self, run: GroupRun, decoded: DecodedRun, runs: DecodedRuns) -> DecodedRun:
+        """A run that is delivered once as Python's objects, where there is room for them: nothing is copied by row."""
+        num_bytes = decoded.num_bytes + sum(map(objects_beside, decoded.batches))
+        if runs.num_bytes - decoded.num_bytes + num_bytes > runs.max_bytes:
+            return decoded
         columns: list[list[Any]] = [[] for _ in decoded.batches[0].schema.names]
-        url, first = str(self.url_of(run.shard)), int(run.first + self.first_rows[run.shard])
-        for batch in decoded.batches:
+        url, first = self.url_texts[int(self.file_of[run.shard])], int(run.first + self.first_rows[run.shard])
+        while decoded.batches:
+            batch = decoded.batches.pop(0)  # not both forms of all rows are held
             found = values_of(batch, url, np.arange(first, first + batch.num_rows))
             for column, values in zip(columns, found, strict=True):
                 column.extend(values)
             first += batch.num_rows
-        return decoded._replace(batches=[], columns=columns)
+        return runs.replace(run, decoded._replace(columns=columns, num_bytes=num_bytes))
 
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
@@ -290,6 +294,8 @@ class ParquetShards:
                 self._note_too_large(run)
                 return None
             batches.append(batch)
+        if self.fits:  # many windows take few rows each
+            batches = [import_pyarrow().concat_batches(batches)]
         ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
         return runs.add(run, DecodedRun(batches, ends, num_bytes))
 
@@ -309,7 +315,7 @@ class ParquetShards:
         for batch in self._batches(run, ()):
             slots = np.flatnonzero((numbers >= first) & (numbers < first + batch.num_rows))
             if len(slots):
-                yield self._picked_of(run, numbers, slots, batch.take(import_pyarrow().array(numbers[slots] - first)))
+                yield self._picked_of(run, numbers, slots, _taken(batch, numbers[slots] - first))
             first += batch.num_rows
             if first > numbers.max():
                 return
@@ -361,6 +367,18 @@ class ParquetShards:
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))
         return OpenParquet(url, _Networked(url, stamp))
+
+
+def _follow(numbers: Int64s) -> bool:
+    """Whether these rows follow one another."""
+    return len(numbers) > 0 and bool(np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))))
+
+
+def _taken(batch: Any, rows: Int64s) -> Any:
+    """Some rows of a batch, without a copy where they follow one another."""
+    if _follow(rows):
+        return batch.slice(int(rows[0]), len(rows))
+    return batch.take(import_pyarrow().array(rows))
 
 
 class _OpenedHere(threading.local):

@@ -253,7 +253,9 @@ class OpenParquet:
             found = self._parquet.iter_batches(size, row_groups=[facts.group], columns=columns, use_threads=False)
             for batch in found:
                 rows += batch.num_rows
-                yield cast_batch(batch if columns is None else batch.select(names), schema)
+                # As it is, mostly: of long values a batch has few rows, and there are many.
+                chosen = batch if batch.schema.names == names else batch.select(names)
+                yield chosen if chosen.schema.equals(schema) else cast_batch(chosen, schema)
         if rows != facts.num_rows:
             raise ShardError(
                 f"shard '{self._url}': row group {facts.group}: expected {facts.num_rows} rows, as its footer says, "

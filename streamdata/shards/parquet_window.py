@@ -1,13 +1,15 @@
 """Windows of rows of parquet: `positions → row groups, decoded when they are due → records`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streamdata.fields import KEY, URL
+from streamdata.shards.arrow_values import VALUE_BYTES
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.decoded_runs import GroupRun
+from streamdata.shards.parquet_file import MAX_COUNT
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import is_remote
@@ -15,8 +17,9 @@ from streamdata.shards.storage import is_remote
 if TYPE_CHECKING:
     from streamdata.shards.parquet import ParquetShards
 
-LOOK_AHEAD = 1024
+LOOK_AHEAD = 8192
 LOOK_AHEAD_BYTES = 16 << 20
+_FILLED_AT_ONCE = 256
 
 
 class ParquetWindow:
@@ -27,7 +30,7 @@ class ParquetWindow:
         self._ends = np.cumsum(counts)
         self._starts = self._ends - counts
         # Of images, as many as are Python's objects at once.
-        row_bytes = int(shards.row_bytes[groups].max(initial=1))
+        row_bytes = int(shards.row_bytes[groups].max(initial=1)) + VALUE_BYTES * len(shards.names)
         self.look_ahead = max(1, min(LOOK_AHEAD, LOOK_AHEAD_BYTES // row_bytes))
         self._coming: Iterator[Portion | None] = iter(())
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
@@ -87,24 +90,34 @@ class ParquetWindow:
         """
         chosen = np.asarray(positions, np.int64)
         groups, rows, begins = self._runs_of(chosen)
-        runs = {key: self._shards.run_at(*key) for key in set(zip(groups.tolist(), begins.tolist(), strict=True))}
-        for run in runs.values():
+        used = self._by_use(groups, begins)
+        for run, _ in used:
             self._wait_for(run)
             self._shards.kept(run, self._decoded)
         # What the footer says may be too little: what is Python's objects at once is by what was found.
-        size = max((self._shards.bytes_of_row(run) for run in runs.values()), default=1)
-        step = max(1, LOOK_AHEAD_BYTES // size)
+        size = max((self._shards.bytes_of_row(run) for run, _ in used), default=1)
+        step = max(1, LOOK_AHEAD_BYTES // (size + VALUE_BYTES * len(self._shards.names)))
         for first in range(0, len(chosen), step):
             some = slice(first, first + step)
             yield from self._some(groups[some], rows[some], begins[some], common)
+
+    def _by_use(self, groups: Int64s, begins: Int64s) -> list[tuple[GroupRun, Int64s]]:
+        """The runs of some rows, in the order of their first ones, each with which of these rows are its own."""
+        if len(groups) and groups.min() == groups.max() and begins.min() == begins.max():  # often; no sort is needed
+            return [(self._shards.run_at(int(groups[0]), int(begins[0])), np.arange(len(groups)))]
+        _, firsts, which = np.unique(groups * MAX_COUNT + begins, return_index=True, return_inverse=True)
+        own = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+        in_order = np.argsort(firsts).tolist()
+        firsts_in_order = firsts[in_order].tolist()
+        runs = [self._shards.run_at(int(groups[first]), int(begins[first])) for first in firsts_in_order]
+        return [(run, own[number]) for run, number in zip(runs, in_order, strict=True)]
 
     def _some(self, groups: Int64s, rows: Int64s, begins: Int64s, common: Mapping[str, Any]) -> Iterator[Record]:
         """Rows of some runs, in their order; a record is made when it is asked for."""
         shards, slots_of, names = self._shards, list[Int64s](), self._shards.names
         columns: list[list[Any]] = [[] for _ in names]
-        for group, begin in dict.fromkeys(zip(groups.tolist(), begins.tolist(), strict=True)):
-            of_run = np.flatnonzero((groups == group) & (begins == begin))
-            for slots, found in shards.rows(shards.run_at(group, begin), self._decoded, rows[of_run] - begin):
+        for run, of_run in self._by_use(groups, begins):
+            for slots, found in shards.rows(run, self._decoded, rows[of_run] - run.first):
                 for column, values in zip(columns, found, strict=True):
                     column.extend(values)
                 slots_of.append(of_run[slots])
@@ -112,9 +125,10 @@ class ParquetWindow:
             in_order = np.argsort(np.concatenate(slots_of)).tolist()
             columns = [[column[place] for place in in_order] for column in columns]
         # An address, which may hold secrets, gets into no sample.
-        urls = map(str, map(shards.urls.__getitem__, shards.file_of[groups].tolist()))
+        urls = map(shards.url_texts.__getitem__, shards.file_of[groups].tolist())
         keys = map(str, (rows + shards.first_rows[groups]).tolist())
-        return _filled({**dict.fromkeys([*names, URL, KEY]), **common}, [*names, URL, KEY], [*columns, urls, keys])
+        fields = dict(zip([*names, URL, KEY], map(iter, [*columns, urls, keys]), strict=True))
+        return _filled({**dict.fromkeys(fields), **common}, fields, len(groups))
 
     def _wait_for(self, run: "GroupRun") -> None:
         """Decode what was asked for, up to this run, as it comes."""
@@ -132,9 +146,15 @@ class ParquetWindow:
                     held = []
 
 
-def _filled(empty: Record, names: Sequence[str], columns: Sequence[Iterable[Any]]) -> Iterator[Record]:
-    """Copies of a record with the values of these fields; a dict that grows is made anew several times."""
-    for values in zip(*columns, strict=True):
-        record = empty.copy()
-        record.update(zip(names, values, strict=True))
-        yield record
+def _filled(empty: Record, fields: Mapping[str, Iterator[Any]], count: int) -> Iterator[Record]:
+    """Copies of a record with the values of these fields.
+
+    Column by column: a loop over the fields of each record takes twice as long, and a dict that grows is made anew.
+    """
+    for first in range(0, count, _FILLED_AT_ONCE):
+        records = [empty.copy() for _ in range(min(_FILLED_AT_ONCE, count - first))]
+        for name, values in fields.items():
+            # Records first: `zip` asks its first one alone when it ends, and loses no value.
+            for record, value in zip(records, values, strict=False):
+                record[name] = value
+        yield from records

@@ -82,7 +82,7 @@ class IndexedShards(_Shards, Protocol):
     sizes: Int64s  # bytes per shard
 
     def cache_keys(self) -> list[str]:
-        """How the page cache calls them, in their order; none where no shard is remote."""
+        """What the page cache calls each, "" where no version is known; nothing where no shard is remote."""
         ...
 
     def is_slow(self) -> bool:

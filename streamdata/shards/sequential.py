@@ -11,9 +11,10 @@ import numpy as np
 
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_settings import CacheSettings
+from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.shards.chunks import ChunkBytes, chunk_spans
 from streamdata.shards.coming import FileSpans
+from streamdata.shards.held import ANY_VERSION, SharedVersions, shared_versions
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
@@ -30,7 +31,7 @@ from streamdata.shards.sidecar import (
     names_of,
 )
 from streamdata.shards.spans import read_spans
-from streamdata.shards.stamps import stamps_of
+from streamdata.shards.stamps import learn_versions, stamps_of
 from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
@@ -51,6 +52,7 @@ class SequentialFiles:
         self.urls = urls
         self.cache: CacheSettings | None = None
         self.sidecars: list[str] = []
+        self.sidecar_stamps: list[FileStamp] = []
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
         close_unused(files)
         stamps = stamps_known(urls, known)
@@ -58,6 +60,7 @@ class SequentialFiles:
         stamps.update(zip(unknown, stamps_of(unknown), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self.has_remote = any(map(is_remote, files))
+        self._held = [self._shared(urls, self._stamps)]
         self._counts: Counter[str] = Counter()
         self._unchecked: set[str] = set()
 
@@ -66,6 +69,17 @@ class SequentialFiles:
         self.cache = cache
         keep_in(cache, [*self.urls, *self.sidecars])
 
+    def _shared(self, urls: list[str], stamps: list[FileStamp]) -> SharedVersions | None:
+        """What all workers meet of versions that no manifest says."""
+        return shared_versions(urls, [stamp.version for stamp in stamps]) if self.has_remote else None
+
+    def _learn(self, shard: int) -> None:
+        """Ask which version there is of a shard of which a manifest does not say it: its pages are kept by that."""
+        if self._stamps[shard].version == ANY_VERSION and self.has_remote and named_cache(self.cache) is not None:
+            sidecars = [(self.sidecars[shard], self.sidecar_stamps[shard])] if self.sidecars else []
+            files = [(self.urls[shard], self._stamps[shard]), *sidecars]
+            learn_versions(file for file in files if is_remote(file[0]))
+
     def identity(self) -> list[tuple[str, int]]:
         """Base name and size in bytes per shard (0 for a pipe)."""
         return [(base_name(url), stamp.size) for url, stamp in zip(self.urls, self._stamps, strict=True)]
@@ -73,6 +87,7 @@ class SequentialFiles:
     def chunks(self, shard: int) -> FileSpans | None:
         """What is asked for at once of a remote shard; a disk looks ahead by itself where a file is read through."""
         url = self.urls[shard]
+        self._learn(shard)
         return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
 
     def anomalies(self) -> dict[str, int]:
@@ -124,6 +139,7 @@ class SequentialTar(SequentialFiles):
         self.sidecars = [found[url][0] for url in wanted]
         self.sidecar_stamps = [found[url][1] for url in wanted]
         close_unused(self.sidecars)
+        self._held.append(self._shared(self.sidecars, self.sidecar_stamps))
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
@@ -133,6 +149,7 @@ class SequentialTar(SequentialFiles):
                 shows at the end, or it is in doubt which does, which shows at the first record of that kind.
         """
         url = self.urls[shard]
+        self._learn(shard)
         joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
         seen: set[int] = set()
         for found in self._tar_records(shard, raw):
@@ -245,6 +262,7 @@ class SequentialJsonl(SequentialFiles):
             ShardError: A row is broken, or the shard is damaged or has changed.
         """
         url = self.urls[shard]
+        self._learn(shard)
         notice = _Notice(self._counts, _BLANK, url)
         number = 0
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:

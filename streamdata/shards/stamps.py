@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from streamdata.shards.storage import FileStamp, is_remote, local_path, stamp_of
+from streamdata.remote import network
+from streamdata.shards.held import ANY_VERSION
+from streamdata.shards.storage import FileStamp, is_remote, kept_as, local_path, stamp_of, submit_question
 
 _MAX_REQUESTS = 16
 
@@ -32,3 +34,27 @@ def _stamp_if_there(url: str) -> FileStamp | None:
         return stamp_of(url)
     except FileNotFoundError:
         return None
+
+
+def learn_versions(files: Iterable[tuple[str, FileStamp]]) -> set[str]:
+    """Ask which versions there are of those remote files that may have any, of which none was met yet.
+
+    Returns:
+        The files that were asked.
+
+    Raises:
+        ShardError: There is no such file, or it has another size.
+    """
+    asked = {
+        url: submit_question(url, stamp)
+        for url, stamp in files
+        if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
+    }
+    try:
+        with network().waiting():
+            for answer in asked.values():
+                answer.result()
+    finally:
+        for answer in asked.values():
+            answer.cancel()
+    return set(asked)

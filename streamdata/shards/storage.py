@@ -18,6 +18,7 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
+from streamdata.shards.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.shards.readers import Int64s
 from streamdata.shards.recent import Recent
 
@@ -52,17 +53,13 @@ class Stamps(Sequence[FileStamp]):
 
 
 NO_STAMP = FileStamp(0, 0)
-ANY_VERSION = -(1 << 63)
-"""The version of a file whose first answer says which it is; that one is held from then on."""
-
-_held_versions: dict[str, int] = {}
 
 
 def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
     """Whether a file is of the version expected; where that is any, the one that is met first is held."""
     if got.size != expected.size:
         return False
-    version = _held_versions.setdefault(url, got.version) if expected.version == ANY_VERSION else expected.version
+    version = hold(url, got.version) if expected.version == ANY_VERSION else expected.version
     return got.version == version
 
 
@@ -133,7 +130,7 @@ def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
     """What the store calls the version of this stamp, "" as long as it is not known."""
-    if stamp.version == ANY_VERSION and url not in _held_versions:
+    if stamp.version == ANY_VERSION and not held_version(url):
         return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
     return version if version and _is_expected(url, stamp, known) else ""
@@ -167,7 +164,7 @@ def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[by
 
 def kept_as(url: str, stamp: FileStamp) -> FileStamp:
     """The version under which pages of a shard are kept; where any is expected, the one that is held, 0 if none is."""
-    return FileStamp(stamp.size, _held_versions.get(url, 0)) if stamp.version == ANY_VERSION else stamp
+    return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
 
 
 def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
@@ -198,16 +195,13 @@ def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]"
 
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """The error for a file that is not the one that was indexed."""
+    version = expected.version if expected.version != ANY_VERSION else held_version(url) or "any"
     return ShardError(
         f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
-        f"version {_expected_version(url, expected)}, got {got.size} bytes of version {got.version}\n"
+        f"version {version}, got {got.size} bytes of version {got.version}\n"
         "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
         "lists them, run `streamdata index` first."
     )
-
-
-def _expected_version(url: str, stamp: FileStamp) -> int | str:
-    return _held_versions.get(url, "any") if stamp.version == ANY_VERSION else stamp.version
 
 
 def removed(url: str) -> ShardError:
@@ -324,13 +318,10 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    known = [*_open_shards, *_held_versions]
-    wanted = set(urls) if known else set()
-    for url in known:
-        if url in wanted:
-            forget_open(url)
-            if _held_versions.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
-                _versions.pop(url, None)
+    for url in {*_open_shards, *held_urls()}.intersection(urls):
+        forget_open(url)
+        if let_go(url):  # what it was met as says nothing of what lies there now
+            _versions.pop(url, None)
 
 
 def forget_open(url: str) -> None:

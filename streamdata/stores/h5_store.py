@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
-import torch
 
 from streamdata.errors import StoreError
 from streamdata.shards.recent import Recent
@@ -20,6 +19,9 @@ from streamdata.stores.segments import Segment, Shard
 from streamdata.stores.store import Store
 from streamdata.stores.stored_values import check_size
 from streamdata.stores.sums import has_sums
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_OPEN_FILES: Final = 64
 """An open h5 file has a descriptor and a cache of chunks of 1 MiB."""
@@ -64,6 +66,8 @@ class H5Store(Store):
         Raises:
             RuntimeError: Nothing is loaded, or there is not enough shared memory.
         """
+        import torch
+
         if self._shared is None:
             arrays = {(array.file, array.dataset): array for array in self.arrays()}
             offsets, end = {}, 0
@@ -79,7 +83,7 @@ class H5Store(Store):
             self._shared = shared
         return self
 
-    def _shared_values(self, shared: torch.Tensor, array: StoredArray) -> Any:
+    def _shared_values(self, shared: "torch.Tensor", array: StoredArray) -> Any:
         dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else array.dtype
         begin = self._shared_at[array.file, array.dataset]
         return shared.numpy()[begin : begin + array.count * dtype.itemsize].view(dtype)

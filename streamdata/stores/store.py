@@ -7,10 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
-import torch
 
 from streamdata.errors import StoreError
 from streamdata.run import stable_seed
@@ -20,12 +19,15 @@ from streamdata.stores.segments import Column, Segment, Shard, columns
 from streamdata.stores.stored_values import StoredValues, opened_values
 from streamdata.stores.train_types import possible_train_types
 
+if TYPE_CHECKING:  # imported where tensors are made: who looks at a record does not wait for it
+    import torch
+
 logger = logging.getLogger("streamdata")
 
 _OVER_BORDERS = -1
 
 KeyNames = list[str] | tuple[str, ...]
-RecordValues = torch.Tensor | list[torch.Tensor]
+RecordValues: TypeAlias = "torch.Tensor | list[torch.Tensor]"
 
 
 class Store(ABC):
@@ -144,16 +146,18 @@ class Store(ABC):
         return self
 
     @overload
-    def fetch(self, begin: int, end: int, keys: str) -> torch.Tensor: ...
+    def fetch(self, begin: int, end: int, keys: str) -> "torch.Tensor": ...
     @overload
-    def fetch(self, begin: int, end: int, keys: KeyNames) -> dict[str, torch.Tensor]: ...
-    def fetch(self, begin: int, end: int, keys: str | KeyNames) -> torch.Tensor | dict[str, torch.Tensor]:
+    def fetch(self, begin: int, end: int, keys: KeyNames) -> "dict[str, torch.Tensor]": ...
+    def fetch(self, begin: int, end: int, keys: str | KeyNames) -> "torch.Tensor | dict[str, torch.Tensor]":
         """Values begin to end of a key, shape (end - begin,), or of several keys.
 
         Raises:
             RuntimeError: Nothing is loaded.
             ValueError: Not 0 <= begin <= end <= the key's length, or an unknown key.
         """
+        import torch
+
         if isinstance(keys, str):
             return torch.from_numpy(self.array(keys, begin, end))
         return {key: torch.from_numpy(self.array(key, begin, end)) for key in keys}
@@ -184,7 +188,7 @@ class Store(ABC):
     def fetch_record(self, index: int, keys: str) -> RecordValues: ...
     @overload
     def fetch_record(self, index: int, keys: KeyNames) -> dict[str, RecordValues]: ...
-    def fetch_record(self, index: int, keys: str | KeyNames) -> RecordValues | dict[str, RecordValues]:
+    def fetch_record(self, index: int, keys: str | KeyNames) -> "RecordValues | dict[str, RecordValues]":
         """Record `index` of a key, or of several.
 
         Returns:
@@ -195,8 +199,30 @@ class Store(ABC):
             ValueError: Not 0 <= index < num_records, or an unknown key.
         """
         if isinstance(keys, str):
-            return self._record(self.column(keys), index)
-        return {key: self._record(self.column(key), index) for key in keys}
+            return _tensors(self.record(keys, index))
+        return {key: _tensors(self.record(key, index)) for key in keys}
+
+    def record(self, key: str, index: int) -> Values | list[Values]:
+        """Record `index` of a key as fresh arrays; see `fetch_record`."""
+        column = self.column(key)
+        if not 0 <= index < column.num_records:
+            raise ValueError(
+                f"store '{self.path}', key {column.key!r}: expected a record of {column.num_records}, "
+                f"from 0, got {index}"
+            )
+        number = bisect_right(column.record_ends, index)
+        segment = column.segments[number]
+        local = index - column.record_ends[number] + segment.records.count
+        begin, end = segment.records.span(local, self.values)
+        if segment.items is None:
+            return self._piece(column, segment.data, begin, end)
+        if end > segment.items.count:
+            raise StoreError(f"file '{segment.data.file}': record {local} ends at item {end} of {segment.items.count}")
+        spans = [segment.items.span(item, self.values) for item in range(begin, end)]
+        if len({end - begin for begin, end in spans}) > 1:
+            return [self._piece(column, segment.data, begin, end) for begin, end in spans]
+        first, last = (spans[0][0], spans[-1][1]) if spans else (0, 0)
+        return self._piece(column, segment.data, first, last).reshape(len(spans), -1 if last > first else 0)
 
     def column(self, key: str) -> Column:
         """All segments of a key.
@@ -290,34 +316,20 @@ class Store(ABC):
                 out[done : done + some] = self.values(column.segments[number].data)[local : local + some]
             done, number = done + some, number + 1
 
-    def _record(self, column: Column, index: int) -> RecordValues:
-        if not 0 <= index < column.num_records:
-            raise ValueError(
-                f"store '{self.path}', key {column.key!r}: expected a record of {column.num_records}, "
-                f"from 0, got {index}"
-            )
-        number = bisect_right(column.record_ends, index)
-        segment = column.segments[number]
-        local = index - column.record_ends[number] + segment.records.count
-        begin, end = segment.records.span(local, self.values)
-        if segment.items is None:
-            return self._piece(column, segment.data, begin, end)
-        if end > segment.items.count:
-            raise StoreError(f"file '{segment.data.file}': record {local} ends at item {end} of {segment.items.count}")
-        spans = [segment.items.span(item, self.values) for item in range(begin, end)]
-        if len({end - begin for begin, end in spans}) > 1:
-            return [self._piece(column, segment.data, begin, end) for begin, end in spans]
-        first, last = (spans[0][0], spans[-1][1]) if spans else (0, 0)
-        return self._piece(column, segment.data, first, last).view(len(spans), -1 if last > first else 0)
-
-    def _piece(self, column: Column, array: StoredArray, begin: int, end: int) -> torch.Tensor:
+    def _piece(self, column: Column, array: StoredArray, begin: int, end: int) -> Values:
         out = np.empty(end - begin, column.dtype)
         if len(out):
             out[:] = self.values(array)[begin:end]
-        return torch.from_numpy(out)
+        return out
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_columns": None}
+
+
+def _tensors(values: Values | list[Values]) -> RecordValues:
+    import torch
+
+    return [torch.from_numpy(run) for run in values] if isinstance(values, list) else torch.from_numpy(values)
 
 
 def _by_segment(column: Column, begins: Sequence[int], length: int) -> dict[int, Iterable[tuple[int, int]]]:

@@ -23,6 +23,7 @@ logger = logging.getLogger("streamdata")
 TOKENS: Final = "sequence"
 NO_TARGET: Final = -100
 """The target that torch's cross entropy passes over."""
+_MAX_SEED: Final = 2**32 - 1  # of numpy's RandomState
 _MASK: Final = "loss_mask"
 _POSITIONS: Final = "position_ids"
 _INT64: Final = np.dtype(np.int64)
@@ -192,9 +193,10 @@ class WindowDataset(BaseDataset):
         )
         if not len(windows):
             need = f"a row of {self.window_size} tokens" if in_rows else f"{self.window_size + 1} tokens"
+            where = "" if self._records is None else "records {} to {} of ".format(*self._records)
             raise StoreError(
-                f"{self._who}: expected at least {need} for one window, got {tokens} tokens in store "
-                f"'{self.store.path}'\n  Choose a smaller window_size, or give it more data."
+                f"{self._who}: expected at least {need} for one window, got {tokens} tokens in {where}"
+                f"store '{self.store.path}'\n  Choose a smaller window_size, or give it more data."
             )
         if windows.unused:
             logger.info("%s: %d of %d tokens of '%s' lie after the last window and are not used",
@@ -238,6 +240,8 @@ class WindowDataset(BaseDataset):
                 f"{self.train_type!r}, seed={seed!r}, stride={self.stride}\n"
                 "  The seed is Megatron's --seed, 1234 by default there."
             )
+        if not 0 <= seed <= _MAX_SEED:
+            raise ValueError(f"{self._who}: expected a seed from 0 to {_MAX_SEED} with compat='megatron', got {seed}")
         if num_samples is not None:
             positive(num_samples, "num_samples", self._who)
         first, last = self._records or (0, self.store.column(TOKENS).num_records)

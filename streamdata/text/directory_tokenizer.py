@@ -45,8 +45,19 @@ class DirectoryTokenizer:
         self._backend = backend
         self._backend.encode_special_tokens = True  # what looks like a special token in a text is text
         self._truncation_side = config.get("truncation_side", "right")
-        eos_token = config.get("eos_token")
-        self.eos_token_id: int | None = None if eos_token is None else backend.token_to_id(eos_token)
+        self.eos_token_id: int | None = self._id_of(config.get("eos_token"))
+        self.pad_token_id: int | None = self._id_of(config.get("pad_token"))
+        self.cleans_up: bool = bool(config.get("clean_up_tokenization_spaces"))
+        """Whether transformers would remove spaces before commas and the like from what it decodes."""
+
+    def _id_of(self, token: str | None) -> int | None:
+        found: int | None = None if token is None else self._backend.token_to_id(token)
+        return found
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of tokens, special ones among them."""
+        text: str = self._backend.decode(ids, skip_special_tokens=False)
+        return text
 
     def __len__(self) -> int:
         """Tokens of the vocabulary, with those added to it."""

@@ -85,10 +85,10 @@ def test_resume_builds_nothing_where_the_recipe_has_errors(streamdata: Streamdat
 
 
 def test_resume_shows_an_error_of_building_as_its_message(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
-    """Such as shards that are not there, which a static check does not look for."""
+    """Such as shards that are not there, where the check was told not to look for them."""
     recipe = write_recipe()
     (recipe.parent / "a.jsonl").unlink()
-    done = streamdata("check", recipe, "--resume")
+    done = streamdata("check", recipe, "--resume", "--no-files")
     assert done.exit_code == 1
     assert done.stderr.startswith(f"error: {recipe}:5:5: params.datasets[0] (streamdata.JsonlIterableDataset)")
     assert "Traceback" not in done.output

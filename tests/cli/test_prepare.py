@@ -1,5 +1,6 @@
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -252,3 +253,19 @@ def test_impossible_options_are_usage_errors(
     done = streamdata("prepare", path, "-o", tmp_path / "out", *options(PRETRAIN), *more)
     assert done.exit_code == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_inspect_imports_neither_torch_nor_transformers(
+    streamdata: Streamdata, options: Callable, tmp_path: Path
+) -> None:
+    """Which would take seconds, for one record; the text is the same."""
+    path = write(tmp_path / "a.jsonl", [{"q": "q, 'n .", "a": "yes"}])
+    assert streamdata("prepare", path, "-o", tmp_path / "out", *options(SFT)).exit_code == 0
+    code = (
+        "import sys; from streamdata.cli.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        "finally: assert not {'torch', 'transformers', 'pyarrow'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "inspect", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "q, 'n .«yes»" in done.stdout

@@ -328,7 +328,7 @@ def test_an_abandoned_epoch_of_persistent_workers_leaves_segments_to_the_next() 
 
 def test_loaders_at_once_do_not_disturb_each_other() -> None:
     """Their segments are told apart by worker."""
-    loaders = [load(20), load(20, 2), load(20, multiprocessing_context="spawn")]
+    loaders = [load(20), load(20, 2), load(20, multiprocessing_context="forkserver")]
     for number, batches in enumerate(zip(*loaders, strict=True)):
         assert all(is_whole(batch, number) for batch in batches)
 
@@ -362,7 +362,7 @@ def test_trainers_may_be_started_by_trainers() -> None:
     assert is_whole(kept, 0)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_what_arrived_may_be_sent_on(start_method: str) -> None:
     """Another process gets values of its own, which last when the segment is lent again."""
     context = torch.multiprocessing.get_context(start_method)

@@ -445,7 +445,7 @@ def own_collate(samples: list[dict[str, Any]]) -> Any:
 
 @pytest.mark.parametrize(
     ("make", "num_workers", "start"),
-    [(rows, 0, None), (rows, 2, "fork"), (rows, 1, "spawn"), (two_kinds, 0, None), (two_kinds, 2, "fork")],
+    [(rows, 0, None), (rows, 2, "fork"), (rows, 1, "forkserver"), (two_kinds, 0, None), (two_kinds, 2, "fork")],
 )
 def test_torchs_own_collate_is_refused(make: Any, num_workers: int, start: str | None) -> None:
     """Before it fails at a field, also where sources have different fields, with what to write."""

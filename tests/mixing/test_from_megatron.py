@@ -37,6 +37,18 @@ def test_a_command_line_is_a_blend(pairs):
     assert inputs(blend) == inputs(BlendableDataset.from_megatron([3, "a", 7, "b"], 4, size=20))
 
 
+def test_a_pair_alone_may_be_a_path(pairs):
+    """As for DatasetFactory.load."""
+    assert inputs(BlendableDataset.from_megatron(pairs / "a", 4)) == inputs(BlendableDataset.from_megatron("a", 4))
+
+
+def test_a_part_smaller_than_a_window_is_named(pairs):
+    """The part, its records and the pair: the store has enough tokens."""
+    with pytest.raises(StoreError, match=r"got 7 tokens in records 9 to 10 of store '.*a'") as caught:
+        BlendableDataset.from_megatron("a", 8, parts=PARTS, part="test")
+    assert any("part 'test' of 6,3,1" in note for note in caught.value.__notes__)
+
+
 def test_prefixes_without_weights_count_by_their_samples(pairs):
     """Each sample once."""
     blend = BlendableDataset.from_megatron("a b", 4)
@@ -58,6 +70,10 @@ ERRORS = [
     ({"paths": "a 0.7 b"}, "expected a weight before each prefix, or none at all"),
     ({"paths": "0.3 a b"}, "If '0.3' is a prefix, write './0.3'"),
     ({"paths": ""}, "expected weights and prefixes"),
+    ({"paths": None}, "expected weights and prefixes"),
+    ({"paths": "0.3 'a 0.7 b"}, "from_megatron: expected weights and prefixes.* No closing quotation"),
+    ({"paths": "0 a 1 b", "compat": "megatron", "seed": 1, "size": 9}, "weight 0: expected a positive, finite number"),
+    ({"paths": "1 a nan b", "compat": "megatron", "seed": 1, "size": 9}, "weight 1: expected a positive, finite"),
     ({"part": "valid"}, "expected parts, such as '969,30,1', for part 'valid', got None"),
     ({"parts": "1,2,x"}, "expected up to three shares as parts, got '1,2,x'"),
     ({"parts": "969,30,1", "part": "test"}, r"'a': expected sequences for part 'test' of 969,30,1, got none of 10"),

@@ -82,7 +82,6 @@ def test_after_a_resume_come_the_tail_and_then_whole_passes(make, num_workers, s
         (1, True, "fork"),
         (3, True, "fork"),
         (3, True, "forkserver"),
-        (1, True, "spawn"),
     ],
 )
 def test_an_ended_iteration_is_followed_by_the_next_pass(num_workers, persistent, method):

@@ -4,6 +4,7 @@ import pickle
 import random
 import time
 from itertools import islice, pairwise
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -12,9 +13,13 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate, to_state
 from streamdata.errors import SourceError
 from streamdata.remote import network
+from streamdata.remote.network import _OfProcess
 from streamdata.shards import read_ahead as room
 from streamdata.shards.ahead_settings import ahead_settings
+from streamdata.shards.inventory import take_stock
+from streamdata.shards.make_manifest import make_manifest
 from streamdata.shards.slow_reads import SlowReads
+from tests.remote.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.shards.slow_link import SlowLink
 from tests.streams import Numbers, assert_exact_resume, loaded, plain, resumed
@@ -354,3 +359,25 @@ def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
     assert num_requests[0] < 0.75 * 2048
     assert num_requests[1] < num_requests[0] + 200
     assert ahead.counts.held_bytes == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"connections": 3}, {"read_ahead_bytes": 0}])
+def test_no_more_requests_are_in_flight_than_connections_whatever_is_read(tmp_path, monkeypatch, settings):
+    """Rows of a manifest, records, lines of sidecars and compressed shards of several sources, over all of a run."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(_OfProcess, "network", None)
+    write_tars(tmp_path / "data" / "tar", [9] * 60)
+    lines = Path(write_jsonl(tmp_path / "data" / "gz", [9])) / "00000.jsonl"
+    objects = {f"d/gz/{number}.jsonl.gz": gzip.compress(lines.read_bytes(), mtime=0) for number in range(60)}
+    make_manifest(take_stock([str(tmp_path / "data" / "tar")]), num_processes=1)
+    objects |= {f"d/tar/{path.name}": path.read_bytes() for path in (tmp_path / "data" / "tar").iterdir()}
+    with s3_server(objects) as server:
+        options = {"endpoint": server.url, "anonymous": True}
+        tars = MetaDistributedWebDataset(
+            "s3://d/tar", meta_names=["score"], storage_options=options, shuffle_buffer=300, name="tar", percent=2
+        )
+        rows = JsonlIterableDataset("s3://d/gz", storage_options=options, name="gz", percent=1)
+        server.delay_s = 0.005
+        assert sum(1 for _ in islice(MergedDataset([tars, rows], **settings), 700)) == 700
+        assert server.most_in_flight <= settings.get("connections", 64)
+    network().close()

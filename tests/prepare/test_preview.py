@@ -4,7 +4,8 @@ import pytest
 
 from streamdata.errors import StoreError
 from streamdata.prepare import load_config
-from streamdata.prepare.preview import Shown, first_records, manifest_of, stored_record
+from streamdata.prepare.preview import first_records
+from streamdata.prepare.stored_record import Shown, manifest_of, stored_record
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, run, write
 

@@ -96,6 +96,9 @@ def write_data(folder: Path) -> None:
     for name, row in rows.items():
         pq.write_table(pa.Table.from_pylist([row] * 2), folder / f"{name}.parquet")
     (folder / "a.jpg").write_bytes(jpeg(1))
+    (folder / "rows.csv").write_text("a,b\n1,2\n")
+    (folder / "classes" / "cat").mkdir(parents=True)
+    (folder / "classes" / "cat" / "a.jpg").write_bytes(jpeg(1))
     (folder / "images.jsonl").write_text(json.dumps({"imagepath": "a.jpg"}) + "\n")
 
 
@@ -123,12 +126,16 @@ def good_params(folder: Path) -> dict[str, dict[str, Any]]:
         "BlendableDataset": {"datasets": [source], "weights": [1]},
         "BlendableDataset.from_megatron": {"paths": str(folder / "megatron"), "window_size": 4},
         "make_blendable_dataset": {"datasets": [[1, 2]], "weights": [1]},
+        "CsvDataset": {"path": str(folder / "rows.csv")},
         "DPODataset": {"load_path": str(folder / "dpo")},
         "DatasetFactory.load": {"train_type": "seq", "load_path": str(folder / "h5"), **store},
+        "DecodeImages": {"fields": "image", "size": 4},
         "GRPODataset": {"load_path": str(folder / "grpo")},
+        "ImageFolderDataset": {"path": str(folder / "classes")},
         "ImageJsonlDataset": {"jsonl_path": str(folder / "images.jsonl")},
         "JsonlIterableDataset": {"path": str(folder / "jsonl")},
         "MetaDistributedWebDataset": {"path": str(folder / "tars"), "meta_names": ["score"]},
+        "ParquetDataset": {"path": str(folder / "chats.parquet")},
         "PreferenceDataset": {"data_files": str(folder / "pairs.parquet"), **chats},
         "RLHFDataset": {"data_files": str(folder / "prompts.parquet"), "tokenizer": tokenizer, "config": {}},
         "SFTChatDataset": {"data_files": str(folder / "chats.parquet"), **chats},

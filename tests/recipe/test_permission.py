@@ -82,14 +82,14 @@ def test_a_check_finds_commands_and_urls(write: Write, monkeypatch: pytest.Monke
     monkeypatch.delenv("STREAMDATA_ALLOW_PIPES", raising=False)
     write("- 'pipe:cat x'\n- a.jsonl\n", "paths.yaml")
     recipe = write("""\
-        - {target: streamdata.JsonlIterableDataset, params: {path: [['pipe:cat y']]}}
+        - {target: streamdata.JsonlIterableDataset, params: {path: ['pipe:cat y']}}
         - {target: streamdata.JsonlIterableDataset, params: {path: {include: paths.yaml}}}
         - {target: streamdata.JsonlIterableDataset, params: {path: 'simplecache::s3://b/x.jsonl'}}
         - {target: tests.streams.Numbers, params: {name: 'pipe:cat z', size: 1}}
         - {target: streamdata.JsonlIterableDataset, params: {path: 'a.jsonl, pipe:cat x'}}
         """)
     found = check_recipe(recipe)
-    assert [problem.location for problem in found] == ["recipe.yaml:1:62", "paths.yaml:1:3", "recipe.yaml:5:60"]
+    assert [problem.location for problem in found] == ["recipe.yaml:1:61", "paths.yaml:1:3", "recipe.yaml:5:60"]
     assert all("a command that would be run" in problem.message for problem in found)
     assert [problem.location for problem in check_recipe(recipe, allow=["tests"])][2:3] == ["recipe.yaml:3:60"]
     monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")

@@ -61,6 +61,8 @@ class ObjectServer:
         self.log: list[Request] = []
         self.url = ""
         self.most_at_once = 0  # connections
+        self.most_in_flight = self._in_flight = 0  # requests
+        self.delay_s = 0.0  # before each answer
         self._connections: set[asyncio.StreamWriter] = set()
 
     @property
@@ -76,7 +78,12 @@ class ObjectServer:
                 request = self._parse(head)
                 self.log.append(request)
                 body = await reader.readexactly(int(request.headers.get("content-length", 0)))
-                if not await self._answer(request, body, writer):
+                self._in_flight += 1
+                self.most_in_flight = max(self.most_in_flight, self._in_flight)
+                await asyncio.sleep(self.delay_s)
+                goes_on = await self._answer(request, body, writer)
+                self._in_flight -= 1
+                if not goes_on:
                     break
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass  # it has gone, or the server ends
@@ -220,13 +227,16 @@ class _Loop:
     def listen(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> int:
         """The port on which connections are served."""
 
-        async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            self._tasks.add(task)  # the loop alone does not keep one that waits for a connection at rest
+        def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # No coroutine: one that is cancelled before it began would leave its connection behind.
             self._writers.add(writer)
+            task = self._loop.create_task(served(reader, writer))
+            self._tasks.add(task)  # the loop alone does not keep one that waits for a connection at rest
+            task.add_done_callback(self._tasks.discard)
+
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await serve(reader, writer)
             self._writers.discard(writer)
-            self._tasks.discard(task)
 
         starting = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(kept, "127.0.0.1", 0, limit=_STEP, backlog=1024), self._loop
@@ -241,13 +251,18 @@ class _Loop:
         self._loop.close()
 
     async def _end(self) -> None:
+        for listening in self._server.sockets:  # no more are accepted, and those that were become connections: of a
+            self._loop.remove_reader(listening.fileno())  # server that is closed meanwhile they fail, and stay open
+        for _ in range(9):
+            await asyncio.sleep(0)
         self._server.close()
+        writers = list(self._writers)  # whose tasks take them off when they are cancelled
         # Again: one that was about to go on takes the first for the end of what it waited for.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.1)
-        for writer in self._writers:  # closed, it would wait until the client has read what is in it
+        for writer in writers:  # closed, it would wait until the client has read what is in it
             writer.transport.abort()
         await asyncio.sleep(0)
 

@@ -116,6 +116,17 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
         assert ask(sender, f"{server.url}/a").data  # who asks later asks anew
 
 
+def test_a_store_that_dies_in_full_use_gets_300_requests_at_most(sender):
+    """By the bounds as they are, after it has answered: 500 futures over 16 connections, and others that come later."""
+    with http_server({"a": DATA}) as server:
+        assert ask(sender, f"{server.url}/a").data
+        server.fault = lambda _: "503 SlowDown"
+        futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(500)]
+        assert {type(future.exception(9)) for future in futures} == {DeadStoreError}
+        assert type(sender.submit(f"{server.url}/a", 0, 10).exception(9)) is DeadStoreError
+        assert len(server.log) <= 300
+
+
 def test_an_s3_api_is_asked_with_a_signature(sender, monkeypatch):
     """Keys come from the environment; a name may have spaces; without them nothing is signed."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")

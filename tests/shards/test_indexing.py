@@ -283,5 +283,5 @@ def test_processes_that_fail_are_made_up_for(write_jsonl, counts, builds, monkey
     urls = [write_jsonl([{"n": n}], f"{n}.jsonl") for n in range(3)]
     with caplog.at_level(logging.WARNING):
         assert counts("jsonl", urls) == [1, 1, 1]
-    assert builds == urls
+    assert sorted(builds) == urls  # as their processes die
     assert caplog.text.count("it died with exit code 1; its shard is indexed here") == 3

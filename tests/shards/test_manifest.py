@@ -20,6 +20,7 @@ from streamdata.errors import ShardError
 from streamdata.remote import StorageOptions
 from streamdata.shards import build, manifest, manifest_file, manifest_pages, publish, storage
 from streamdata.shards import make_manifest as making
+from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.make_manifest import differences, make_manifest
@@ -37,7 +38,7 @@ from streamdata.shards.manifest import (
 )
 from streamdata.shards.manifest_file import Known, ManifestRows, RowRun, open_manifest
 from streamdata.shards.publish import locked
-from streamdata.shards.storage import ANY_VERSION, stamp_of
+from streamdata.shards.storage import stamp_of
 from streamdata.shards.suffixes import TAR_SUFFIXES
 from streamdata.shards.tar import TarShards
 from tests.remote.servers import http_server, s3_server

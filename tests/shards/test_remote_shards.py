@@ -13,10 +13,11 @@ from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
 from streamdata.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, retries
 from streamdata.shards import sequential
+from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.manifest_file import Known
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
-from streamdata.shards.storage import ANY_VERSION, FileStamp
+from streamdata.shards.storage import FileStamp
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.urls import expand, find_shards
 from tests.remote.child import numbers

@@ -1,5 +1,6 @@
 """Shards on a server, through a cache: the same stream, and what is asked of the server."""
 
+import gzip
 import re
 import time
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.remote import Address
 from streamdata.remote.cache_settings import CacheSettings, page_cache
+from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
-from streamdata.shards.storage import ANY_VERSION, FileStamp, close_unused, submit_range
+from streamdata.shards.storage import FileStamp, close_unused, submit_range
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, plain
@@ -152,6 +154,23 @@ def test_pages_of_a_shard_of_any_version_are_those_of_the_version_that_is_met_fi
         assert page_cache(cache).counts.hits
 
 
+def test_of_shards_whose_versions_are_not_met_yet_the_cache_knows_no_names(tmp_path):
+    """A name without a version would make their pages those of an earlier one, which go first."""
+    folder = write_tars(tmp_path / "data", [9, 7])
+    make_manifest(take_stock([str(folder)]), num_processes=1)
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with s3_server({f"data/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}) as server:
+        options = {"endpoint": server.url, "anonymous": True}
+        source = MetaDistributedWebDataset("s3://data/", storage_options=options, cache=cache, name="s", percent=1)
+        assert source.source.shards.cache_keys() == ["", ""]
+        list(MergedDataset([source], cyclic=False))
+        assert all(source.source.shards.cache_keys())
+    worth = page_cache(source.cache)._worth
+    worth._urls.clear()
+    worth.expect(["", ""], source.source.outlook)
+    assert not worth._urls
+
+
 def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_there(tmp_path):
     """A manifest that was copied to a store: the next run does not read pages of what was replaced since."""
     folder = write_tars(tmp_path / "data", [9, 7])
@@ -173,3 +192,24 @@ def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_ther
         for name in [name for name in server.objects if name.endswith(".tar")]:
             server.objects[name] = server.objects[name].replace(data, b"?" * len(data))
         assert read() != first
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gz", "tar"])
+def test_under_a_copied_manifest_workers_share_the_versions_that_they_meet(tmp_path, kind):
+    """Two workers, and in the next pass two new ones: these ask at most once for each shard, and for one byte."""
+    folder = Path((write_tars if kind == "tar" else write_jsonl)(tmp_path / "data", [40, 40, 40]))
+    for path in list(folder.iterdir()) if kind == "gz" else ():
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    make_manifest(take_stock([str(folder)]), num_processes=1)
+    cache = {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    with s3_server({f"data/{path.name}": path.read_bytes() for path in folder.iterdir()}) as server:
+        options = {"endpoint": server.url, "anonymous": True}
+        make = MetaDistributedWebDataset if kind == "tar" else JsonlIterableDataset
+        source = make("s3://data/", storage_options=options, cache=cache, name="s", percent=1, shuffle_buffer=8)
+        dataset, asked = MergedDataset([source], cyclic=False), []
+        for _ in range(2):
+            server.log.clear()
+            assert sum(map(len, DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=mixed_collate))) == 120
+            asked = [one for one in server.log if "range" in one.headers and not one.path.endswith(".manifest")]
+        assert bytes_asked(asked) == len(asked) <= 3

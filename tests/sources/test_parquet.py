@@ -119,6 +119,21 @@ def test_no_more_is_kept_than_max_open_bytes(tmp_path):
     assert sorted(map(int, got)) == list(range(500))
 
 
+@pytest.mark.parametrize(("values", "is_listed"), [(["y" * 1000] * 300, True), (list(range(60_000)), False)])
+def test_rows_become_objects_together_where_there_is_room(tmp_path, values, is_listed):
+    """Texts take as much as they did decoded; numbers take several times that, and are converted some at a time."""
+    table = pa.table({"x": values})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=len(values) // 3, use_dictionary=False)
+    shards = source(str(tmp_path), max_open_bytes=600_000).source.shards
+    count = len(values) // 3
+    window = shards.window(np.array([1]), np.array([0]), np.array([count]))
+    order = np.random.default_rng(0).permutation(count)
+    assert [row["x"] for row in window.take(order)] == [values[count + place] for place in order]
+    kept = window._decoded
+    assert bool(kept.get(shards.run_at(1, 0)).columns) == is_listed
+    assert kept.num_bytes <= kept.max_bytes == 300_000
+
+
 def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):
     """A page of a few bytes names a dictionary's long value a thousand times."""
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int32)), ["y" * (1 << 19)])

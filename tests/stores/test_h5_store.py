@@ -194,7 +194,7 @@ def read_shared(store, removed, queue):
     queue.put((store._shared.is_shared(), store.fetch(0, len(store), store.keys[0]).tolist(), removed))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_shared_memory_is_filled_once_for_all_workers(tmp_path, method):
     """They see the same bytes, and what a worker fetches is still a copy."""
     store = H5Store().load(chunked(tmp_path)).share_memory_()

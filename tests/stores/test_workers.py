@@ -15,7 +15,7 @@ from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import KEYS, write, write_old_h5, write_rows
 from tests.streams import assert_exact_resume, delivered, loaded, plain, through_json
 
-METHODS = [(0, None), (1, "fork"), (2, "spawn"), (3, "forkserver"), (2, "fork")]
+METHODS = [(0, None), (1, "fork"), (1, "spawn"), (3, "forkserver"), (2, "fork")]
 
 
 def named(dataset, name, percent=1.0):
@@ -55,7 +55,7 @@ class MixedUp:
         return self.datasets[index % count][index // count % len(self.datasets[index % count])]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_used_store_and_a_shared_one_go_to_workers(tmp_path, method):
     """Open handles stay behind, shared memory comes along."""
     write_old_h5(tmp_path / "data_0.h5", {key: [[1] * 40] for key in KEYS["sft"]}, chunks=(7,))

@@ -37,7 +37,7 @@ def test_images_resume_exactly(qwen, tmp_path):
 
 
 def test_it_resumes_within_a_group_in_real_workers(tokenizer, tmp_path):
-    """Of a DataLoader, which were spawned: the mixture is pickled whole, with its states."""
+    """Of a DataLoader, which inherit nothing: the mixture is pickled whole, with its states."""
     path, states = sums(tmp_path / "a.parquet", 9), {}
     whole = list(islice(loaded(merged(path, tokenizer, repeat=3), 2, batch_size=2), 11))
     for batch in whole[:5]:
@@ -45,7 +45,7 @@ def test_it_resumes_within_a_group_in_real_workers(tokenizer, tmp_path):
     taken = Counter(sample["__workerid__"] for batch in whole[:5] for sample in batch if "uid" in sample)
     assert any(count % 3 for count in taken.values())
     again = resumed(lambda: merged(path, tokenizer, repeat=3), states)
-    options = {"num_workers": 2, "multiprocessing_context": "spawn", "batch_size": 2}
+    options = {"num_workers": 2, "multiprocessing_context": "forkserver", "batch_size": 2}
     rest = islice(DataLoader(again, collate_fn=mixed_collate, **options), 6)
     assert plain(list(rest)) == plain(whole[5:])
 

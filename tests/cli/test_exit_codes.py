@@ -1,0 +1,65 @@
+"""How commands end on odd input: 0, 1 with one message of at most twelve lines, or 2 where they are called wrongly."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Streamdata = Callable[..., Result]
+MAX_LINES = 12
+
+
+@pytest.fixture(autouse=True)
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of which none is what a command asks for."""
+    monkeypatch.chdir(tmp_path)
+    contents = {
+        "broken.yaml": "a: [1", "empty.yaml": "", "binary.yaml": "\x00\x01", "list.yaml": "- 1\n",
+        "source.yaml": "target: streamdata.JsonlIterableDataset\nparams: {path: a.jsonl}\n",
+        "gone.yaml": "target: streamdata.MergedDataset\nparams: {datasets: [{target: streamdata.JsonlIterableDataset, "
+        "params: {path: gone.jsonl}, name: a, percent: 1}]}\n",
+        "a.jsonl": '{"text": "a"}\n', "html.jsonl": "<html>\n", "cut.tar": "no tar", "states.json": "not JSON",
+        "other.json": '{"a": 1}', "store/meta.json": "{", "store/sequence.bin": "x", "empty/x/y": "",
+        "damaged/tokenizer.json": "{",
+    }  # fmt: skip
+    for name, content in contents.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(content)
+
+
+MESSAGES = [
+    "run broken.yaml", "run empty.yaml", "run binary.yaml", "run list.yaml", "run source.yaml", "run gone.yaml",
+    "check broken.yaml", "check empty.yaml", "check binary.yaml", "check list.yaml", "check source.yaml",
+    "check gone.yaml", "check gone.yaml --no-files --resume",
+    "index gone", "index empty", "index html.jsonl", "index cut.tar", "index a.jsonl -o empty/x/y/z.manifest",
+    "state states.json", "state other.json", "state empty", "state states.json --compact -o out.json",
+    "inspect store", "inspect empty", "verify empty", "verify store",
+    "prepare gone.jsonl -c pretrain --tokenizer ./gone -o out", "prepare cut.tar -c pretrain --tokenizer ./gone -o out",
+    "prepare a.jsonl -c broken.yaml --tokenizer ./gone -o out", "prepare a.jsonl -c pretrain --tokenizer ./gone -o out",
+    "prepare merge empty store -o out", "prepare a.jsonl -c pretrain --tokenizer damaged -o out",
+]  # fmt: skip
+USAGE = [
+    "run nowhere.yaml", "run empty", "check nowhere.yaml", "check empty", "state nowhere", "inspect nowhere",
+    "inspect a.jsonl", "verify nowhere", "run source.yaml --batches 0", "run source.yaml --var x", "index",
+    "prepare a.jsonl -c presett --tokenizer ./gone -o out", "nonsense",
+    "state states.json --compact", "index a.jsonl -o out.txt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", MESSAGES)
+def test_what_is_wrong_with_data_is_one_message(streamdata: Streamdata, command: str) -> None:
+    """Exit code 1, no traceback."""
+    done = streamdata(*command.split())
+    assert done.exit_code == 1, done.output
+    assert "Traceback" not in done.output
+    assert 1 <= len(done.output.splitlines()) <= MAX_LINES, done.output
+    assert not done.exception or isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize("command", USAGE)
+def test_what_is_wrong_with_the_call_is_usage(streamdata: Streamdata, command: str) -> None:
+    """Exit code 2."""
+    done = streamdata(*command.split())
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
