@@ -153,7 +153,7 @@ def _check_own_stream(dataset: Any, who: str) -> None:
 def _check_functions(dataset: Any, who: str) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
-        if is_stage(function):
+        if function is not None and is_stage(function):
             raise ValueError(
                 f"{who}: {name}: expected webdataset's stage {function.__name__.lstrip('_')} with its "
                 "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."

@@ -92,6 +92,13 @@ def test_a_copy_counts_its_own_passes(tmp_path):
     assert [plain(sample) for sample in pickle.loads(sent)] == first
 
 
+def test_a_copy_keeps_its_rank(tmp_path):
+    """Else each rank's would read everything."""
+    source = lines(tmp_path)
+    source.set_data_parallel(3, 2)
+    assert next(iter(copy.copy(source)))["__dprank__"] == 2
+
+
 def test_one_within_a_mixture_is_not_prepared_for_workers(tmp_path):
     """Thousands of them would each have memory of their own; iterated here, it still works."""
     source = lines(tmp_path, name="web", percent=1)
