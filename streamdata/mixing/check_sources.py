@@ -8,6 +8,7 @@ from torch.utils.data import IterableDataset
 from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
+from streamdata.recipe.stages import is_stage
 from streamdata.sources.named import check_split
 from streamdata.sources.own_stream import LANES, is_own_stream
 from streamdata.sources.part import part_of, range_of
@@ -152,6 +153,11 @@ def _check_own_stream(dataset: Any, who: str) -> None:
 def _check_functions(dataset: Any, who: str) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
+        if function is not None and is_stage(function):
+            raise ValueError(
+                f"{who}: {name}: expected webdataset's stage {function.__name__.lstrip('_')} with its "
+                "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."
+            )
         if function is not None and not callable(function):
             raise ValueError(
                 f"{who}: expected a function as {name}, got {function!r}\n"

@@ -37,7 +37,8 @@ def to_state(batch: object) -> States:
         StateError: A sample carries no state, such as one that a collate function built anew.
     """
     samples = list(_samples(batch))
-    if samples and all(STATE in sample for sample in samples):
+    # A sample has a cursor: what stands there under the name of a batch's field is its own.
+    if samples and all(STATE in sample and CURSOR not in sample for sample in samples):
         return {key: value for sample in samples for key, value in _from_text(sample[STATE]).items()}
     latest: dict[tuple[int, LaneKey, str], PlainEntry] = {}
     last: dict[tuple[int, LaneKey], PlainEntry] = {}

@@ -4,6 +4,7 @@ Lines end with a line feed, as JSON Lines (jsonlines.org) asks; a carriage retur
 last line may lack its end. A byte order mark at the beginning of the file belongs to no line.
 """
 
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -78,8 +79,9 @@ def _refuse_array(url: str, chunk: bytes) -> None:
     except orjson.JSONDecodeError:
         value = [{}]  # it goes on in other lines
     if not end or (value and isinstance(value[0], dict)):
-        unpack = next((f"{tool} -dc '{url}' | " for suffix, tool in _UNPACK.items() if url.endswith(suffix)), "")
-        source = "" if unpack else f" '{url}'"
+        file = shlex.quote(url)
+        unpack = next((f"{tool} -dc {file} | " for suffix, tool in _UNPACK.items() if url.endswith(suffix)), "")
+        source = "" if unpack else f" {file}"
         raise ShardError(
             f"shard '{url}': expected JSON Lines, got a JSON array of all records, of which none can be read alone\n"
             f"  Convert it: {unpack}jq -c '.[]'{source} > converted.jsonl"

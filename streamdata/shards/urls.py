@@ -247,13 +247,12 @@ class _Search:
     def directory(self, pattern: str, folder: str) -> list[str]:
         """The shards of a folder, those that its manifest lists where it has one."""
         manifest = self._whole(folder)
-        found = (
-            self._shards_in(manifest)
-            if manifest
-            else _shards_of(pattern, self.listings.files_in(folder), self.suffixes)
-        )
+        files = [] if manifest else self.listings.files_in(folder)
+        found = self._shards_in(manifest) if manifest else _shards_of(pattern, files, self.suffixes)
         if not found:
-            raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", "none")
+            by_glob = sum(file.endswith(_by_glob(self.suffixes)) for file in files)
+            got = f"{by_glob} that may be something else, which a glob such as '*.json' takes" if by_glob else "none"
+            raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", got)
         return found
 
     def _files_matching(self, glob: str) -> list[str]:

@@ -93,6 +93,9 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
         twin.__dict__.pop("_own_mixture", None)  # it counts its own passes
         if self in _apart:
             _apart.add(twin)
+        group = None if self._own_mixture is None else self._own_mixture._data_parallel  # noqa: SLF001  as it is ours
+        if group is not None:  # else each rank's copy would read everything
+            twin.set_data_parallel(group.dp_size, group.dp_rank)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:

@@ -61,9 +61,9 @@ def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: i
             f"expected block_size (records) or block_bytes, got both: {block_size} and {block_bytes}\n  Remove one."
         )
     given: dict[str, Any] = {"block_size": block_size, "block_bytes": block_bytes}
-    for name, value in given.items():
+    for name, value in [*given.items(), ("shuffle_buffer", shuffle_buffer)]:
         # A fraction would be cut by, and fail only where records are read.
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+        if (value is not None or name not in given) and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise ValueError(f"expected a whole number as {name}, got {value!r}")
     wrong = {name: value for name, value in given.items() if value is not None and value < 1}
     if wrong or shuffle_buffer < 0:

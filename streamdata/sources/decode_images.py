@@ -34,7 +34,7 @@ class DecodeImages:
     def __init__(
         self, fields: str | Sequence[str], size: Size, resize: Resize = "squash", dtype: ImageDtype = "uint8"
     ) -> None:
-        self.fields = [fields] if isinstance(fields, str) else list(fields)
+        self.fields = [fields] if isinstance(fields, str) or not isinstance(fields, Sequence) else list(fields)
         if not self.fields or not all(isinstance(field, str) for field in self.fields):
             raise ValueError(f"{_WHO}: expected fields to be names of fields, got {fields!r}\n  Name one or several.")
         self.size = checked_size(_WHO, "size", size)

@@ -16,7 +16,7 @@ from streamdata.recipe.parts import Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import MAP_STYLE_SEED, Part, range_of
-from streamdata.sources.source import ReadTask, Record
+from streamdata.sources.source import ReadTask, Record, fields_of
 
 logger = logging.getLogger("streamdata")
 
@@ -162,7 +162,7 @@ class MapStyleSource:
             except Exception as error:  # a user's dataset may raise anything; the tally decides
                 task.tally.fail(error, f"index {index}", "__getitem__")
                 continue
-            item = item if isinstance(item, dict) else {"data": item}
+            item = fields_of(item, name)
             yield (
                 {**item, DATASET_NAME: name, DP_RANK: dp_rank, WORKER_ID: worker, SEED: seed, INDEX: index},
                 after,
@@ -185,8 +185,7 @@ class MapStyleSource:
             else:
                 _check_items(items, indices, task.name)
                 for (index, after), item in zip(some, items, strict=True):
-                    fields = item if isinstance(item, dict) else {"data": item}
-                    yield {**fields, **task.fields, SEED: seed, INDEX: index}, after
+                    yield {**fields_of(item, task.name), **task.fields, SEED: seed, INDEX: index}, after
 
 
 def _check_items(items: object, indices: list[int], name: str) -> None:

@@ -21,7 +21,7 @@ from streamdata.run import Lane
 from streamdata.sources.open_stream import END, FailedPull, OpenStream
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
-from streamdata.sources.source import ReadTask, Record
+from streamdata.sources.source import ReadTask, Record, fields_of
 
 SELF, STRIDE, _SHARD = "self", "stride", "shard"
 LANES: Final = (SELF, STRIDE)
@@ -109,7 +109,7 @@ class OwnStreamSource:
             # Each time, since any record may be the last that the trainer receives.
             states.note((epoch, 0, taken), stream.state())
             task.num_found += 1
-            record = {**(item if isinstance(item, dict) else {"data": item}), **task.fields}
+            record = {**fields_of(item, task.name), **task.fields}
             if task.with_indices:
                 record[CURSOR] = number * lane.count + lane.index  # as another lane has no record's
             yield record, taken

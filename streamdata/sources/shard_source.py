@@ -383,7 +383,8 @@ class SequentialSource:
                     without_records.add(int(blocks[0]))
                 window, taken = window + 1, 0
             epoch, window = task.next_epoch(epoch), 0
-            if epoch is not None and len(without_records) == self.num_blocks:  # it would look on without end
+            # It would look on without end, or train on nothing; one lane of several may have nothing.
+            if (epoch is not None or task.lane.count == 1) and len(without_records) == self.num_blocks:
                 what = "" if task.part is None else f" of the {task.part}"
                 raise SourceError(
                     f"source {task.name!r}: expected records{what}, got none in its {self.num_blocks} shards, of which "

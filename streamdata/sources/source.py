@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError
-from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, URL, WORKER_ID
+from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
 from streamdata.progress import Position
 from streamdata.run import Lane
 from streamdata.shards.upcoming import Upcoming
@@ -144,6 +144,22 @@ class ReadTask:
         now = min(self._ahead, most)
         self._ahead = max(self._ahead, 2 * now)
         return now
+
+
+def fields_of(item: object, name: str) -> Record:
+    """A record as its dataset gave it; what is no dict stands under `data`.
+
+    Raises:
+        SourceError: It has the field in which an output carries the states of what was pulled for it.
+    """
+    if not isinstance(item, dict):
+        return {"data": item}
+    if STATES in item:  # taken for ours, it would go into the checkpoint
+        raise SourceError(
+            f"source {name!r}: expected records without the field {STATES!r}, which streamdata sets itself, got one "
+            "with it\n  Rename the field."
+        )
+    return item
 
 
 def describe_record(record: object) -> str:

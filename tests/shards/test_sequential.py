@@ -2,6 +2,7 @@ import bz2
 import gzip
 import lzma
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_a_json_array_is_an_error_that_says_how_to_convert_it(tmp_path, text, na
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     with pytest.raises(ShardError, match=rf"{name}': expected JSON Lines, got a JSON array .*\n.*jq -c '\.\[\]'"):
         list(JsonlShards([str(path)]).urls if name == "0.json" else SequentialJsonl([str(path)]).stream(0))
+
+
+def test_its_command_runs_whatever_the_name(tmp_path):
+    """A quote in it, too."""
+    path = tmp_path / "it's.json"
+    path.write_text("[{}]")
+    with pytest.raises(ShardError, match="array") as caught:
+        next(SequentialJsonl([str(path)]).stream(0))
+    assert shlex.split(str(caught.value).partition("Convert it: ")[2])[:4] == ["jq", "-c", ".[]", str(path)]
 
 
 def test_tgz_is_gzip(write_tar, members):

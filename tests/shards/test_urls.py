@@ -292,3 +292,10 @@ def test_any_way_of_naming_the_same_shards_gives_the_same_urls(tmp_path_factory,
     ways = (shuffled, ",".join(shuffled), str(folder), f"{folder}/*.tar", *([braces] if len(numbers) > 1 else []))
     for path in ways:
         assert expand(path, TAR_SUFFIXES) == expected
+
+
+def test_a_folder_of_json_alone_says_what_takes_it(tmp_path):
+    """It may hold anything, so the folder's name is not enough."""
+    (tmp_path / "a.json").touch()
+    with pytest.raises(FileNotFoundError, match=r"got 1 that may be something else, which a glob such as '\*\.json'"):
+        expand(str(tmp_path), JSONL_SUFFIXES)

@@ -1,13 +1,22 @@
 """A source of shards by itself."""
 
 import copy
+import lzma
 import pickle
 from collections import Counter
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate, named, to_state
+from streamdata import (
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    SourceError,
+    mixed_collate,
+    named,
+    to_state,
+)
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, plain
 
@@ -83,9 +92,39 @@ def test_a_copy_counts_its_own_passes(tmp_path):
     assert [plain(sample) for sample in pickle.loads(sent)] == first
 
 
+def test_a_copy_keeps_its_rank(tmp_path):
+    """Else each rank's would read everything."""
+    source = lines(tmp_path)
+    source.set_data_parallel(3, 2)
+    assert next(iter(copy.copy(source)))["__dprank__"] == 2
+
+
 def test_one_within_a_mixture_is_not_prepared_for_workers(tmp_path):
     """Thousands of them would each have memory of their own; iterated here, it still works."""
     source = lines(tmp_path, name="web", percent=1)
     MergedDataset([source])
     assert "_own_mixture" not in source.__getstate__()
     assert len(list(source)) == 46
+
+
+def test_what_a_row_says_is_no_state(tmp_path):
+    """A field by the name of a batch's would be read into the trainer's states."""
+    (tmp_path / "a.jsonl").write_text('{"__state__": "{\\"cursor/x\\": 1}"}\n')
+    (sample,) = JsonlIterableDataset(str(tmp_path))
+    assert "cursor/x" not in to_state(sample)
+    assert "cursor/x" not in to_state([sample])
+
+
+def test_shards_without_records_are_refused(tmp_path):
+    """Read from their start, too: a run would train on nothing."""
+    (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(b""))
+    with pytest.raises(SourceError, match="expected records, got none in its 1 shards"):
+        list(JsonlIterableDataset(str(tmp_path)))
+
+
+@pytest.mark.parametrize("size", ["x", 1.5, None, True])
+def test_a_shuffle_buffer_is_a_whole_number(tmp_path, size):
+    """Of all sources of shards."""
+    write_jsonl(tmp_path, [3])
+    with pytest.raises(ValueError, match="expected a whole number as shuffle_buffer"):
+        JsonlIterableDataset(str(tmp_path), shuffle_buffer=size)

@@ -111,7 +111,16 @@ def test_what_is_no_image_is_an_error(record, message):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"size": 0}, {"size": (1, 2, 3)}, {"size": 1.5}, {"resize": "pad"}, {"dtype": "int8"}, {"fields": []}]
+    "wrong",
+    [
+        {"size": 0},
+        {"size": (1, 2, 3)},
+        {"size": 1.5},
+        {"resize": "pad"},
+        {"dtype": "int8"},
+        {"fields": []},
+        {"fields": None},
+    ],
 )
 def test_wrong_settings_are_errors_at_the_start(wrong):
     """Not at the first record."""

@@ -212,6 +212,17 @@ def test_one_that_can_be_read_once_says_so():
         type(source).__iter__ = plain
 
 
+class Given(Counting):
+    """Gives these."""
+
+    def __init__(self, records):
+        super().__init__()
+        self.records = records
+
+    def __iter__(self):
+        return iter(self.records)
+
+
 class Failing(Counting):
     """Fails at some records, and goes on."""
 
@@ -280,3 +291,10 @@ def test_named_takes_its_attributes():
     """As a recipe sets them."""
     source = named(Counting(), name="x", percent=1, lanes="stride")
     assert source.lanes == "stride"
+
+
+@pytest.mark.parametrize("make", [lambda records: named(records, name="own", percent=1), Given])
+def test_a_record_brings_no_states(make):
+    """Under this name an output carries those of what it was made of: it would be taken for one."""
+    with pytest.raises(SourceError, match=r"source 'own': expected records without the field '__states__'"):
+        list(MergedDataset([make([{"__states__": "x"}])], cyclic=False))

@@ -90,3 +90,13 @@ def test_a_pipeline_with_a_length_is_an_iterable(demo_data):
     pipeline = webdataset.WebDataset(urls, shardshuffle=False).with_length(7, silent=True)
     pipeline.name, pipeline.percent = "tiles", 1
     assert len(list(islice(MergedDataset([pipeline]), 3))) == 3
+
+
+@pytest.mark.parametrize("field", ["process_fn", "single_process_fn"])
+def test_a_stage_without_its_parameters_is_refused(field):
+    """Called with the records in their place, it would give something else."""
+    source = Two()
+    source.name, source.percent = "two", 1
+    setattr(source, field, webdataset.decode)
+    with pytest.raises(ValueError, match=f"'two': {field}: expected webdataset's stage decode with its parameters"):
+        MergedDataset([source])
