@@ -59,16 +59,17 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
     found = fitting(row, choices)
     if len(found) == 1:
         return found[0]
+    fields = ", ".join(repr(key) if row[key] is not None else f"{key!r} (null)" for key in sorted(row))
     if found:
         fits = " and ".join(map(str, found))
         raise ValueError(
-            f"{who}: expected rows of one format, got the fields {sorted(row)}, which fit {fits}\n"
+            f"{who}: expected rows of one format, got the fields [{fields}], which fit {fits}\n"
             "  Name one as format in the config, or drop the fields of the others."
         )
     others = [str(other) for other in fitting(row, tuple(_FITS)) if other.name not in choices]
     hint = f"; they are of {' and '.join(others)}" if others else ""
     raise ValueError(
-        f"{who}: expected rows of a format among {', '.join(choices)}, got the fields {sorted(row)}{hint}\n"
+        f"{who}: expected rows of a format among {', '.join(choices)}, got the fields [{fields}]{hint}\n"
         "  Rename them as the format has them, or name them in the config."
     )
 
