@@ -106,7 +106,7 @@ def _unfolded(medium: Medium, keys: Sequence[str], known: frozenset[str]) -> tup
 def _is_valid(key: str, number: Any) -> bool:
     if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
         return False
-    return number > 0 or key in _MAY_BE_ZERO
+    return float(number) > 0 or key in _MAY_BE_ZERO
 
 
 def _open_image(given: _UnopenedMedium) -> Image.Image:

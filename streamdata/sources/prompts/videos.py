@@ -138,8 +138,8 @@ def _range(options: Mapping[str, Any], total: int, fps: float) -> tuple[int, int
     if first >= last:
         of_time = "" if start is None and end is None else f" from {start or 0} s to {end or total / fps:g} s"
         raise ValueError(
-            f"video: expected at least {FRAMES_PER_TOKEN} frames{of_time}, got a video of {total} in {total / fps:.2f} s"
-            "\n  Store a picture as an image, or change video_start and video_end."
+            f"video: expected at least {FRAMES_PER_TOKEN} frames{of_time}, got a video of {total} in {total / fps:.2f} "
+            "s\n  Store a picture as an image, or change video_start and video_end."
         )
     return first, last
 
