@@ -42,6 +42,7 @@ class Texts(NamedTuple):
 Said = Texts | list[Message]
 """What a row says to train: texts, or a conversation whose messages say by `train: False` what is a prompt."""
 _SPEAKER: Final = frozenset({"role", "from"})
+_TURN: Final = ("user", "assistant")
 _AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
 
 
@@ -181,8 +182,12 @@ def _conversation(row: Row, who: str) -> list[Message]:
 
 def _instruction(row: Row, who: str) -> list[Message]:
     """Alpaca's prompt: an instruction, its input in the lines below, and the turns before."""
-    asked = "\n".join(filter(None, (_text(row, "instruction", who), row.get("input"))))
-    turns = [turn for pair in row.get("history") or () for turn in zip(("user", "assistant"), pair, strict=True)]
+    given = "" if row.get("input") is None else _text(row, "input", who)
+    asked = "\n".join(filter(None, (_text(row, "instruction", who), given)))
+    history = row.get("history") or ()
+    if wrong := [pair for pair in history if len(pair) != len(_TURN)]:
+        raise ValueError(f"{who}: expected pairs of a question and its answer in 'history', got {wrong[0]!r}")
+    turns = [turn for pair in history for turn in zip(_TURN, pair, strict=True)]
     messages = [{"role": role, "content": content} for role, content in [*turns, ("user", asked)]]
     return [*_system(row), *messages]
 

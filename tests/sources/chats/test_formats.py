@@ -143,6 +143,20 @@ def test_a_column_of_nulls_is_no_column(tmp_path, ended):
         SFTChatDataset(write(tmp_path / "c.parquet", [{"prompt": "a", "completion": None}]), ended)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": ["q"]}, r"expected a text in 'input', got \['q'\]"),
+        ({"history": [["x", "y", "z"]]}, "expected pairs of a question and its answer in 'history', got"),
+    ],
+)
+def test_fields_of_alpaca_are_what_they_should_be(tmp_path, ended, fields, message):
+    """An error that names the field, which a budget of bad rows may allow."""
+    path = write(tmp_path / "a.parquet", [{"instruction": "a", "output": "b", **fields}])
+    with pytest.raises(ValueError, match=message):
+        SFTChatDataset(path, ended)[0]
+
+
 def test_a_format_that_is_named_goes_before_what_fields_say(tmp_path, ended):
     """Alpaca's own files have a text too; a label may be a column that nobody asked for."""
     rows = [{"instruction": "what", "output": "a good answer", "text": "x"}]
