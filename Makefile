@@ -12,7 +12,7 @@ FLOOR = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 # Another one, of trainers that others wrote. Some ask for GPUs or a torch of their own: of these the package alone.
 TRAINERS := .venv-trainers
 WHOLE := accelerate==1.15.0 lightning==2.6.6 datasets==5.2.0 ray[train]
-ALONE := trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser typeguard megatron-core==0.16.1 \
+ALONE := scikit-image trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser typeguard megatron-core==0.16.1 \
   tensordict==0.10.0 pyvers cloudpickle codetiming
 
 # Another one, of peers in figures; what they share with us is that of $(VENV). Both name torchvision, which neither needs here.

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Self, get_args
@@ -92,7 +93,7 @@ class RowSettings(BaseModel):
         Raises:
             ValueError: No format fits the row, or several do.
         """
-        asked, choices = self.format, get_args(type(self).model_fields["format"].annotation)[1:]
+        asked, choices = self.format, self._formats()
         if not row:  # there are no rows
             return named or RowFormat(choices[0], "conversational")
         if asked != "auto":
@@ -105,6 +106,14 @@ class RowSettings(BaseModel):
             found = recognise(row, choices, who)
         logger.info("%s: recognised as %s", who, found)
         return found
+
+    def is_another(self, row: Mapping[str, Any], *columns: str) -> bool:
+        """Whether these columns hold nothing in a row that other fields give a format."""
+        return all(row.get(column) is None for column in columns) and bool(fitting(row, self._formats()))
+
+    @classmethod
+    def _formats(cls) -> tuple[str, ...]:
+        return get_args(cls.model_fields["format"].annotation)[1:]
 
     @classmethod
     def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:  # noqa: ARG003  # for others
@@ -168,7 +177,7 @@ class RowSettings(BaseModel):
     def _sentence(cls, detail: ErrorDetails) -> str:
         name, got = str(detail["loc"][0]), detail["input"]
         least = next((rule.ge for rule in cls.model_fields[name].metadata if hasattr(rule, "ge")), None)
-        choices = detail.get("ctx", {}).get("expected", "").split("'")[1::2]
+        choices = [choice.strip("'") for choice in re.split(", | or ", detail.get("ctx", {}).get("expected", ""))]
         known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
         expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
         return f"{expected} as {name}, got {got!r}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."

@@ -56,20 +56,24 @@ class StoreFactory:
             )
         return store(dtype)
 
+    @classmethod
+    def load(
+        cls,
+        load_path: str | Path,
+        storage_type: str | None = None,
+        *,
+        verify: bool = True,
+        mapped: bool = False,
+        dtype: str | None = None,
+    ) -> Store:
+        """The loaded store at a path; without a format, that of its files is detected. See `Store.load` and `create`.
 
-def open_store(
-    load_path: str | Path,
-    storage_type: str | None = None,
-    *,
-    verify: bool = True,
-    mapped: bool = False,
-    dtype: str | None = None,
-) -> Store:
-    """The loaded store at a path; without a format, that of its files is detected. See `Store.load` and `create`.
+        Raises:
+            FileNotFoundError: There is nothing there.
+            ValueError: The format is unknown or cannot be detected, or the store is damaged.
+        """
+        store = cls.create(storage_type or detect_format(load_path), dtype)
+        return store.load(load_path, verify=verify, mapped=mapped)
 
-    Raises:
-        FileNotFoundError: There is nothing there.
-        ValueError: The format is unknown or cannot be detected, or the store is damaged.
-    """
-    store = StoreFactory.create(storage_type or detect_format(load_path), dtype)
-    return store.load(load_path, verify=verify, mapped=mapped)
+
+open_store = StoreFactory.load

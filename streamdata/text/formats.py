@@ -42,6 +42,7 @@ class Texts(NamedTuple):
 Said = Texts | list[Message]
 """What a row says to train: texts, or a conversation whose messages say by `train: False` what is a prompt."""
 _SPEAKER: Final = frozenset({"role", "from"})
+_TURN: Final = ("user", "assistant")
 _AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
 
 
@@ -59,16 +60,17 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
     found = fitting(row, choices)
     if len(found) == 1:
         return found[0]
+    fields = ", ".join(repr(key) if row[key] is not None else f"{key!r} (null)" for key in sorted(row))
     if found:
         fits = " and ".join(map(str, found))
         raise ValueError(
-            f"{who}: expected rows of one format, got the fields {sorted(row)}, which fit {fits}\n"
+            f"{who}: expected rows of one format, got the fields [{fields}], which fit {fits}\n"
             "  Name one as format in the config, or drop the fields of the others."
         )
     others = [str(other) for other in fitting(row, tuple(_FITS)) if other.name not in choices]
     hint = f"; they are of {' and '.join(others)}" if others else ""
     raise ValueError(
-        f"{who}: expected rows of a format among {', '.join(choices)}, got the fields {sorted(row)}{hint}\n"
+        f"{who}: expected rows of a format among {', '.join(choices)}, got the fields [{fields}]{hint}\n"
         "  Rename them as the format has them, or name them in the config."
     )
 
@@ -180,8 +182,12 @@ def _conversation(row: Row, who: str) -> list[Message]:
 
 def _instruction(row: Row, who: str) -> list[Message]:
     """Alpaca's prompt: an instruction, its input in the lines below, and the turns before."""
-    asked = "\n".join(filter(None, (_text(row, "instruction", who), row.get("input"))))
-    turns = [turn for pair in row.get("history") or () for turn in zip(("user", "assistant"), pair, strict=True)]
+    given = "" if row.get("input") is None else _text(row, "input", who)
+    asked = "\n".join(filter(None, (_text(row, "instruction", who), given)))
+    history = row.get("history") or ()
+    if wrong := [pair for pair in history if len(pair) != len(_TURN)]:
+        raise ValueError(f"{who}: expected pairs of a question and its answer in 'history', got {wrong[0]!r}")
+    turns = [turn for pair in history for turn in zip(_TURN, pair, strict=True)]
     messages = [{"role": role, "content": content} for role, content in [*turns, ("user", asked)]]
     return [*_system(row), *messages]
 

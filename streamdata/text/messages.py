@@ -46,7 +46,7 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
     """
     messages = messages_of(row, prompt_key, "prompt")
     if not typed:
-        typed_media = [kind for part in typed_parts(messages) if (kind := part.get("type")) in MEDIA_KINDS]
+        typed_media = [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
         if given := [key for key in media_keys.values() if row.get(key)] + typed_media:
             raise ValueError(
                 f"prompt: expected text alone, got a row with media: {given}\n  Give the dataset a processor."
@@ -55,6 +55,13 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
     columns = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
     taken: Counter[str] = Counter()
     messages = [_with_typed_parts(message) for message in messages]
+    # A template would pass over them, and the answer be about what is missing.
+    others = [_medium_type(part) for part in typed_parts(messages) if part.get("type") not in columns]
+    if others := [kind for kind in others if kind]:
+        raise ValueError(
+            f"prompt: expected parts with media of type {' or '.join(columns)}, got {others}\n"
+            "  Write {'type': 'image', 'image': …} or {'type': 'video', 'video': …}; other media are not read."
+        )
     media = [_take(part, columns, taken) for part in typed_parts(messages) if part.get("type") in columns]
     for kind, values in columns.items():
         if taken[kind] < len(values):

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from streamdata.errors import StoreError
-from streamdata.stores.factory import open_store
+from streamdata.stores.factory import StoreFactory, open_store
 from streamdata.stores.files import detect_format, natural, store_files
 from streamdata.stores.window_datasets import SeqDataset
 from tests.stores.tiny_stores import write, write_old_megatron
@@ -94,3 +94,12 @@ def test_files_are_in_natural_order_without_temporaries(tmp_path):
 def test_natural_order_compares_numbers_as_numbers():
     """And text as text."""
     assert sorted(["a10", "a9", "b1", "a"], key=natural) == ["a", "a9", "a10", "b1"]
+
+
+def test_the_factory_of_stores_takes_what_a_dataset_takes(tmp_path):
+    """A prefix, its files, or a file that does not say its dtype."""
+    prefix = write_old_megatron(tmp_path / "a b", [[1, 2], [], [3]], 8, "uint16", [0, 1, 2, 3]) / "a b"
+    for path in (prefix, f"{prefix}.bin", f"{prefix}.idx"):
+        assert StoreFactory.load(path).fetch(0, 3, "sequence").tolist() == [1, 2, 3]
+    (tmp_path / "x.npy").write_bytes(bytes([1, 0, 2, 0]))
+    assert StoreFactory.load(tmp_path / "x.npy", dtype="uint16").fetch(0, 2, "sequence").tolist() == [1, 2]

@@ -85,6 +85,16 @@ def test_without_a_processor_typed_media_are_refused():
     assert read({"prompt": [{"role": "user", "content": [TEXT]}]}, typed=False).messages[0]["content"] == [TEXT]
 
 
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(
+    "part", [{"type": "audio", "audio": "a.wav"}, {"type": "imag", "image": "a.png"}, {"image": "a"}]
+)
+def test_parts_with_other_media_are_refused_rather_than_passed_over(part, typed):
+    """Of a misspelt type, of none, or of what nobody reads."""
+    with pytest.raises(ValueError, match=r"expected parts with media of type image or video, got|expected text alone"):
+        read({"prompt": [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}]}, typed=typed)
+
+
 @given(st.lists(st.sampled_from(["a", "<image>", "<video>", " b "])), st.booleans())
 def test_the_row_stays_as_it_is(pieces, typed):
     """Whatever is read from it."""

@@ -65,7 +65,9 @@ class PreferenceDataset(ChatDataset):
         config = self.config
         keys = (config.chosen_key, config.rejected_key)
         # Rows with one of the two are pairs with a fault, each an error of its own; without both they may be another.
-        in_columns = any(key in row and not isinstance(row[key], str) for key in keys)
+        in_columns = any(key in row and not isinstance(row[key], str) for key in keys) and not config.is_another(
+            row, *keys
+        )
         is_named = in_columns or keys != _SIDES or config.prompt_key not in (None, _PROMPT)
         return config.format_of(row, RowFormat("preference", "conversational") if is_named else None, self._who)
 

@@ -58,7 +58,8 @@ class SFTChatDataset(ChatDataset):
 
     def _recognised(self, row: Row) -> RowFormat:
         key = self.config.messages_key
-        named = RowFormat("language-modeling", "conversational") if key in row or key != _MESSAGES else None
+        is_named = key != _MESSAGES or (key in row and not self.config.is_another(row, key))
+        named = RowFormat("language-modeling", "conversational") if is_named else None
         return self.config.format_of(row, named, self._who)
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:

@@ -123,7 +123,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
 
     def _recognised(self, row: Row) -> RowFormat:
         key, value = self.config.prompt_key, row.get(self.config.prompt_key)
-        is_native = self._builds_messages or (key in row and not isinstance(value, str)) or key != _PROMPT
+        in_column = key in row and not isinstance(value, str) and not self.config.is_another(row, key)
+        is_native = self._builds_messages or in_column or key != _PROMPT
         style: Style = "standard" if isinstance(value, str) else "conversational"
         return self.config.format_of(row, RowFormat("prompt-only", style) if is_native else None, WHO)
 

@@ -1,8 +1,10 @@
 """Opening a row's images and videos."""
 
 import base64
+import math
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,7 @@ _IMAGE_KEYS: Final = ("bytes", "image", "path")
 _VIDEO_KEYS: Final = ("bytes", "video", "path")
 _IMAGE_OPTIONS: Final = frozenset(SIZE_KEYS)
 _VIDEO_OPTIONS: Final = frozenset({*SIZE_KEYS, *TIME_KEYS, "total_pixels", "sample_fps", "raw_fps"})
+_MAY_BE_ZERO: Final = ("min_pixels", "min_frames", "video_start", "video_end")
 _NUM_AXES: Final = 4  # of a video: frames, height, width, channels
 
 
@@ -86,12 +89,24 @@ def _unfolded(medium: Medium, keys: Sequence[str], known: frozenset[str]) -> tup
             )
         # A part says more than its column: it stands for this place of the medium alone.
         value, options = own[0], {**given, **options}
+    options = {key: number for key, number in options.items() if number is not None}
     if others := sorted(options.keys() - known):
         raise ValueError(
             f"{medium.kind}: expected options among {', '.join(sorted(known))}, got {others}"
             f"{did_you_mean(others[0], known)}\n  All else are settings of the processor."
         )
+    if wrong := {key: number for key, number in options.items() if not _is_valid(key, number)}:
+        raise ValueError(
+            f"{medium.kind}: expected numbers as options, above 0 but for {', '.join(_MAY_BE_ZERO)}, got {wrong}\n"
+            "  Mend them in the row, or leave them out."
+        )
     return value, options
+
+
+def _is_valid(key: str, number: Any) -> bool:
+    if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
+        return False
+    return float(number) > 0 or key in _MAY_BE_ZERO
 
 
 def _open_image(given: _UnopenedMedium) -> Image.Image:
@@ -121,7 +136,12 @@ def _image(value: Any, folder: str) -> Image.Image:
 
 
 def _path(value: str | os.PathLike[str], folder: str) -> Path:
-    return Path(folder, os.fspath(value).removeprefix("file://"))
+    path = os.fspath(value).removeprefix("file://")
+    if "://" in path:
+        raise ValueError(
+            f"media: expected a local path, got {path}\n  Fetch the file and store its path, or store its bytes."
+        )
+    return Path(folder, path)
 
 
 def _open_video(given: _UnopenedMedium) -> npt.NDArray[np.uint8]:

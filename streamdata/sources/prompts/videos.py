@@ -111,13 +111,14 @@ def _opened(source: str | bytes) -> Iterator[Any]:
     with needs("av", "video", "a video: it"):
         import av
     try:
-        container = av.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-    except av.error.InvalidDataError as error:
-        raise ValueError(f"video: expected a video file, got one that cannot be read: {error}") from error
-    with container:
-        if not container.streams.video:
-            raise ValueError("video: expected a file with pictures, got one without\n  Is it sound alone?")
-        yield container
+        with av.open(io.BytesIO(source) if isinstance(source, bytes) else source) as container:
+            if not container.streams.video:
+                raise ValueError("video: expected a file with pictures, got one without\n  Is it sound alone?")
+            yield container
+    except (av.error.InvalidDataError, av.error.EOFError) as error:  # at the start, or where it is cut short
+        raise ValueError(
+            f"video: expected a video file, got one that cannot be read: {error}\n  Copy it again."
+        ) from error
 
 
 def _counted(container: Any, stream: Any) -> int:
@@ -135,7 +136,11 @@ def _range(options: Mapping[str, Any], total: int, fps: float) -> tuple[int, int
     first = 0 if start is None else math.ceil(min(max(start, 0), total / fps) * fps)
     last = total - 1 if end is None else min(math.floor(min(max(end, 0), total / fps) * fps), total - 1)
     if first >= last:
-        raise ValueError(f"video: expected frames from {start} s to {end} s, got a video of {total / fps:.2f} s")
+        of_time = "" if start is None and end is None else f" from {start or 0} s to {end or total / fps:g} s"
+        raise ValueError(
+            f"video: expected at least {FRAMES_PER_TOKEN} frames{of_time}, got a video of {total} in {total / fps:.2f} "
+            "s\n  Store a picture as an image, or change video_start and video_end."
+        )
     return first, last
 
 

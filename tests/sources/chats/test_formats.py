@@ -131,6 +131,32 @@ def test_messages_stay_what_they_were_unless_auto_is_asked_for(tmp_path, ended):
         SFTChatDataset(path, ended, {"format": "auto"})
 
 
+def test_a_column_of_nulls_is_no_column(tmp_path, ended):
+    """Another format's is there only because the file was merged from several."""
+    path = write(tmp_path / "a.parquet", [{"messages": None, "text": "a good answer"}])
+    assert trained(ended, SFTChatDataset(path, ended)[0]).startswith("a good answer")
+    row = {"chosen": None, "rejected": None, "prompt": "a", "completion": " good", "label": True}
+    assert PreferenceDataset(write(tmp_path / "b.parquet", [row]), ended)[0]["label"] is True
+    with pytest.raises(
+        ValueError, match=r"got the fields \['completion' \(null\), 'prompt'\]; they are of prompt-only"
+    ):
+        SFTChatDataset(write(tmp_path / "c.parquet", [{"prompt": "a", "completion": None}]), ended)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": ["q"]}, r"expected a text in 'input', got \['q'\]"),
+        ({"history": [["x", "y", "z"]]}, "expected pairs of a question and its answer in 'history', got"),
+    ],
+)
+def test_fields_of_alpaca_are_what_they_should_be(tmp_path, ended, fields, message):
+    """An error that names the field, which a budget of bad rows may allow."""
+    path = write(tmp_path / "a.parquet", [{"instruction": "a", "output": "b", **fields}])
+    with pytest.raises(ValueError, match=message):
+        SFTChatDataset(path, ended)[0]
+
+
 def test_a_format_that_is_named_goes_before_what_fields_say(tmp_path, ended):
     """Alpaca's own files have a text too; a label may be a column that nobody asked for."""
     rows = [{"instruction": "what", "output": "a good answer", "text": "x"}]

@@ -114,3 +114,9 @@ def test_the_class_that_verl_loaded_may_stand_in_its_section():
     assert read_config(section) == PromptConfig()
     with pytest.raises(ValueError, match="custom_cls to name RLHFDataset, got 'Mine'"):
         read_config({"custom_cls": {"path": "x.py", "name": "Mine"}})
+
+
+def test_a_number_that_is_no_choice_is_told_the_choices():
+    """They have no quotes, as texts have."""
+    with pytest.raises(ValueError, match="expected one of 3, 4 as position_rows, got 5"):
+        PromptConfig.read({"position_rows": 5}, "RLHFDataset")

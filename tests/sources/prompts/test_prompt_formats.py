@@ -35,6 +35,13 @@ def test_rows_are_recognised_by_their_fields(tokenizer, tmp_path, name, row, tex
     )
 
 
+def test_a_prompt_of_nulls_leaves_the_row_to_another_format(tokenizer, tmp_path):
+    """Where a file was merged from several."""
+    row = {"prompt": None, "conversations": [{"from": "human", "value": "Who?"}]}
+    item = RLHFDataset(write(tmp_path / "a.parquet", [row]), tokenizer, {})[0]
+    assert "Who?" in tokenizer.decode(item["raw_prompt_ids"])
+
+
 def test_fields_of_no_prompt_are_an_error(tokenizer, tmp_path):
     """With the fields seen; so is a row of another kind than the first."""
     with pytest.raises(ValueError, match=r"among prompt-only, sharegpt, alpaca, got the fields \['question'\]"):

@@ -124,3 +124,43 @@ def test_an_image_gets_the_size_that_its_part_or_column_says():
     bounds = {"min_pixels": 1, "max_pixels": 100_000}
     media = [Medium("image", image, bounds), Medium("image", {"image": image, **bounds}), Medium("image", image)]
     assert [found.size for found in open_media(media, "")] == [(252, 364), (252, 364), (500, 700)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fps": 0}, {"fps": -1}, {"fps": "2"}, {"fps": True}, {"nframes": float("nan")}, {"video_start": "1"},
+     {"total_pixels": 0}, {"resized_height": 0, "resized_width": 0}],
+)  # fmt: skip
+def test_options_of_a_film_are_numbers_above_zero(options):
+    """Before the file is opened; at a rate of 0 it would be a few frames, silently."""
+    with pytest.raises(ValueError, match=f"video: expected numbers as options, above 0 .*{next(iter(options))}"):
+        opened({"video": "film.mp4", **options})
+
+
+def test_frames_without_a_rate_are_an_error():
+    """Where they are a list."""
+    frames = [picture(32, 24, number) for number in range(2)]
+    for options in ({"sample_fps": 0}, {"raw_fps": 0}, {"sample_fps": "x"}):
+        with pytest.raises(ValueError, match="video: expected numbers as options"):
+            opened({"video": frames, **options})
+
+
+def test_a_film_that_is_cut_short_is_an_error_wherever_it_is_cut(film, tmp_path):
+    """In its index, too, which stands at its end."""
+    with open(film, "rb") as file:
+        content = file.read()
+    for share in (0.1, 0.5, 0.9):
+        with pytest.raises(ValueError, match="video: expected a video file, got one that cannot be read"):
+            opened(content[: int(share * len(content))])
+
+
+def test_one_frame_is_no_film_and_an_address_no_path(tmp_path):
+    """With what to do."""
+    pytest.importorskip("av")
+    picture(32, 24, 1).save(tmp_path / "one.png")
+    with pytest.raises(
+        ValueError, match=r"expected at least 2 frames, got a video of 1 in .*\n  Store a picture as an im"
+    ):
+        opened(str(tmp_path / "one.png"))
+    with pytest.raises(ValueError, match=r"media: expected a local path, got https://host/film\.mp4"):
+        opened("https://host/film.mp4")
