@@ -43,10 +43,8 @@ def blocks(language, text=BEFORE + AFTER):
 
 
 def commands(text=BEFORE + AFTER):
-    """The arguments of each of our commands in the console blocks that needs no object store."""
-    lines = [
-        line for block in blocks("console", text) for line in block.splitlines() if "s3://" not in line.split("#")[0]
-    ]
+    """The arguments of each of our commands in the console blocks."""
+    lines = [line for block in blocks("console", text) for line in block.splitlines()]
     return [shlex.split(line[2:], comments=True)[1:] for line in lines if line.startswith("$ streamdata")]
 
 
