@@ -135,9 +135,19 @@ def _check_holdout(dataset: Any, who: str) -> None:
 
 
 def _check_own_stream(dataset: Any, who: str) -> None:
-    if not is_own_stream(dataset) or isinstance(dataset, MixtureSettings | ShardDataset):
-        return
     lanes = getattr(dataset, "lanes", None)
+    if not is_own_stream(dataset) or isinstance(dataset, MixtureSettings | ShardDataset):
+        if isinstance(lanes, str) and lanes in LANES:  # a dataset's own attribute may have the name
+            raise ValueError(
+                f"{who}: expected no lanes, got {lanes!r}\n"
+                "  It says how lanes share an iterable; records of all other sources are dealt out to them."
+            )
+        return
+    if (together := getattr(dataset, "records_per_block", None)) is not None:
+        raise ValueError(
+            f"{who}: expected no records_per_block of an iterable, got {together!r}\n"
+            "  Its records come in its own order."
+        )
     if lanes is not None and lanes not in LANES:
         raise ValueError(
             f"{who}: expected one of {', '.join(LANES)} as lanes, got {lanes!r}\n"

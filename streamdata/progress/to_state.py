@@ -115,6 +115,11 @@ def _samples(batch: object) -> Iterator[Mapping[str, Any]]:
 
 def _entries(sample: Mapping[str, Any]) -> tuple[PlainEntry, ...]:
     entries = sample.get(CURSOR)
+    if isinstance(entries, list):  # by torch's default_convert
+        raise StateError(
+            "to_state: expected a sample as it was delivered, got what a collate function has converted\n"
+            "  Use collate_fn=mixed_collate; with batch_size=None, a function that returns the sample as it is."
+        )
     if not isinstance(entries, tuple) or not entries:
         raise StateError(
             "to_state: expected a sample of a MergedDataset, got a dict without its state, with the keys "

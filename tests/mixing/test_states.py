@@ -4,6 +4,7 @@ import json
 from itertools import islice
 
 import pytest
+from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, merge_states, named, to_state
 from tests.streams import Numbers, in_lane, loaded, plain, resumed, through_json
@@ -362,3 +363,11 @@ def of_first_format(states):
     header["nodes"] = {path: node.removesuffix(", by cost") for path, node in header["nodes"].items()}
     del header["deal"]
     return first
+
+
+def test_a_sample_that_torch_has_converted_says_how_to_keep_it():
+    """Without a batch size its loader makes lists of tuples."""
+    first, second = (MergedDataset([Numbers("a", 9, 1)]) for _ in range(2))
+    with pytest.raises(StateError, match="with batch_size=None, a function that returns the sample as it is"):
+        to_state(next(iter(DataLoader(first, batch_size=None))))
+    assert to_state(next(iter(DataLoader(second, batch_size=None, collate_fn=dict))))

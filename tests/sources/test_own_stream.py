@@ -105,6 +105,14 @@ def test_lanes_is_self_or_stride():
         MergedDataset([Counting(lanes="split")])
 
 
+def test_what_an_iterable_has_not_and_what_it_alone_has_are_errors():
+    """They would have no effect."""
+    with pytest.raises(ValueError, match="expected no records_per_block of an iterable, got 2"):
+        MergedDataset([named(Counting(), name="x", percent=1, lanes="self", records_per_block=2)])
+    with pytest.raises(ValueError, match=r"'x'.*expected no lanes, got 'stride'"):
+        MergedDataset([named([{}], name="x", percent=1, lanes="stride")])
+
+
 def test_self_divides_no_ranks():
     """Unless it knows its own."""
 
