@@ -37,7 +37,7 @@ def check_recipe(
         dynamic_objs_names: The names of the dynamic objects that will be given; None accepts any name.
         allow: As for building.
         files: Looks for the files that our own targets name, and says what is wrong with them.
-        is_streamed: Whether the root must be a mixture, as `streamdata run` takes it.
+        is_streamed: Whether the root must be a mixture or a source, as `streamdata run` takes it.
 
     Returns:
         The problems in the order of reading; errors, warnings, and what could not be checked.
