@@ -467,15 +467,18 @@ class ShardDataset(SourceAlone):
     def num_records(self) -> int:
         """How many records its shards have, held-out ones included.
 
+        Shards that can only be read from their start are read whole for it, once on a node; nothing else asks for that.
+
         Raises:
-            ValueError: Nobody knows, for the shards can only be read from their start.
+            ValueError: Such a shard is a pipe.
+            ShardError: Such a shard is damaged.
         """
-        if isinstance(self.source, BlockSource):
-            return self.source.num_records
-        raise ValueError(
-            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can "
-            f"only be read from their start, such as {self.urls[0]}\n  Decompress them."
-        )
+        return self.source.num_records if isinstance(self.source, BlockSource) else self._num_counted
+
+    @cached_property
+    def _num_counted(self) -> int:
+        assert isinstance(self.source, SequentialSource), "others have an index"
+        return self.source.shards.count_records()
 
     @property
     def cache(self) -> CacheSettings | None:
