@@ -11,6 +11,7 @@ from streamdata.recipe.own_targets import is_own, public_name
 from streamdata.recipe.parameters import Parameters, parameters_of
 from streamdata.recipe.permission import refusal_of_text, under_allow
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
+from streamdata.recipe.source_parameters import Function, stage_parameters
 from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
 from streamdata.recipe.type_check import TypeCheck
@@ -109,10 +110,12 @@ class _Check:
         if refusal:
             file.locations.report((*path, "target"), refusal)
             return
+        if definition.is_stage and "params" not in node:
+            file.locations.report(path, "expected its parameters, got none\n  Write 'params: {}' beside its target.")
         if not isinstance(node.get("params", UNKNOWN), dict | None):
             return
         params = [name for name in node["params"] or {} if isinstance(name, str)]
-        for parameters in self._parameters(definition):
+        for parameters in self._parameters(file, path, node, definition):
             parameters.check(params, path, file.locations, node["target"])
             self._types(file, path, node, parameters)
         if is_own(definition.name):
@@ -153,7 +156,16 @@ class _Check:
             for key, child in node.items():
                 self._texts(file, child, (*path, key))
 
-    def _parameters(self, definition: Definition) -> list[Parameters]:
+    def _parameters(
+        self, file: RecipeFile, path: Path, node: dict[Any, Any], definition: Definition
+    ) -> list[Parameters]:
+        if definition.is_stage:
+            assert isinstance(definition.node, Function), "it was made of one"
+            try:
+                return [stage_parameters(definition.node, definition.module, (node["params"] or {}).get("args"))]
+            except ValueError as error:
+                file.locations.report((*path, "params", "args"), str(error), key=True, target=node["target"])
+                return []
         if definition.name in PERMITTED:
             own = parameters_of(callable_of(PERMITTED[definition.name]))
             return [own] if own else []

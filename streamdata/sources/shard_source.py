@@ -26,7 +26,7 @@ from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.cut import describe_cut
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
@@ -455,7 +455,7 @@ class ShardDataset(SourceAlone):
     """What a recipe names where records lie in shards."""
 
     source: BlockSource | SequentialSource
-    process_fn: StreamFn | None
+    process_fn: StreamFns | None
     single_process_fn: PerRecordFn | None
 
     @property

@@ -42,7 +42,9 @@ def functions_of(dataset: Any) -> dict[str, str]:
     }
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any] | list[Any]) -> str:
+    if isinstance(function, list):
+        return " + ".join(map(_name_of, function))
     if isinstance(function, functools.partial):
         return f"partial of {_name_of(function.func)}"
     return getattr(function, "__qualname__", None) or type(function).__qualname__
