@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
+from streamdata.recipe.defaults import FOR_ALL, for_all
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, load_recipe, locations_of
 from streamdata.recipe.locations import UNKNOWN, Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture, check_root
@@ -67,10 +68,14 @@ class _Check:
         self.allow = allow
         self.files = files
         self.definitions = Definitions()
+        self._said_for: dict[int, Mapping[str, Any]] = {}
+        """What mixtures above an included file say for all sources below them, by the file's id."""
         self.types = TypeCheck(self.definitions.modules)
 
     def file(self, file: RecipeFile) -> None:
         """Checks all the targets of one file."""
+        for path, included in file.includes.items():
+            self._said_for[id(included)] = self._said(file, path)
         for path, node in file.buildable():
             if isinstance(node.get("target"), str) and node["target"]:
                 self._target(file, path, node)
@@ -137,8 +142,19 @@ class _Check:
         params = node["params"] or {}
         if self.files is None or not all(isinstance(name, str) for name in params):
             return
-        for name, refusal in self.files(public_name(origin) or origin, params):
-            file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+        with for_all(self._said(file, path)):
+            for name, refusal in self.files(public_name(origin) or origin, params):
+                file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+
+    def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
+        """What the mixtures above a path say for all sources below them, the nearest first."""
+        said, node = dict(self._said_for.get(id(file), {})), file.value
+        for key in path:
+            params = node.get("params") if isinstance(node, dict) and node.get("target") == MIXTURE else None
+            if isinstance(params, dict):
+                said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
+            node = node[key]
+        return said
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
