@@ -48,7 +48,7 @@ def test_an_interrupted_run_over_texts_goes_on(texts: Path, tokenizer: str, tmp_
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
     assert all(path.stat().st_mtime_ns == mtime for path, mtime in markers.items())
     (texts / "a.txt").write_text("Four.\n")
-    with pytest.raises(PrepareError, match="expected a run of the same inputs, .* got a change in the input"):
+    with pytest.raises(PrepareError, match=r"expected a run of the same inputs, .* got a change in the input"):
         run(PRETRAIN, tokenizer, str(texts), tmp_path / "changed")
 
 
