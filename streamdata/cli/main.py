@@ -57,6 +57,8 @@ def _streamdata(_: _Version = False) -> None:
     # Targets may lie in the directory where the command is run; last, so that they shadow nothing.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    # It would show each attempt to reach the hub, before the one message that says it cannot be reached.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 
 @app.command(cls=FlagsCommand)

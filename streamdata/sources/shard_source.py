@@ -26,7 +26,7 @@ from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.cut import describe_cut
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
@@ -455,7 +455,7 @@ class ShardDataset(SourceAlone):
     """What a recipe names where records lie in shards."""
 
     source: BlockSource | SequentialSource
-    process_fn: StreamFn | None
+    process_fn: StreamFns | None
     single_process_fn: PerRecordFn | None
 
     @property
@@ -467,15 +467,18 @@ class ShardDataset(SourceAlone):
     def num_records(self) -> int:
         """How many records its shards have, held-out ones included.
 
+        Shards that can only be read from their start are read whole for it, once on a node; nothing else asks for that.
+
         Raises:
-            ValueError: Nobody knows, for the shards can only be read from their start.
+            ValueError: Such a shard is a pipe.
+            ShardError: Such a shard is damaged.
         """
-        if isinstance(self.source, BlockSource):
-            return self.source.num_records
-        raise ValueError(
-            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can "
-            f"only be read from their start, such as {self.urls[0]}\n  Decompress them."
-        )
+        return self.source.num_records if isinstance(self.source, BlockSource) else self._num_counted
+
+    @cached_property
+    def _num_counted(self) -> int:
+        assert isinstance(self.source, SequentialSource), "others have an index"
+        return self.source.shards.count_records()
 
     @property
     def cache(self) -> CacheSettings | None:
