@@ -116,7 +116,7 @@ def plan(
     batch: Annotated[int, typer.Option(min=1, metavar="B", help="Samples in a batch of one rank.")] = 1,
     sample: Annotated[
         int, typer.Option(min=0, metavar="K", help="Records that are read of each source, to know it; 0 reads none.")
-    ] = 32,
+    ] = 100,
     draws: Annotated[
         int | None,
         typer.Option(min=0, metavar="K", help="Show the first draws of rank 0, worker 0; with --json 20 of them."),

@@ -23,7 +23,7 @@ from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 
 NUMBER = "number"
-"""The field of a blank record of a shard that says its number there."""
+"""The field of a blank record of a shard that says its number there; of parquet, in its row group."""
 SHARD = "shard"
 """Of the same: the number of the shard."""
 
@@ -107,7 +107,11 @@ class _BlankShards:
     has_remote, fits, cache = False, True, None
 
     def __init__(self, shards: Any) -> None:
-        self.urls: Sequence[str] = [str(url) for url in shards.urls]
+        # A shard of parquet is a row group, of which a file may have several.
+        files = getattr(shards, "file_of", None)
+        self.urls: Sequence[str] = [
+            str(shards.urls[file]) for file in (range(len(shards.urls)) if files is None else files)
+        ]
         self._identity, self._first_rows = getattr(shards, "identity", list), getattr(shards, "first_rows", None)
 
     @property

@@ -15,6 +15,7 @@ from streamdata.progress import Cursor, Entry, LaneKey, Progress, Tree, node_of
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource
 from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.sources.skip import Skips
 
@@ -84,7 +85,10 @@ def _place(node: Node, sample: dict[str, Any]) -> tuple[int | None, str | None, 
     """Block, url, number in the shard, index."""
     match node.source:
         case BlockSource() as source:
-            return source.block_of(sample[SHARD], sample[NUMBER]), sample[URL], sample[NUMBER], None
+            block, number = source.block_of(sample[SHARD], sample[NUMBER]), sample[NUMBER]
+            if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
+                number += int(source.shards.first_rows[sample[SHARD]])
+            return block, sample[URL], number, None
         case SequentialSource():  # shuffled in groups, which a short shard may not fill
             return sample[SHARD], sample[URL], None, None
         case MapStyleSource() as rows:

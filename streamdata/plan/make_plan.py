@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import SourceError
@@ -16,12 +15,12 @@ from streamdata.plan.demand import Demand, Stream
 from streamdata.plan.draws import Draw, LaneBlocks, first_draws, lane_blocks
 from streamdata.plan.needs import Needs, needs_of
 from streamdata.plan.repeats import Repeats
-from streamdata.plan.sampled import Sampled, sample_source
+from streamdata.plan.sampled import Sampled, draws_per_output, sample_source
 from streamdata.plan.shares_over_time import ShareLine, share_lines
-from streamdata.progress import to_state
 from streamdata.run import Lane
 from streamdata.shards.ahead_settings import ahead_settings
 from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.stores.base_dataset import BaseDataset
 
@@ -192,11 +191,7 @@ class _Planner:
         """What the top draws for a sample that it delivers: 1 but for a yield function."""
         if self._dataset.customized_yield_fn is None or not self._sampled:
             return 1.0
-        most, drawn, given = max(found.num_records for found in self._sampled.values()), 0, 0
-        for sample in islice(iter(self._dataset), most):
-            drawn = next(number for key, number in to_state([sample]).items() if key.startswith("drawn/"))
-            given += 1
-        return max(1, drawn) / max(1, given)
+        return draws_per_output(self._top, max(found.num_records for found in self._sampled.values()))
 
     def _lengths(self, demand: Demand, draws: float) -> list[dict[str, Any]]:
         taken = {
@@ -249,7 +244,8 @@ class _Planner:
         epoch = None if not records else records / self._per_sample.get(node.path, 1.0)
         if epoch is None or demand.samples[node.path] <= epoch * (1 + 1e-9):
             return None, None, None
-        if len(self._leaves) > _FEW_SOURCES or not self._top.has_schedule:
+        is_even = not (self._top.has_schedule or self._stream.has_ends)
+        if is_even or len(self._leaves) > _FEW_SOURCES:
             return int(end * epoch / demand.samples[node.path]), None, "estimated"
         low, high = 0.0, end * self._pulls
         for _ in range(_HALVINGS):
@@ -375,6 +371,8 @@ def _listed(names: list[str], most: int = 4) -> str:
 def _bytes_of(node: Node) -> float | None:
     """What an epoch of a source reads."""
     match node.source:
+        case RowGroupSource() as source:
+            size = float(sum(stamp.size for stamp in source.shards.stamps))
         case BlockSource() as source:
             size = float(source.shards.sizes.sum())
         case SequentialSource() as source:

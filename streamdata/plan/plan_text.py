@@ -61,7 +61,7 @@ def _draw_json(draw: Draw) -> dict[str, Any]:
 
 def _headline(plan: Plan) -> str:
     amount = plan.amount
-    tokens = "" if plan.tokens is None else f", {_rounded(plan.tokens)} tokens"
+    tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
     who = f"{_counted(amount.dp_size, 'rank')} with {_counted(amount.num_workers, 'worker')}"
     lanes = _counted(amount.lane.count, "lane")
     text = f"{plan.samples:,.0f} samples{tokens}, on {who}: {lanes}, batches of {amount.batch_size:,}"

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
+from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, SEED, STATES, WORKER_ID
+from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.present import cost_function
 from streamdata.mixing.tree import Node
-from streamdata.progress import Position
-from streamdata.run import stable_seed
+from streamdata.plan.draws import fresh_run
+from streamdata.progress import Cursor, Entry, Position, node_of
+from streamdata.run import Lane, stable_seed
 from streamdata.shards.readers import Record
 from streamdata.sources.functions import Feed, call_per_record, run_bursts
 from streamdata.sources.parquet import RowGroupSource
@@ -85,6 +87,17 @@ def sample_source(node: Node, num_records: int, weighers: Mapping[str, Any]) -> 
     per_sample = statistics.fmean(of_samples) if of_samples else None
     size = statistics.fmean(estimate_bytes(record) for record, _ in first) if first else 0.0
     return Sampled(len(first), tokens, interval, taken / max(1, len(samples)), per_sample, costs, size)
+
+
+def draws_per_output(top: Node, num_outputs: int) -> float:
+    """How many samples the yield function of a top takes for one of its own, by its first ones."""
+    mixture = Mixture(fresh_run(top, Lane(dp_size=1, dp_rank=0, num_workers=1, worker=0)), top)
+    drawn = outputs = 0
+    for number, (sample, cursor) in enumerate(islice(mixture.start(0, None), num_outputs), 1):
+        # Its states are those before the burst that is open, of which it has `given` so many.
+        known = max((Entry(*entry).drawn for entry in sample[STATES] if "." not in node_of(entry).path), default=0)
+        drawn, outputs = known, number - Cursor(*cursor).given
+    return drawn / outputs if drawn and outputs else 1.0
 
 
 def num_tokens(sample: Mapping[str, Any]) -> int | None:
