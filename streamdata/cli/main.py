@@ -140,6 +140,34 @@ def plan(
 
 
 @app.command(cls=FlagsCommand)
+def profile(
+    recipe: _Recipe,
+    seconds: Annotated[float, typer.Option(min=0.1, metavar="S", help="How long in all, without building it.")] = 24.0,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, max=256, metavar="W", help="Workers to measure, several times; by default up to the cores."
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
+    step_time: Annotated[
+        float | None, typer.Option(min=1e-6, metavar="S", help="Of a step of the trainer: what does it need?")
+    ] = None,
+    json: _Json = False,
+    var: _Variables = None,
+    allow: _Allow = None,
+    traceback: _Traceback = False,
+) -> None:
+    """Say where a worker's time goes, how fast 0, 1, 2 … workers are, and what would help most."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.profile import show_profile
+
+        options = {"seconds": seconds, "workers": workers or None, "batch_size": batch_size, "step_time_s": step_time}
+        show_profile(recipe, variables, allowed, **options, as_json=json)
+
+
+@app.command(cls=FlagsCommand)
 def index(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")

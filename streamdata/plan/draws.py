@@ -1,6 +1,7 @@
 """The first draws of a lane, and which blocks which lane reads: `tree, topology → draws by its clocks and orders`."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ _BLOCKS = 4
 """Of each lane and source that are shown."""
 
 
-class Draw(NamedTuple):
+@dataclass(frozen=True)
+class Draw:
     """One draw of a lane."""
 
     number: int

@@ -56,7 +56,7 @@ def printable(text: str) -> str:
 
 
 def _draw_json(draw: Draw) -> dict[str, Any]:
-    return {name: value for name, value in draw._asdict().items() if value is not None}
+    return {name: value for name, value in asdict(draw).items() if value is not None}
 
 
 def _headline(plan: Plan) -> str:
