@@ -301,6 +301,11 @@ class BlockSource:
     def _shard_seeds(self) -> npt.NDArray[np.uint64]:
         return shard_seeds([name for name, _ in self.shards.identity()])
 
+    def block_of(self, shard: int, record: int) -> int:
+        """The block in which a record of a shard lies."""
+        before = int(self._block_ends[shard]) - -(-int(self._records[shard]) // int(self._block_sizes[shard]))
+        return before + record // int(self._block_sizes[shard])
+
     def _runs(self, blocks: Indices) -> _Runs:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
         shards = np.searchsorted(self._block_ends, blocks, side="right")
@@ -339,6 +344,11 @@ class SequentialSource:
     def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
         self.shards, self._kind, self._group = shards, kind, shuffle_buffer
         self.num_blocks = len(shards.urls)
+
+    @property
+    def records_per_group(self) -> int:
+        """How many records are held in memory at once, where they are shuffled."""
+        return self._group
 
     def describe(self, shuffle: bool) -> str:
         group = self._group if shuffle else 0
