@@ -69,7 +69,7 @@ class Trace:
         num_workers: int = 1,
     ) -> None:
         self._course = Course(dataset, states, dp_size, num_workers)
-        self._batch = batch
+        self._sizes = BatchSizes(self._course, batch)
         self.on_progress: Callable[[int, int], None] | None = None
         """Called with how many batches were read, of how many, where a step has to be read."""
 
@@ -138,24 +138,16 @@ class Trace:
 
     def _find(self, step: int, rank: int) -> Found | None:
         """A rank's batches from a step on; None where it has none."""
-        sizes = BatchSizes(self._batch)
         last = None
-        for stretch in self._course.stretches(rank, sizes):
-            size = sizes.of(stretch)
-            if stretch.first <= step < self._end(stretch, size):
-                return self._open(stretch, step, size)
+        for stretch in self._course.stretches(rank, self._sizes):
+            if stretch.first <= step < self._end(stretch):
+                return self._open(stretch, step, self._sizes.of(stretch))
             last = stretch
-        return None if last is None or not last.is_open else self._in_later_pass(last, step, sizes.of(last))
+        return None if last is None or not last.is_open else self._in_later_pass(last, step, self._sizes.of(last))
 
-    def _end(self, stretch: Stretch, size: int | None = None) -> int:
+    def _end(self, stretch: Stretch) -> int:
         """The step after the last one that states tell of a stretch."""
-        if len(stretch.points) == 1:
-            return stretch.first
-        return stretch.first + stretch.done(stretch.points[-1], size or self._size_of(stretch))
-
-    def _size_of(self, stretch: Stretch) -> int:
-        sizes = BatchSizes(self._batch)
-        return next(sizes.of(one) for one in self._course.stretches(stretch.rank, sizes) if one[:4] == stretch[:4])
+        return stretch.first + stretch.done(stretch.points[-1], self._sizes.of(stretch))
 
     def _in_later_pass(self, stretch: Stretch, step: int, size: int) -> Found | None:
         """What follows the newest states: the rest of the pass, and the passes after it."""
