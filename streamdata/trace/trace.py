@@ -6,17 +6,19 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
-from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.progress import LaneKey
 from streamdata.progress.lane_entries import Standing
 from streamdata.sources.source import Sample
 from streamdata.trace.course import BatchSizes, Course, Point, Stretch, point_of
+from streamdata.trace.find import Search, Wanted
 from streamdata.trace.rank_stream import RankStream
+from streamdata.trace.record import record_of
 
 SEEK, READ = "seek", "read"
 _EMPTY_PASSES = 2
+_LOOK_AHEAD = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,21 +198,50 @@ class Trace:
 
         return RankStream(era, runs, size, gives_one, self.on_progress), workers
 
+    def find(
+        self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
+    ) -> list[int]:
+        """The steps at which a record came, and the next one at which it comes.
+
+        Where steps have to be read, those that were delivered are, and at least a thousand that follow.
+
+        Args:
+            source: Its path; may be left out with a url, which then may be one of several sources.
+            url: With `key`, as of a sample.
+            key: As of a sample.
+            index: Of a map-style source.
+
+        Raises:
+            ValueError: No source is such.
+        """
+        wanted = Wanted(source, url, key, index)
+        steps: set[int] = set()
+        newest = self.num_steps
+        for rank in range(max(era.dp_size for era in self._course.eras.values())):
+            for stretch in self._course.stretches(rank, self._sizes):
+                size = self._sizes.of(stretch)
+                search = Search(stretch, wanted, size, self._opened)
+                steps.update(search.came())
+                if stretch.is_open:
+                    steps.update(search.comes(max(_LOOK_AHEAD, newest)))
+        if not wanted.is_known:
+            raise ValueError(f"find: expected a record of a source of the recipe, got {wanted}")
+        past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
+        return [*past, *future[:1]]
+
+    def _opened(self, stretch: Stretch, size: int) -> RankStream:
+        return self._stream(stretch, stretch.points[0], stretch.points[-1], size)[0]
+
     def _records(self, found: Found) -> Iterator[dict[str, Any]]:
         is_bare = found.stream.why_read is None
         batch = next(found.stream.batches(bare=is_bare), [])
         return map(record_of, batch)
 
 
-def record_of(sample: Sample) -> dict[str, Any]:
-    """Which record a sample was made of, the last one where it was made of several."""
-    if URL in sample:
-        return {"source": sample[DATASET_NAME], "url": str(sample[URL]), "key": sample[KEY]}
-    return {"source": sample[DATASET_NAME], "index": sample.get(INDEX)}
-
-
 def _gave_one(node: Node, before: Standing | None, after: Standing | None) -> bool:
     """Whether each record that a lane read between two points gave one sample, by what was counted."""
+    if not node.is_endless:
+        return False  # what was lost after its last sample, no entry says
     if after is None:
         return True  # nothing was drawn of it
     if after.cursor.part or (before is not None and before.cursor.part):
