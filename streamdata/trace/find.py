@@ -159,13 +159,14 @@ class Search:
         start, end = self._position(run, node, 0), self._position(run, node, samples)
         for place in self._places(run, node, start[0], end[0]):
             if start <= place < end:
-                yield self._step(lane, run, node, place, samples)
+                yield from self._step(lane, run, node, place, samples)
 
     def _next_in_lane(self, lane: int, run: Run, node: Node) -> Iterator[int]:
         start, left = self._position(run, node, 0), self._stretch.era.left(run)
         for place in self._places(run, node, start[0], start[0] + _MAX_EPOCHS):
             if place < start:
                 continue
+            found = None
             samples, reached = _FEW, start
             while samples < left and (now := self._position(run, node, samples)) <= place:
                 if samples > _MANY and now == reached:  # its share is 0, perhaps for ever
@@ -173,8 +174,12 @@ class Search:
                 samples, reached = 2 * samples, now
             samples = int(min(samples, left))
             if samples and self._position(run, node, samples) > place:
-                yield self._step(lane, run, node, place, samples)
-            return
+                found = next(self._step(lane, run, node, place, samples), None)
+            elif samples >= left:
+                return
+            if found is not None:
+                yield found
+                return
 
     def _position(self, run: Run, node: Node, samples: int) -> Place:
         """Where a source stands after so many samples of the lane."""
@@ -183,14 +188,18 @@ class Search:
             return run.deals.of(node).lane(run.lane.index, node.epochs(0)).start[:3]
         return standing.cursor.position[:3]
 
-    def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> int:
-        """The step of the batch in which a place comes that so many samples reach."""
+    def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> Iterator[int]:
+        """The step of the batch in which a place comes that so many samples pass; none where they pass over it."""
         least, most = 1, samples
         while least < most:
             middle = (least + most) // 2
             is_reached = self._position(run, node, middle) > place
             least, most = (least, middle) if is_reached else (middle + 1, most)
-        return self._stretch.first + self._stream.step_of(lane, least - 1)
+        # A round that ends with its first source passes over what the others have left.
+        era = self._stretch.era
+        sample = next(era.records(era.after(run, least - 1)), None)
+        if sample is not None and self._wanted.is_of(sample):
+            yield self._stretch.first + self._stream.step_of(lane, least - 1)
 
     def _places(self, run: Run, node: Node, first: int, last: int) -> Iterator[Place]:
         """Where a lane reads the record, from one epoch to another, in this sequence."""
