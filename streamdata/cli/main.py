@@ -92,9 +92,17 @@ def check(
     online: Annotated[
         bool, typer.Option("--online", help="Look for those in stores elsewhere and on the hub, too.")
     ] = False,
+    data: Annotated[
+        bool, typer.Option("--data", help="Also read every record once, and list all that is wrong with them.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
+    ] = None,
     traceback: _Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
+    if jobs is not None and not data:
+        raise typer.BadParameter("expected --data with it", param_hint="--jobs")
     variables, allowed = _parse_variables(var), _checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
@@ -102,6 +110,10 @@ def check(
         passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online)
         if passed and resume:
             passed = check_resume(recipe, variables, allowed)
+        if passed and data:
+            from streamdata.cli.check_data import check_data
+
+            passed = check_data(recipe, variables, allowed, jobs)
         raise typer.Exit(0 if passed else 1)
 
 
