@@ -148,6 +148,19 @@ class BlockSource:
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
 
+    def block_of(self, shard: int, number: int) -> tuple[int, int]:
+        """The block of a shard's record, and which of the block's records it is."""
+        before = int(self._block_ends[shard - 1]) if shard else 0
+        block, offset = divmod(number, int(self._block_sizes[shard]))
+        return before + block, offset
+
+    def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
+        """How many records of a window are read before one of its records, of a block of it."""
+        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        counts = self._runs(blocks)[2]
+        number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
+        return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
+
     def foresee(self, order: BlockOrder, lane: Lane) -> None:
         """Tell the cache, where there is one, what this node reads when."""
         keys = [] if named_cache(self.shards.cache) is None else self.shards.cache_keys()
