@@ -3,7 +3,7 @@
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def run_recipe(
     batches: int | None,
     batch_size: int,
     workers: int,
+    include_roots: Sequence[str] = (),
 ) -> bool:
     """Build a recipe, show its tree, stream it, and show what was delivered.
 
@@ -45,7 +46,7 @@ def run_recipe(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        dataset = build_mixture(recipe, variables, allow)
+        dataset = build_mixture(recipe, variables, allow, include_roots)
     for warning in caught:
         typer.echo(f"warning: {warning.message}", err=True)
     typer.echo(describe(dataset))
@@ -59,13 +60,15 @@ def run_recipe(
     return _stream(dataset, loader, batches)
 
 
-def build_mixture(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> MergedDataset:
+def build_mixture(
+    recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str] = ()
+) -> MergedDataset:
     """Build a recipe whose root is a mixture.
 
     Raises:
         RecipeError: It cannot be built, or its root is something else.
     """
-    dataset: object = instantiate_from_yaml(recipe, variables, allow=allow)
+    dataset: object = instantiate_from_yaml(recipe, variables, allow=allow, include_roots=include_roots)
     if not isinstance(dataset, MergedDataset):
         raise RecipeError(
             f"{recipe}: root: expected a streamdata.MergedDataset, got {type(dataset).__name__}\n"

@@ -25,19 +25,26 @@ DEFAULT_LIMITS = ShardLimits()
 
 
 class RecipeLimits(NamedTuple):
-    """What a recipe may be, with all that it includes, each file as often as it is included.
+    """What a recipe may be. A file counts each time that it is included: files that include others twice multiply.
 
     Attributes:
-        recipe_bytes: Of its files together.
-        num_nodes: How many nodes aliases, and interpolations of whole nodes, may add to what a file has written.
-        num_interpolations: How many ``${…}`` are written.
-        interpolated_chars: Of the texts that replace them inside longer ones.
+        file_bytes: Of each file.
+        total_bytes: Of all files.
+        num_files: How many there are.
+        repeated_nodes: How many nodes aliases, and interpolations of whole nodes, may add to what a file has written.
+        num_interpolations: How many ``${…}`` all files have.
+        interpolated_chars: What those of a file may write into longer texts.
     """
 
-    recipe_bytes: int = 1 << 20
-    num_nodes: int = 100_000
+    file_bytes: int = 1 << 20
+    total_bytes: int = 1 << 22
+    num_files: int = 10_000
+    repeated_nodes: int = 100_000
     num_interpolations: int = 10_000
     interpolated_chars: int = 1 << 24
+
+
+DEFAULT_RECIPE_LIMITS = RecipeLimits()
 
 
 Limits: TypeAlias = Mapping[str, int] | ShardLimits | None
