@@ -50,6 +50,16 @@ _Allow = Annotated[
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
+_IncludeRoot = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--include-root",
+        metavar="FOLDER",
+        help="A folder with files that the recipe may include.",
+        exists=True,
+        file_okay=False,
+    ),
+]
 _Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 
 
@@ -70,6 +80,7 @@ def run(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     traceback: _Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
@@ -77,7 +88,15 @@ def run(
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.run import run_recipe
 
-        finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
+        finished = run_recipe(
+            recipe,
+            variables,
+            allowed,
+            batches=batches,
+            batch_size=batch_size,
+            workers=workers,
+            include_roots=_texts(include_root),
+        )
         raise typer.Exit(0 if finished else INTERRUPTED)
 
 
@@ -86,6 +105,7 @@ def check(
     recipe: _Recipe,
     var: _Variables = None,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
@@ -110,13 +130,14 @@ def check(
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
-        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online)
+        roots = _texts(include_root)
+        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online, include_roots=roots)
         if passed and resume:
-            passed = check_resume(recipe, variables, allowed)
+            passed = check_resume(recipe, variables, allowed, roots)
         if passed and data:
             from streamdata.cli.check_data import check_data
 
-            passed = check_data(recipe, variables, allowed, jobs)
+            passed = check_data(recipe, variables, allowed, jobs, roots)
         raise typer.Exit(0 if passed else 1)
 
 
@@ -241,6 +262,10 @@ def state(
             show_states(files)
         else:
             write_states(files, output, compacted=compact)
+
+
+def _texts(paths: list[Path] | None) -> list[str]:
+    return list(map(str, paths or ()))
 
 
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:

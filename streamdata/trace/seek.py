@@ -137,7 +137,9 @@ class _Walk:
         position = position_after(lane, start, samples)
         counted = self._run.deals.counts(node.path, self._run.lane.index)
         counts = counted if before is None else [getattr(before.cursor, name) for name in COUNTS]
-        cursor = dict(zip(("epoch", "window", "taken"), position, strict=False)) | dict(zip(COUNTS, counts, strict=True))
+        cursor = dict(zip(("epoch", "window", "taken"), position, strict=False)) | dict(
+            zip(COUNTS, counts, strict=True)
+        )
         if getattr(node.dataset, "single_process_fn", None) is not None:
             cursor["records"] += samples
         return cursor
