@@ -38,6 +38,7 @@ class ShowOptions:
     dtype: str | None = None
     as_json: bool = False
     html: Path | None = None
+    include_roots: Sequence[str] = ()
 
     @property
     def limits(self) -> Limits:
@@ -83,9 +84,11 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
         source=options.source,
     )
     if options.html is not None:
-        _write_recipe(str(recipe), lambda: build_mixture(recipe, variables, allow), place, options)
+        _write_recipe(
+            str(recipe), lambda: build_mixture(recipe, variables, allow, options.include_roots), place, options
+        )
         return
-    dataset = build_mixture(recipe, variables, allow)
+    dataset = build_mixture(recipe, variables, allow, options.include_roots)
     sources = source_paths(dataset)
     views = SampleViews(dataset, options.limits)
     found = islice(delivered(dataset, place), options.count)
