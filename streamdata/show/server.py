@@ -6,6 +6,7 @@
 import errno
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -135,7 +136,9 @@ class _LoopbackServer(ThreadingHTTPServer):
             thread.join(_CLOSING_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away says nothing here; pages make answers of their own errors."""
+        # A client that went away is nobody's mistake. What data does wrong is a page; the rest is our own mistake.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Request(BaseHTTPRequestHandler):

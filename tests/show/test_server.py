@@ -25,7 +25,7 @@ def serving(respond=lambda path, query: Answer(f"{path} {dict(query)}".encode())
     deadline = time.monotonic() + 2
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 @pytest.fixture(scope="module")
