@@ -80,7 +80,7 @@ def count_samples(run: Run, node: Node, round_: int = 0) -> float:
         return _count_records(run, node, round_)
     round_ = 0 if node.dataset.cyclic else round_
     counts = [count_samples(run, child, round_) for child in node.children]
-    return sum(counts) if node.dataset.stop == "all_exhausted" else _until_first_ends(run, node, counts, round_)
+    return sum(counts) if node.dataset.stop == "all_exhausted" else until_first_ends(run, node, counts, round_)
 
 
 def _count_records(run: Run, node: Node, round_: int) -> int:
@@ -92,7 +92,7 @@ def _count_records(run: Run, node: Node, round_: int) -> int:
     return sum(counts)
 
 
-def _until_first_ends(run: Run, node: Node, counts: list[float], round_: int) -> int:
+def until_first_ends(run: Run, node: Node, counts: list[float], round_: int) -> int:
     """How many draws a mixture makes until one finds a source at its end."""
     clocks = Clocks(run, node, ())
     # A source of which the lane never had a share is left out, and ends nothing.
