@@ -1,16 +1,16 @@
 """The pages of a browser: `path and query → what is read → templates → HTML`; errors of the data are pages, too."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from streamdata.show.browse_jobs import BrowseJobs, StillReadingError
 from streamdata.show.browse_line import StepMark, TimeLine
-from streamdata.show.browse_steps import BrowseSteps, BusyError, Place, StepsPage
+from streamdata.show.browse_steps import BrowseSteps, Place, StepsPage
 from streamdata.show.pages import make_environment
 from streamdata.show.server import Answer
 
@@ -26,6 +26,7 @@ class Browsed:
     Attributes:
         name: Of the recipe or store.
         steps: Its pages.
+        jobs: Where they are read.
         begin: The place that is shown first.
         sources: The paths of its sources; none of a store.
         ranks: How many there are.
@@ -38,6 +39,7 @@ class Browsed:
 
     name: str
     steps: BrowseSteps
+    jobs: BrowseJobs
     begin: Place
     sources: Sequence[str] = ()
     ranks: int = 1
@@ -60,7 +62,6 @@ class BrowsePages:
         self._environment = make_environment()
         self._furthest = browsed.num_steps
         self._mixture = cache(browsed.mixture) if browsed.mixture else None
-        self._lock = threading.Lock()
         self._paths = {"": self._samples, "mixture": self._show_mixture, "find": self._find}
 
     def __call__(self, path: str, query: Mapping[str, str]) -> Answer | None:
@@ -72,19 +73,21 @@ class BrowsePages:
             return None
         try:
             return page(query)
-        except BusyError:
-            message = "Another page is being read, and takes long.\nTry again in a moment."
-            return self._problem("Busy", message, path, query, HTTPStatus.SERVICE_UNAVAILABLE)
-        except Exception as error:  # of the data, a process function or a store: the others pages can still be read
+        except StillReadingError as error:
+            return self._rendered("reading", "Reading …", progress=str(error), again=_again(path, query))
+        except Exception as error:  # of the data, a process function or a store: the other pages can still be read
             lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
-            return self._problem(
-                "This cannot be read", "\n".join(lines), path, query, HTTPStatus.INTERNAL_SERVER_ERROR
-            )
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            fields = {"message": "\n".join(lines), "again": _again(path, query)}
+            return self._rendered("problem", "This cannot be read", status, **fields)
 
     def _samples(self, query: Mapping[str, str]) -> Answer:
         place = self._place(query)
         steps = self._browsed.steps
-        page = steps.page_before(place) if "before" in query else steps.page(place)
+        is_before = "before" in query
+        read = steps.page_before if is_before else steps.page
+        page = None if is_before else steps.kept(place)
+        page = page or self._browsed.jobs.result((place, is_before), partial(read, place))
         if page.views:
             self._furthest = max(self._furthest, page.after or 0, (page.views[-1].step or 0) + 1)
         unit = self._browsed.unit
@@ -140,8 +143,7 @@ class BrowsePages:
         record, find = query.get("record", ""), self._browsed.find
         if find is None:
             return None
-        with self._lock:
-            steps = find(record)
+        steps = self._browsed.jobs.result(("find", record), partial(find, record))
         shown = [(f"{self._browsed.unit} {step:,}", self._href(Place(step=step))) for step in steps[:_MAX_FOUND]]
         heading = f"It comes {len(steps):,} times" if len(steps) > 1 else "It comes once" if steps else "Not found"
         return self._rendered("found", heading, record=record, steps=shown, more=len(steps) - len(shown))
@@ -150,15 +152,8 @@ class BrowsePages:
         del query
         if self._mixture is None:
             return None
-        with self._lock:
-            view = self._mixture()
+        view = self._browsed.jobs.result("mixture", self._mixture)
         return self._rendered("mixture", "The mixture", view=view)
-
-    def _problem(
-        self, heading: str, message: str, path: str, query: Mapping[str, str], status: HTTPStatus
-    ) -> Answer:
-        retry = f"{path or './'}?{urlencode(query)}"
-        return self._rendered("problem", heading, status, message=message, retry=retry)
 
     def _rendered(self, page: str, heading: str, status: HTTPStatus = HTTPStatus.OK, **fields: object) -> Answer:
         template = self._environment.get_template(f"browser_{page}.html.jinja")
@@ -174,6 +169,10 @@ class BrowsePages:
         }
         text = template.render(always | fields)
         return Answer(text.encode("utf-8", "replace"), status=status)
+
+
+def _again(path: str, query: Mapping[str, str]) -> str:
+    return f"./{path}?{urlencode(query)}"
 
 
 @cache

@@ -1,10 +1,8 @@
 """Forth and back through a stream, a page of steps at a time: what was shown is kept, as far as there is room."""
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,11 +19,6 @@ _MAX_KEPT: Final = 500
 """Samples that are kept, of all pages: an image takes up to 300 KB."""
 _PATIENCE_S: Final = 2.0
 """How long a page looks for samples of one source, before it shows what it has."""
-_WAIT_S: Final = 10.0
-
-
-class BusyError(Exception):
-    """Another page is being read, and takes long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +48,7 @@ class StepsPage:
 
 
 class BrowseSteps:
-    """Reads pages. One is read at a time, whichever threads ask.
+    """Reads pages, in one thread at a time.
 
     Args:
         read: Reads the stream from a step on, of one rank.
@@ -65,7 +58,6 @@ class BrowseSteps:
 
     def __init__(self, read: ReadSteps, view_of: ViewOf, per_page: int) -> None:
         self._read, self._view_of, self._per_page = read, view_of, per_page
-        self._lock = threading.Lock()
         self._kept: OrderedDict[Place, StepsPage] = OrderedDict()
         self._begins: dict[Place, Place] = {}
         """Where the page began that ended before a place."""
@@ -73,37 +65,27 @@ class BrowseSteps:
         self._next: tuple[int, int] | None = None
         """The step that comes next from there, and the rank; None where nothing is open."""
 
+    def kept(self, place: Place) -> StepsPage | None:
+        """The page that begins at a place, if it was read and is still there; asked in any thread."""
+        return self._kept.get(place)
+
     def page(self, place: Place) -> StepsPage:
         """The page that begins at a place.
 
         Raises:
-            BusyError: Another one is being read for too long.
             Exception: What the stream raises.
         """
-        with self._alone():
-            page = self._kept.get(place) or self._read_page(place)
-            self._keep(page)
-            return page
+        page = self._kept.get(place) or self._read_page(place)
+        self._keep(page)
+        return page
 
     def page_before(self, place: Place) -> StepsPage:
         """The page that ends before a place: the one that was shown, or else as many samples.
 
         Raises:
-            BusyError: Another one is being read for too long.
             Exception: What the stream raises.
         """
-        with self._alone():
-            begin = self._begins.get(place) or self._look_back(place)
-        return self.page(begin)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=_WAIT_S):
-            raise BusyError
-        try:
-            yield
-        finally:
-            self._lock.release()
+        return self.page(self._begins.get(place) or self._look_back(place))
 
     def _read_page(self, place: Place) -> StepsPage:
         views: list[SampleView] = []

@@ -31,10 +31,10 @@ class Browser:
         return [line["message"] for line in self.driver.get_log("browser") if line["level"] in ("SEVERE", "WARNING")]
 
     def requests(self):
-        """The urls that pages asked for since this was last asked; data: urls are none."""
+        """The urls that pages asked for since this was last asked, but data: and what the browser itself begins with."""
         lines = [json.loads(line["message"])["message"] for line in self.driver.get_log("performance")]
         urls = [line["params"]["request"]["url"] for line in lines if line["method"] == "Network.requestWillBeSent"]
-        return [url for url in urls if not url.startswith("data:")]
+        return [url for url in urls if not url.startswith(("data:", "chrome:"))]
 
     def run(self, script, *arguments):
         """What a script returns in the page."""

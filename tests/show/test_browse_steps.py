@@ -1,12 +1,11 @@
 """Pages of a stream: forth and back give the same samples, whatever was read before."""
 
-import threading
 from itertools import islice
 
 import pytest
 
 from streamdata.show import browse_steps
-from streamdata.show.browse_steps import BrowseSteps, BusyError, Place
+from streamdata.show.browse_steps import BrowseSteps, Place
 
 NAMES = ["docs", "web.a", "docs", "web.b", "rare"]
 
@@ -120,19 +119,3 @@ def test_what_is_kept_is_bounded(monkeypatch):
     for step in range(0, 20, 2):
         pages.page(Place(step=step))
     assert [place.step for place in pages._kept] == [14, 16, 18]
-
-
-def test_one_page_is_read_at_a_time(monkeypatch):
-    """Whoever waits too long is told so."""
-    monkeypatch.setattr(browse_steps, "_WAIT_S", 0.01)
-    pages, entered, go = Stream().pages(), threading.Event(), threading.Event()
-    pages._view_of = lambda *_: entered.set() or go.wait(5)
-    thread = threading.Thread(target=pages.page, args=[Place(step=0)])
-    thread.start()
-    entered.wait(5)
-    with pytest.raises(BusyError):
-        pages.page(Place(step=9))
-    go.set()
-    thread.join()
-
-
