@@ -10,7 +10,7 @@ import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import INTERRUPTED, messages
-from streamdata.cli.prepare_app import inspect, prepare, verify
+from streamdata.cli.prepare_app import prepare, verify
 from streamdata.errors import RecipeError
 
 app = typer.Typer(
@@ -23,7 +23,6 @@ app = typer.Typer(
 
 
 app.add_typer(prepare, name="prepare")
-app.command(cls=FlagsCommand)(inspect)
 app.command(cls=FlagsCommand)(verify)
 
 
@@ -165,6 +164,57 @@ def state(
             show_states(files)
         else:
             write_states(files, output, compacted=compact)
+
+
+@app.command(cls=FlagsCommand)
+def show(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="RECIPE|STORE", help="A recipe, a store, or what prepare wrote.", show_default=False),
+    ],
+    source: Annotated[str, typer.Option(help="Samples of this source or mixture alone, by its path of names.")] = "",
+    number: Annotated[int, typer.Option("-n", min=1, help="How many samples.")] = 20,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Begin at this step of the run, or at this record of a store.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Whose samples.")] = 0,
+    dp: Annotated[int | None, typer.Option("--dp", min=1, help="How many ranks; by default as in the states.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a rank in a step; by default as in the states.")
+    ] = None,
+    states: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="The run's states; as of `state`.", exists=True)
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
+    ] = None,
+    var: _Variables = None,
+    allow: _Allow = None,
+    traceback: _Traceback = False,
+) -> None:
+    """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.show import ShowOptions, show_target
+
+        options = ShowOptions(
+            count=number,
+            source=source,
+            step=step,
+            rank=rank,
+            dp_size=dp,
+            batch=batch,
+            states=states or (),
+            tokenizer=tokenizer,
+            dtype=dtype,
+            as_json=json,
+            html=html,
+        )
+        show_target(target, variables, allowed, options)
 
 
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:

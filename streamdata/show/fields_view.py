@@ -19,10 +19,11 @@ from streamdata.show.model import (
     TextView,
     Value,
 )
-from streamdata.show.thumbnails import image_of_array, image_of_bytes, shrunk
-from streamdata.show.token_fields import is_tokens, tokens_of
+from streamdata.show.thumbnails import image_of_array, shrunk
+from streamdata.show.token_fields import is_tokens, target_summary, tokens_of
 from streamdata.show.token_sequence import TokenSequence
 from streamdata.show.token_texts import TokenTexts
+from streamdata.sources.process_image import decode_image
 
 _STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 """Of files of images, as they are read for training."""
@@ -63,7 +64,9 @@ class FieldsView:
         self, fields: Mapping[str, Any], name: str, value: Any, known: Mapping[str, TokenSequence]
     ) -> Iterator[FieldView]:
         sequence = known.get(name) or tokens_of(fields, name)
-        if sequence is not None:
+        if summary := target_summary(fields, name):
+            yield _field(name, "numbers", value, NumbersView(text="", summary=summary))
+        elif sequence is not None:
             yield _field(name, "tokens", value, sequence.view(self._texts, self._limits.tokens))
         elif is_tokens(name) and _is_sequences(value):
             yield from self._sequences(fields, name, value)
@@ -137,7 +140,7 @@ class FieldsView:
             return _image(value)
         if isinstance(value, bytes | bytearray) and bytes(value[:8]).startswith(_STARTS):
             try:
-                return _image(image_of_bytes(bytes(value)))
+                return _image(decode_image(bytes(value)))
             except (OSError, ValueError) as error:
                 return _broken(error)
         if hasattr(value, "shape") and hasattr(value, "dtype") and _may_be_pixels(value):

@@ -1,6 +1,6 @@
 """How much of a long value is shown."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -21,6 +21,11 @@ class Limits:
     frames: int
     items: int
     records: int
+
+    @property
+    def of_records(self) -> "Limits":
+        """Of raw records, which stand beside a sample: a part of it."""
+        return replace(self, chars=self.chars // 2)
 
 
 IN_TERMINAL: Final = Limits(tokens=240, chars=800, frames=4, items=12, records=2)

@@ -65,7 +65,7 @@ class TokensView:
         num_tokens: Of the sequence, padding included.
         num_trained: How many are trained; None where nothing says it.
         num_padding: How many only fill it up.
-        num_segments: How many segments it has.
+        num_segments: How many segments it has, without padding.
         is_chat: Whether segments are messages.
         is_packed: Whether there are borders of documents in it.
     """

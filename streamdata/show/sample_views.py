@@ -66,7 +66,7 @@ class SampleViews:
         return list(sample.get(RECORDS, ()))
 
     def _record(self, record: Mapping[str, Any]) -> RecordView:
-        return RecordView(where=where(record), fields=FieldsView(self._limits).of(record))
+        return RecordView(where=where(record), fields=FieldsView(self._limits.of_records).of(record))
 
     def _texts_of(self, path: str) -> TokenTexts | None:
         if path not in self._texts:

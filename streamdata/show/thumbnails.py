@@ -1,4 +1,4 @@
-"""Images small enough to be shown: `bytes, arrays, tensors, images of Pillow → at most MAX_SIDE wide and high → files`.
+"""Images small enough to be shown: `arrays, images of Pillow → at most MAX_SIDE wide and high → files`.
 
 What is shown is encoded anew from pixels, so nothing but pixels of a stranger's file goes on.
 """
@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from PIL import Image
-
-from streamdata.sources.process_image import decode_image
 
 MAX_SIDE: Final = 320
 """Pixels, of the longer side."""
@@ -37,16 +35,6 @@ def shrunk(image: Image.Image) -> Image.Image:
     small = image.convert("RGBA" if image.has_transparency_data else "RGB")
     small.thumbnail((MAX_SIDE, MAX_SIDE))
     return small
-
-
-def image_of_bytes(data: bytes) -> Image.Image:
-    """The image of a file's bytes; its pixels are decoded when they are first used.
-
-    Raises:
-        ValueError: It has too many pixels.
-        OSError: It is not an image of a format that is read.
-    """
-    return decode_image(data)
 
 
 def image_of_array(array: "np.ndarray[Any, Any]") -> Image.Image:

@@ -30,15 +30,39 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
     if ids is None:
         return None
     siblings = _Siblings(sample, name, len(ids))
-    train, reason = siblings.train(ids)
+    train, reason, is_shifted = siblings.train(ids)
     return TokenSequence(
         ids=ids,
         train=train,
         masked_reason=reason,
+        first_reason="not trained: no token before it predicts it" if is_shifted else "",
         trained_reason="trained" if train is not None else "",
         attended=siblings.mask("attention_mask"),
         borders=siblings.borders(),
     )
+
+
+def target_summary(sample: Mapping[str, Any], name: str) -> str:
+    """Of targets that follow from the tokens beside them, how; "" of all other fields."""
+    if not name.endswith(_TARGETS):
+        return ""
+    targets, tokens = sequence_of(sample.get(name)), _tokens_beside(sample, name)
+    if targets is None or tokens is None or len(sample[tokens]) != len(targets):
+        return ""
+    ids, kept = sequence_of(sample[tokens]), targets != _IGNORED
+    ignored = int(np.count_nonzero(~kept))
+    more = f", {_IGNORED} at {ignored:,}" if ignored else ""
+    if ids is None or not kept.any():
+        return ""
+    if np.array_equal(targets[kept], ids[kept]):
+        return f"as {tokens}{more}"
+    is_next = np.array_equal(targets[:-1][kept[:-1]], ids[1:][kept[:-1]])
+    return f"as {tokens}, one token later{more}" if is_next else ""
+
+
+def _tokens_beside(sample: Mapping[str, Any], name: str) -> str | None:
+    prefix = next(name.removesuffix(ending) for ending in _TARGETS if name.endswith(ending))
+    return next((f"{prefix}{own}" for own in ("input_ids", "tokens") if f"{prefix}{own}" in sample), None)
 
 
 class _Siblings:
@@ -55,26 +79,27 @@ class _Siblings:
         own = next((ending for ending in ("input_ids", "tokens", *_TARGETS) if name.endswith(ending)), name)
         self._prefix = name.removesuffix(own)
 
-    def train(self, ids: Ids) -> tuple[Mask | None, str]:
-        """Which tokens are trained, and why the others are not."""
+    def train(self, ids: Ids) -> tuple[Mask | None, str, bool]:
+        """Which tokens are trained, why the others are not, and whether that is said of the token before each."""
         if self._name.endswith(_TARGETS):
             mask = self.mask("loss_mask") if self._name.endswith("target_ids") else None
             unwanted = ids == _IGNORED
             if mask is None and not unwanted.any():
-                return None, ""
-            return (~unwanted if mask is None else mask & ~unwanted), f"not trained: {self._name} is {_IGNORED} here"
+                return None, "", False
+            kept = ~unwanted if mask is None else mask & ~unwanted
+            return kept, f"not trained: {self._name} is {_IGNORED} here", False
         found = self._named_mask()
         if found is not None:
             name, mask = found
             # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
             shifted = self._ids("target_ids") is not None
-            return (_later(mask) if shifted else mask), f"not trained: {name} is 0 here"
+            return (_later(mask) if shifted else mask), f"not trained: {name} is 0 here", shifted
         labels = self._ids("labels")
         if labels is None:
-            return None, ""
+            return None, "", False
         kept = labels != _IGNORED
         is_shifted = not np.array_equal(labels[kept], ids[kept])
-        return (_later(kept) if is_shifted else kept), f"not trained: labels is {_IGNORED} here"
+        return (_later(kept) if is_shifted else kept), f"not trained: labels is {_IGNORED} here", is_shifted
 
     def borders(self) -> list[int]:
         """Where documents begin, the first excepted: where positions begin anew."""

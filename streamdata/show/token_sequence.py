@@ -17,6 +17,8 @@ Mask = npt.NDArray[np.bool_]
 PADDING: Final = "padding"
 _LEAST_PADDING: Final = 2
 """Tokens in a row: a single one may be the end of a document."""
+_LEAST_SHOWN: Final = 16
+"""Tokens of a document."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +29,15 @@ class MessageSpan:
         begin: Of its tokens, the first.
         end: The one after its last.
         role: Who says it; "" of what the template writes between messages.
-        reason: Why it is trained, or not.
+        trained_reason: Why what of it is trained is.
+        masked_reason: Why what of it is not is not.
     """
 
     begin: int
     end: int
     role: str
-    reason: str = ""
+    trained_reason: str = ""
+    masked_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +47,9 @@ class TokenSequence:
     Attributes:
         ids: The tokens, (n,).
         train: Which are trained, (n,); None where nothing says it.
-        reasons: Why some are not trained, by the value of `why`.
-        why: An index in `reasons` for each token, (n,); None for the first of them.
+        trained_reason: Why those are.
+        masked_reason: Why the others are not.
+        first_reason: Why the first token is not trained, where that is another reason.
         attended: False at padding, (n,); None where nothing says it.
         borders: Where documents begin, the first of them excepted.
         messages: Where messages lie.
@@ -54,6 +59,7 @@ class TokenSequence:
     train: Mask | None = None
     trained_reason: str = ""
     masked_reason: str = ""
+    first_reason: str = ""
     attended: Mask | None = None
     borders: Sequence[int] = ()
     messages: Sequence[MessageSpan] = field(default=())
@@ -63,10 +69,12 @@ class TokenSequence:
         padding = self._padding(texts)
         segments, room = [], limit
         spans = list(self._spans())
+        # What a long document leaves out makes room for the borders of the others.
+        least = max(_LEAST_SHOWN, limit // len(spans))
         for span in spans:
             if room <= 0:
                 break
-            segment = self._segment(span, padding, texts, room)
+            segment = self._segment(span, padding, texts, min(room, least))
             room -= sum(len(run.ids) for run in segment.runs if not run.is_padding)
             segments.append(segment)
         return TokensView(
@@ -74,7 +82,7 @@ class TokenSequence:
             num_tokens=len(self.ids),
             num_trained=None if self.train is None else int(np.count_nonzero(self.train)),
             num_padding=int(np.count_nonzero(padding)),
-            num_segments=len(spans),
+            num_segments=sum(not padding[span.begin : span.end].all() for span in spans),
             is_chat=bool(self.messages),
             is_packed=bool(self.borders),
         )
@@ -90,23 +98,33 @@ class TokenSequence:
     def _segment(self, span: MessageSpan, padding: Mask, texts: TokenTexts | None, room: int) -> SegmentView:
         runs = []
         numbers = range(span.begin, span.end)
-        for (is_padding, trained), group in groupby(numbers, key=lambda at: (bool(padding[at]), self._is_trained(at))):
+        for (is_padding, trained, is_first), group in groupby(numbers, key=lambda at: self._kind(at, padding)):
             indices = list(group)
             shown = self.ids[indices if is_padding else indices[: max(0, room)]].tolist()
             room -= 0 if is_padding else len(shown)
             if shown:
-                runs.append(self._run(shown, span, texts, is_padding=is_padding, trained=trained))
+                runs.append(self._run(shown, span, texts, is_padding=is_padding, trained=trained, is_first=is_first))
         return SegmentView(runs=tuple(runs), num_tokens=span.end - span.begin, role=span.role)
 
-    def _is_trained(self, at: int) -> bool | None:
-        return None if self.train is None else bool(self.train[at])
+    def _kind(self, at: int, padding: Mask) -> tuple[bool, bool | None, bool]:
+        """What tokens of a run have in common: whether they are padding, trained, first without a prediction."""
+        trained = None if self.train is None else bool(self.train[at])
+        return bool(padding[at]), trained, at == 0 and bool(self.first_reason)
 
     def _run(
-        self, ids: list[int], span: MessageSpan, texts: TokenTexts | None, *, is_padding: bool, trained: bool | None
+        self,
+        ids: list[int],
+        span: MessageSpan,
+        texts: TokenTexts | None,
+        *,
+        is_padding: bool,
+        trained: bool | None,
+        is_first: bool,
     ) -> RunView:
-        reason = "" if trained is None else self.trained_reason if trained else self.masked_reason
+        said = span.trained_reason if trained else span.masked_reason
+        own = self.trained_reason if trained else self.first_reason if is_first else self.masked_reason
+        reason = PADDING if is_padding else "" if trained is None else said or own
         pieces = () if texts is None or is_padding else texts.pieces(ids)
-        reason = PADDING if is_padding else span.reason or reason
         return RunView(ids=tuple(ids), pieces=pieces, trained=trained, reason=reason, is_padding=is_padding)
 
     def _padding(self, texts: TokenTexts | None) -> Mask:
