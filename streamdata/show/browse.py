@@ -3,85 +3,112 @@
 import os
 import sys
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from streamdata.mixing import MergedDataset
-from streamdata.mixing.tree import tree_of
+from streamdata.show.browse_jobs import BrowseJobs
 from streamdata.show.browse_line import StepMark
 from streamdata.show.browse_pages import Browsed, BrowsePages
-from streamdata.show.browse_steps import BrowseSteps, Place
-from streamdata.show.sample_views import SampleViews
+from streamdata.show.browse_steps import BrowseSteps, PagePlace, Sample
+from streamdata.show.limits import ON_PAGE
+from streamdata.show.model import SampleView
 from streamdata.show.server import PageServer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """What is shown first.
+class BrowseOptions:
+    """Of which run, and what is shown first.
 
     Attributes:
-        step: The first step; of a store the first record.
-        rank: Whose.
+        states: Of the run, with a name each, oldest first; none of one that has not begun.
+        batch: Samples of a rank in a step; None for as in the states, or 1.
+        dp_size: How many ranks there are; None for as many as in the states, or 1.
+        step: The first step, or the first record of a store; None for what comes after the states, or for 0.
+        rank: Whose samples.
         source: The only source that is shown; "" for all.
         per_page: Samples on a page.
     """
 
-    step: int = 0
+    states: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    batch: int | None = None
+    dp_size: int | None = None
+    step: int | None = None
     rank: int = 0
     source: str = ""
     per_page: int = 20
 
-    @property
-    def place(self) -> Place:
-        """Without how many."""
-        return Place(step=self.step, rank=self.rank, source=self.source)
+    def begin(self, first: int) -> PagePlace:
+        """What is shown first, where nothing else is said from a step on."""
+        return PagePlace(step=first if self.step is None else self.step, rank=self.rank, source=self.source)
 
 
-class TracedRun(Protocol):
-    """What is needed of a `Trace`."""
-
-    num_steps: int
-    dp_size: int
-
-    def batches(self, step: int, rank: int) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-        """From a step on, each with a rank's batch."""
-
-    def find(self, record: str) -> Sequence[int]:
-        """The steps at which a record comes."""
-
-
-def browsed_mixture(
-    dataset: MergedDataset,
-    name: str,
-    run: Callable[[MergedDataset], TracedRun],
-    begin: Beginning,
-    marks: Sequence[StepMark] = (),
-) -> Browsed:
+def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
     """A mixture's stream.
 
     Args:
         dataset: The top, which was not iterated yet.
         name: Of its recipe.
-        run: Makes what reads its steps.
-        begin: What is shown first.
-        marks: Steps with a name.
+        options: Which of its runs.
+
+    Raises:
+        StateError: The states are not of one run of it.
     """
-    views = SampleViews(dataset)  # before anything is read
-    traced = run(dataset)
+    from streamdata.show.sample_views import SampleViews  # they import torch, which a store can do without
+    from streamdata.show.streams import source_paths
+    from streamdata.trace import Trace
+
+    views, jobs = SampleViews(dataset), BrowseJobs()  # the views before anything is read
+    dp_size, batch = options.dp_size or 1, options.batch
+    trace = Trace(dataset, [states for _, states in options.states], batch, dp_size)
+    trace.on_progress = jobs.note
+    marks = [StepMark(Trace(dataset, [states], batch, dp_size).num_steps, name) for name, states in options.states]
     return Browsed(
         name=name,
-        steps=BrowseSteps(traced.batches, views.view, begin.per_page),
-        begin=begin.place,
-        sources=[node.path for node in tree_of(dataset).walk() if not node.is_mixture],
-        ranks=traced.dp_size,
+        steps=BrowseSteps(trace.batches, views.view, options.per_page),
+        jobs=jobs,
+        begin=options.begin(trace.num_steps),
+        sources=source_paths(dataset),
+        ranks=trace.dp_size,
         marks=marks,
-        num_steps=traced.num_steps,
-        find=traced.find,
+        num_steps=trace.num_steps,
     )
 
 
-def serve_pages(browsed: Browsed, port: int, *, opens: bool) -> None:
+def browsed_store(path: Path, tokenizer: str | None, dtype: str | None, options: BrowseOptions) -> Browsed:
+    """The records of a store.
+
+    Args:
+        path: Of the store.
+        tokenizer: A directory or a name; None for that of the run which wrote it.
+        dtype: Of the tokens, for a file that does not say it; None for others.
+        options: What is shown first.
+
+    Raises:
+        StoreError: It is not a store, or is damaged.
+    """
+    from streamdata.show.stored_views import StoredViews
+
+    views = StoredViews(path, tokenizer, ON_PAGE, dtype)
+
+    def read(record: int, _: int) -> Iterator[tuple[int, Sequence[Sample]]]:
+        return ((number, [{}]) for number in range(record, len(views)))
+
+    def view_of(_: Sample, __: int, record: int) -> SampleView:
+        return views.view(record)
+
+    return Browsed(
+        name=path.name,
+        steps=BrowseSteps(read, view_of, options.per_page),
+        jobs=BrowseJobs(),
+        begin=options.begin(0),
+        unit="Record",
+        num_steps=len(views),
+    )
+
+
+def serve_pages(browsed: Browsed, port: int = 0, *, opens: bool = True) -> None:
     """Print the url, and serve until Ctrl-C.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from streamdata.show.browse_steps import Place, StepsPage
+from streamdata.show.browse_steps import PagePlace, StepsPage
 
 _LEFT: Final = 10
 _WIDTH: Final = 980
@@ -50,22 +50,24 @@ class TimeLine:
         self._end = max([num_steps, 1, *(mark.step for mark in marks)])
         self._marks = marks
 
-    def drawn(self, page: StepsPage, unit: str, href: Callable[[Place], str]) -> LineDrawn:
+    def drawn(self, page: StepsPage, unit: str, href: Callable[[PagePlace], str]) -> LineDrawn:
         """The line with a page on it."""
         first = page.place.step
-        end = max(first, page.after or self._end)
+        end = first if page.last is None else page.last + 1
         here, unit = self._x(first), unit.lower()
         return LineDrawn(
             about=f"{unit} {first:,} of {self._end:,}",
             here=here,
             width=max(_LEAST, self._x(end) - here),
-            marks=[self._mark(mark, unit, href(Place(step=mark.step, rank=page.place.rank))) for mark in self._marks],
+            marks=[self._mark(mark, unit, href(PagePlace(step=mark.step, rank=page.place.rank))) for mark in self._marks],
         )
 
     def _mark(self, mark: StepMark, unit: str, href: str) -> MarkDrawn:
         part = mark.step / self._end
         anchor = "start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle"
-        return MarkDrawn(self._x(mark.step), anchor, mark.name, f"{mark.name}, {unit} {mark.step:,}", href)
+        at = f"{unit} {mark.step:,}"
+        about = mark.name if mark.name == at else f"{mark.name}, {at}"
+        return MarkDrawn(self._x(mark.step), anchor, mark.name, about, href)
 
     def _x(self, step: int) -> float:
         return round(_LEFT + _WIDTH * min(1, step / self._end), 2)

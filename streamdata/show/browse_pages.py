@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from streamdata.show.browse_jobs import BrowseJobs, StillReadingError
 from streamdata.show.browse_line import StepMark, TimeLine
-from streamdata.show.browse_steps import BrowseSteps, Place, StepsPage
+from streamdata.show.browse_steps import BrowseSteps, PagePlace, StepsPage
 from streamdata.show.pages import make_environment
 from streamdata.show.server import Answer
 
@@ -40,7 +40,7 @@ class Browsed:
     name: str
     steps: BrowseSteps
     jobs: BrowseJobs
-    begin: Place
+    begin: PagePlace
     sources: Sequence[str] = ()
     ranks: int = 1
     unit: str = "Step"
@@ -88,22 +88,19 @@ class BrowsePages:
         read = steps.page_before if is_before else steps.page
         page = None if is_before else steps.kept(place)
         page = page or self._browsed.jobs.result((place, is_before), partial(read, place))
-        if page.views:
-            self._furthest = max(self._furthest, page.after or 0, (page.views[-1].step or 0) + 1)
-        unit = self._browsed.unit
-        last = page.views[-1].step if page.views else page.after and page.after - 1
+        self._furthest = max(self._furthest, page.place.step, (page.last or 0) + 1)
         return self._rendered(
             "samples",
-            self._heading(page, last),
+            self._heading(page),
             shown=page,
             back=self._href(page.place, before=True) if page.place.step else None,
             forth=None if page.after is None else self._href(replace(page.place, step=page.after)),
             ranks=self._browsed.ranks,
             notice=self._notice(page),
-            line=TimeLine(self._furthest, self._browsed.marks).drawn(page, unit, self._href),
+            line=TimeLine(self._furthest, self._browsed.marks).drawn(page, self._browsed.unit, self._href),
         )
 
-    def _place(self, query: Mapping[str, str]) -> Place:
+    def _place(self, query: Mapping[str, str]) -> PagePlace:
         """What a query asks for.
 
         Raises:
@@ -117,11 +114,11 @@ class BrowsePages:
         source = query.get("source", "")
         if source and not any(f"{path}.".startswith(f"{source}.") for path in self._browsed.sources):
             raise ValueError(f"source: expected one of {', '.join(self._browsed.sources)}, got {source!r}")
-        return Place(step=step, rank=rank, source=source)
+        return PagePlace(step=step, rank=rank, source=source)
 
-    def _heading(self, page: StepsPage, last: int | None) -> str:
-        first, unit = page.place.step, self._browsed.unit
-        steps = f"{unit} {first:,}" if last is None or last <= first else f"{unit}s {first:,} to {last:,}"
+    def _heading(self, page: StepsPage) -> str:
+        first, last, unit = page.place.step, page.last or 0, self._browsed.unit
+        steps = f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
         of_rank = f", rank {page.place.rank}" if self._browsed.ranks > 1 else ""
         return f"{steps}{of_rank}{f', {page.place.source}' if page.place.source else ''}"
 
@@ -131,7 +128,7 @@ class BrowsePages:
             return f"No more of this source up to {unit} {page.after:,}; Forth goes on looking."
         return "" if page.after is not None else "Here the stream ends."
 
-    def _href(self, place: Place, *, before: bool = False) -> str:
+    def _href(self, place: PagePlace, *, before: bool = False) -> str:
         query: dict[str, Any] = {"before" if before else "step": place.step}
         if self._browsed.ranks > 1:
             query["rank"] = place.rank
@@ -144,7 +141,7 @@ class BrowsePages:
         if find is None:
             return None
         steps = self._browsed.jobs.result(("find", record), partial(find, record))
-        shown = [(f"{self._browsed.unit} {step:,}", self._href(Place(step=step))) for step in steps[:_MAX_FOUND]]
+        shown = [(f"{self._browsed.unit} {step:,}", self._href(PagePlace(step=step))) for step in steps[:_MAX_FOUND]]
         heading = f"It comes {len(steps):,} times" if len(steps) > 1 else "It comes once" if steps else "Not found"
         return self._rendered("found", heading, record=record, steps=shown, more=len(steps) - len(shown))
 

@@ -1,7 +1,6 @@
 """What the browser is shown: mixtures of photographs and texts, and of what a stranger would write to do harm."""
 
 import io
-import itertools
 import tarfile
 import threading
 from contextlib import contextmanager
@@ -74,25 +73,6 @@ def tar_of(path, members):
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return path
-
-
-class PlainRun:
-    """Reads the stream of one lane from its start."""
-
-    num_steps, dp_size = 60, 1
-
-    def __init__(self, dataset, batch=4):
-        self.dataset, self.batch = dataset, batch
-
-    def batches(self, step, rank):
-        samples = self.dataset.__iter_from__({})
-        for number in itertools.count():
-            batch = list(itertools.islice(samples, self.batch))
-            if number >= step:
-                yield number, batch
-
-    def find(self, record):
-        return [3, 77] if record.endswith("#known") else []
 
 
 @contextmanager

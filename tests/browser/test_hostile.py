@@ -3,8 +3,8 @@
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
-from streamdata.show.browse import Beginning, browsed_mixture
-from tests.browser.looked_at import HOSTILE, PlainRun, hostile, served
+from streamdata.show.browse import BrowseOptions, browsed_mixture
+from tests.browser.looked_at import HOSTILE, hostile, served
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def dataset(tmp_path_factory):
 @pytest.fixture(scope="module")
 def url(dataset):
     """Of a server."""
-    with served(browsed_mixture(dataset, HOSTILE[0], PlainRun, Beginning(per_page=60))) as url:
+    with served(browsed_mixture(dataset, HOSTILE[0], BrowseOptions(per_page=60))) as url:
         yield url
 
 
