@@ -1,6 +1,7 @@
 """Reading in threads: one at a time, and nobody waits for long."""
 
 import threading
+import time
 
 import pytest
 
@@ -37,3 +38,22 @@ def test_a_long_read_says_how_far_it_is(monkeypatch):
     assert jobs.result("long", read) == "page"
     assert jobs.result("other", lambda: "") == "comes after it"
     assert len(calls) == 1
+
+
+def test_a_job_whose_page_was_left_makes_way(monkeypatch):
+    """It ends where it says how far it is; asked for again, it begins anew."""
+    monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(browse_jobs, "_ABANDONED_S", 0.1)
+    jobs = BrowseJobs()
+
+    def endless():
+        while True:
+            jobs.note(1, 2)
+            time.sleep(0.001)
+
+    with pytest.raises(StillReadingError):
+        jobs.result("endless", endless)
+    time.sleep(0.12)
+    monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 5)
+    assert jobs.result("other", lambda: "page") == "page"
+    assert jobs.result("endless", lambda: "soon") == "soon"
