@@ -42,7 +42,7 @@ _Config = Annotated[
         "--config",
         "-c",
         metavar="FILE|PRESET",
-        help="How records become tokens: a YAML or JSON file, or chat, instruct, preference, pretrain, rollouts.",
+        help="How records become tokens: a file, or chat, instruct, preference, pretrain, rollouts, sharegpt.",
     ),
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]

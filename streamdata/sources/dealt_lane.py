@@ -108,6 +108,10 @@ class DealtLane:
             return position
         return epoch, self._first_number(epoch, self._tails), 0, 0
 
+    def tails_of(self, epoch: int) -> list[DealtPiece]:
+        """The tails of windows that it reads as a part of an epoch."""
+        return [tail for tail in self._tails if tail.epoch == epoch]
+
     def check(self, position: Position) -> None:
         """Refuse a position where the lane has nothing.
 

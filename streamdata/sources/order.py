@@ -111,6 +111,11 @@ class BlockOrder:
         # Of a number that is not in the rest, this is the index of the next one.
         return numbers, np.where(self._rest.select(indices) == numbers, indices % self._lanes, -1)
 
+    def index_of(self, epoch: int, number: int) -> int:
+        """Which of the lane's blocks of an epoch is the one with a number of the endless sequence; the inverse of
+        `number`."""
+        return (self._rest.index(number) - self._first(epoch)) // self._lanes
+
     def ahead(self, epoch: int, index: int, blocks: int) -> tuple[int, int]:
         """Where the lane's block lies that comes so many after number `index` of an epoch: its epoch, its number in it.
 

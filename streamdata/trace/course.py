@@ -7,6 +7,7 @@ between are points in it. Of the newest one nobody knows the end: it goes on as 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
@@ -139,6 +140,15 @@ class Course:
                 yield stretch
                 step += stretch.done(stretch.points[-1], size.of(stretch)) if held else 0
 
+    def batch_bounds(self, number: int) -> Iterator[tuple[int, int]]:
+        """Of each lane in a generation, between each two of its points: the least and largest size of its batches."""
+        era = self.eras[number]
+        for rank in range(era.dp_size):
+            for epoch_pass, points in self._points(number, era, rank).items():
+                begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
+                for before, after in pairwise([begin, *points]):
+                    yield from _bounds(before, after, epoch_pass, rank)
+
     def _points(self, generation: int, era: Era, rank: int) -> dict[int, list[Point]]:
         """By pass, what states say of a rank in a generation, in the sequence of time."""
         found: dict[int, list[Point]] = {}
@@ -156,48 +166,54 @@ class Course:
 
 
 class BatchSizes:
-    """How many samples the batches of a stretch have.
+    """How many samples one rank's batch has, in each era.
 
     Args:
-        given: What the user says.
+        course: The run.
+        given: What the user says; None: as the states say, else 1.
     """
 
-    def __init__(self, given: int | None) -> None:
-        self._given, self._last = given, given or 1
+    def __init__(self, course: "Course", given: int | None) -> None:
+        self._given, self._course = given, course
+        self._known: dict[int, int] = {}
 
     def of(self, stretch: Stretch) -> int:
-        """Of a stretch: as its points say, else as before, else 1.
+        """Of a stretch.
 
         Raises:
-            StateError: The states leave it open, or it differs from what the user says.
+            StateError: The states leave it open, or contradict what the user says.
         """
-        least, most = 1, None
-        for begin, end in zip(stretch.points, stretch.points[1:], strict=False):
-            for low, high in _bounds(begin, end, stretch):
-                least, most = max(least, low), high if most is None else min(most, high)
-        if most is None:
-            return self._last
-        size = self._given if self._given is not None and least <= self._given <= most else None
-        if size is None and least == most:
-            size = least
-        if size is None or least > most:
-            raise StateError(
-                f"states: rank {stretch.rank}: from step {stretch.first} on they tell of batches of "
-                f"{least if least == most else f'{min(least, most)} to {max(least, most)}'} samples\n"
-                "  Give the size of one rank's batch; where it has changed, the states saved at that time, too."
-            )
-        self._last = size
-        return size
+        number = next(number for number, era in self._course.eras.items() if era is stretch.era)
+        if number not in self._known:
+            before = max((held for held in self._known if held < number), default=None)
+            self._known[number] = self._of(number, None if before is None else self._known[before])
+        return self._known[number]
+
+    def _of(self, number: int, before: int | None) -> int:
+        bounds = list(self._course.batch_bounds(number))
+        least, most = max((low for low, _ in bounds), default=1), min((high for _, high in bounds), default=2**53)
+        if not bounds or least == most:
+            wanted = least if bounds else self._given or before or 1
+        else:
+            wanted = self._given or (before if before is not None and least <= before <= most else 0)
+        if least <= wanted <= most and (self._given in (None, wanted) or not bounds):
+            return wanted
+        told = str(least) if least == most else f"{min(least, most)} to {max(least, most)}" if most < 2**53 else f"{least} or more"  # noqa: E501
+        raise StateError(
+            f"states: of generation {number} they tell of batches of {told} samples"
+            f"{'' if self._given is None else f', got {self._given}'}\n"
+            "  Give the size of one rank's batch (--batch); where it has changed, the states saved at that time, too."
+        )
 
 
-def _bounds(begin: Point, end: Point, stretch: Stretch) -> Iterator[tuple[int, int]]:
+def _bounds(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tuple[int, int]]:
     """Of each lane between two points: the least and the largest size that a batch may have had."""
     for worker, counts in enumerate(zip(begin.samples, end.samples, begin.batches, end.batches, strict=True)):
         samples, known = counts[1] - counts[0], counts[2] is not None and counts[3] is not None
         batches = (counts[3] or 0) - (counts[2] or 0)
         if not known or not batches:
             continue
-        entries = end.progress.lane(LaneKey(stretch.epoch_pass, stretch.rank, worker))
+        entries = end.progress.lane(LaneKey(epoch_pass, rank, worker))
         if not entries.has_ended and samples % batches == 0:
             yield samples // batches, samples // batches
         elif entries.has_ended:  # the last one may be smaller

@@ -31,7 +31,7 @@ class RankStream:
         gives_one: Callable[[int, Node], bool],
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._era, self._runs, self._size, self._on_progress = era, list(runs), batch_size, on_progress
+        self._era, self.runs, self._size, self._on_progress = era, list(runs), batch_size, on_progress
         whys = (era.why_read(run, lambda node, i=i: gives_one(i, node)) for i, run in enumerate(runs))
         self.why_read = next((why for why in whys if why), None)
         """Why it has to be read; None where it is sought."""
@@ -48,6 +48,11 @@ class RankStream:
         there = int(min(batches, sum(totals)))
         self._given, self._turns = _after(totals, there)
         return there
+
+    def step_of(self, lane: int, sample: int) -> int:
+        """The batch, counted from where the lanes are begun, that has a lane's sample of that number."""
+        batch, totals = sample // self._size, self._totals()
+        return int(sum(min(total, batch + (other < lane)) for other, total in enumerate(totals)))
 
     def has_more(self) -> bool:
         """Whether a batch follows, as far as is known without reading."""
@@ -69,12 +74,12 @@ class RankStream:
     def _totals(self) -> list[float]:
         """How many batches each lane has, where that is known without reading."""
         if self._era.top.is_endless:
-            return [math.inf] * len(self._runs)
-        return [-(-self._era.left(run) // self._size) for run in self._runs]
+            return [math.inf] * len(self.runs)
+        return [-(-self._era.left(run) // self._size) for run in self.runs]
 
     def _lane(self, number: int, *, bare: bool) -> Iterator[Sample]:
         if number not in self._lanes:
-            self._lanes[number] = self._opened(self._runs[number], self._given[number] * self._size, bare=bare)
+            self._lanes[number] = self._opened(self.runs[number], self._given[number] * self._size, bare=bare)
         return self._lanes[number]
 
     def _opened(self, run: Run, samples: int, *, bare: bool) -> Iterator[Sample]:

@@ -102,7 +102,7 @@ class _Walk:
         run = replace(self._run, entries=entries)
         clocks = Clocks(self._run, node, ())
         begins = clocks.begin(round_, resumes)
-        there = [_has_records(run, child, round_) for child in node.children]
+        there = [run.deals.has_share(child, run.lane.index, round_) for child in node.children]
         left = [
             count_samples(run, child, round_) if is_there else 0.0
             for child, is_there in zip(node.children, there, strict=True)
@@ -164,14 +164,6 @@ def _in_round(run: Run, node: Node, round_: int) -> float:
     if node.dataset.stop == "all_exhausted":
         return sum(counts)
     return until_first_ends(run, node, counts, round_)
-
-
-def _has_records(run: Run, node: Node, round_: int) -> bool:
-    if node.is_endless:
-        return True
-    if node.is_mixture:
-        return any(_has_records(run, child, round_) for child in node.children)
-    return run.deals.of(node).lane(run.lane.index, node.epochs(round_)).has_records()
 
 
 def _of_round(entries: LaneEntries, node: Node, round_: int) -> LaneEntries:

@@ -6,17 +6,19 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from streamdata.errors import StateError
-from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.progress import LaneKey
 from streamdata.progress.lane_entries import Standing
 from streamdata.sources.source import Sample
 from streamdata.trace.course import BatchSizes, Course, Point, Stretch, point_of
+from streamdata.trace.find import Search, Wanted
 from streamdata.trace.rank_stream import RankStream
+from streamdata.trace.record import record_of
 
 SEEK, READ = "seek", "read"
 _EMPTY_PASSES = 2
+_LOOK_AHEAD = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class Trace:
         num_workers: int = 1,
     ) -> None:
         self._course = Course(dataset, states, dp_size, num_workers)
-        self._batch = batch
+        self._sizes = BatchSizes(self._course, batch)
         self.on_progress: Callable[[int, int], None] | None = None
         """Called with how many batches were read, of how many, where a step has to be read."""
 
@@ -138,24 +140,16 @@ class Trace:
 
     def _find(self, step: int, rank: int) -> Found | None:
         """A rank's batches from a step on; None where it has none."""
-        sizes = BatchSizes(self._batch)
         last = None
-        for stretch in self._course.stretches(rank, sizes):
-            size = sizes.of(stretch)
-            if stretch.first <= step < self._end(stretch, size):
-                return self._open(stretch, step, size)
+        for stretch in self._course.stretches(rank, self._sizes):
+            if stretch.first <= step < self._end(stretch):
+                return self._open(stretch, step, self._sizes.of(stretch))
             last = stretch
-        return None if last is None or not last.is_open else self._in_later_pass(last, step, sizes.of(last))
+        return None if last is None or not last.is_open else self._in_later_pass(last, step, self._sizes.of(last))
 
-    def _end(self, stretch: Stretch, size: int | None = None) -> int:
+    def _end(self, stretch: Stretch) -> int:
         """The step after the last one that states tell of a stretch."""
-        if len(stretch.points) == 1:
-            return stretch.first
-        return stretch.first + stretch.done(stretch.points[-1], size or self._size_of(stretch))
-
-    def _size_of(self, stretch: Stretch) -> int:
-        sizes = BatchSizes(self._batch)
-        return next(sizes.of(one) for one in self._course.stretches(stretch.rank, sizes) if one[:4] == stretch[:4])
+        return stretch.first + stretch.done(stretch.points[-1], self._sizes.of(stretch))
 
     def _in_later_pass(self, stretch: Stretch, step: int, size: int) -> Found | None:
         """What follows the newest states: the rest of the pass, and the passes after it."""
@@ -204,21 +198,50 @@ class Trace:
 
         return RankStream(era, runs, size, gives_one, self.on_progress), workers
 
+    def find(
+        self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
+    ) -> list[int]:
+        """The steps at which a record came, and the next one at which it comes.
+
+        Where steps have to be read, those that were delivered are, and at least a thousand that follow.
+
+        Args:
+            source: Its path; may be left out with a url, which then may be one of several sources.
+            url: With `key`, as of a sample.
+            key: As of a sample.
+            index: Of a map-style source.
+
+        Raises:
+            ValueError: No source is such.
+        """
+        wanted = Wanted(source, url, key, index)
+        steps: set[int] = set()
+        newest = self.num_steps
+        for rank in range(max(era.dp_size for era in self._course.eras.values())):
+            for stretch in self._course.stretches(rank, self._sizes):
+                size = self._sizes.of(stretch)
+                search = Search(stretch, wanted, size, self._opened)
+                steps.update(search.came())
+                if stretch.is_open:
+                    steps.update(search.comes(max(_LOOK_AHEAD, newest)))
+        if not wanted.is_known:
+            raise ValueError(f"find: expected a record of a source of the recipe, got {wanted}")
+        past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
+        return [*past, *future[:1]]
+
+    def _opened(self, stretch: Stretch, size: int) -> RankStream:
+        return self._stream(stretch, stretch.points[0], stretch.points[-1], size)[0]
+
     def _records(self, found: Found) -> Iterator[dict[str, Any]]:
         is_bare = found.stream.why_read is None
         batch = next(found.stream.batches(bare=is_bare), [])
         return map(record_of, batch)
 
 
-def record_of(sample: Sample) -> dict[str, Any]:
-    """Which record a sample was made of, the last one where it was made of several."""
-    if URL in sample:
-        return {"source": sample[DATASET_NAME], "url": str(sample[URL]), "key": sample[KEY]}
-    return {"source": sample[DATASET_NAME], "index": sample.get(INDEX)}
-
-
 def _gave_one(node: Node, before: Standing | None, after: Standing | None) -> bool:
     """Whether each record that a lane read between two points gave one sample, by what was counted."""
+    if not node.is_endless:
+        return False  # what was lost after its last sample, no entry says
     if after is None:
         return True  # nothing was drawn of it
     if after.cursor.part or (before is not None and before.cursor.part):

@@ -16,8 +16,10 @@ _MAX_PERCENTS = 3
 _HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind and options"]
 
 
-def describe(dataset: MergedDataset) -> str:
-    """Draw the tree of sources of a dataset, a line for each: weight, shares, sizes, functions and options.
+def describe(dataset: Any) -> str:
+    """Draw the tree of sources of a mixture, or of a source alone, a line for each.
+
+    It has weight, shares, sizes, functions and options.
 
     `share` is that among the sources of the same mixture, `of all` that of the whole stream; where they follow
     schedules, those at the start of a pass. Where shards are read from their start, records have not been counted, and
@@ -25,7 +27,7 @@ def describe(dataset: MergedDataset) -> str:
     data is read.
 
     Raises:
-        ValueError: It is not a MergedDataset.
+        ValueError: It is neither.
         SourceError: A source has no records.
     """
     shares = shares_of(dataset)

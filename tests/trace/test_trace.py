@@ -28,7 +28,7 @@ class Run:
             dataset = self.mix.build(self.config)
             dataset.set_data_parallel(self.config.dp_size, rank)
             dataset.set_dataloader_states(self.states)
-            own.append((dict(self.states), iter(loaded(dataset, self.config.num_workers, self.config.batch_size))))
+            own.append((dict(self.states), self._batches(dataset)))
         first = len(self.steps)
         self.steps += [[] for _ in range(steps)]
         for states, batches in own:
@@ -40,6 +40,11 @@ class Run:
                 states.update(to_state(batch))
         self.states = json.loads(json.dumps(merge_states(*[states for states, _ in own])))
         self.saved.append(self.states)
+
+    def _batches(self, dataset):
+        """Pass after pass."""
+        for _ in range(1000):
+            yield from loaded(dataset, self.config.num_workers, self.config.batch_size)
 
     def check(self, how=None, *, states=None, batch=None):
         """Each step that was delivered, by its states alone."""
