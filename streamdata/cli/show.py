@@ -1,7 +1,7 @@
 """`streamdata show`: samples of a recipe, or records of a store, in a terminal, as JSON, or in an HTML file."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -80,12 +80,9 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
     from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import Place, delivered, source_paths
 
-    dataset = build_mixture(recipe, variables, allow)
     if options.browser:
-        browse_recipe(dataset, recipe.name, options)
+        browse_recipe(build_mixture(recipe, variables, allow), recipe.name, options)
         return
-    sources = source_paths(dataset)
-    views = SampleViews(dataset, options.limits)
     place = Place(
         step=options.step,
         rank=options.rank,
@@ -94,9 +91,28 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
         states=[read.states for read in read_states(options.states)],
         source=options.source,
     )
+    if options.html is not None:
+        _write_recipe(str(recipe), lambda: build_mixture(recipe, variables, allow), place, options)
+        return
+    dataset = build_mixture(recipe, variables, allow)
+    sources = source_paths(dataset)
+    views = SampleViews(dataset, options.limits)
     found = islice(delivered(dataset, place), options.count)
     shown = (views.view(sample, number, step) for number, (sample, step) in enumerate(found))
     _show(_collected(shown, options.count), sources, options)
+
+
+def _write_recipe(title: str, make_dataset: Callable[[], Any], place: Any, options: ShowOptions) -> None:
+    from streamdata.show.page import write_page
+    from streamdata.show.recipe_page import recipe_page
+
+    with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
+        page = recipe_page(
+            title, make_dataset, place, options.count, lambda number: ticker.tick(lambda: f"{number:,} samples read")
+        )
+    assert options.html is not None, "it was asked for"
+    write_page(page, options.html)
+    _say_written(options.html, sum(len(group.views) for group in page.groups))
 
 
 def show_store(path: Path, options: ShowOptions) -> None:
@@ -114,7 +130,20 @@ def show_store(path: Path, options: ShowOptions) -> None:
     if first >= len(views):
         raise typer.BadParameter(f"expected a record of {len(views):,}, from 0, got {first}", param_hint="--step")
     numbers = range(first, min(first + options.count, len(views)))
-    _show(_collected(map(views.view, numbers), options.count), [], options)
+    shown = _collected(map(views.view, numbers), options.count)
+    if options.html is None:
+        _show(shown, [], options)
+        return
+    from streamdata.show.page import Page, groups_of, write_page
+
+    about = f"records {first:,} to {numbers.stop - 1:,} of {len(views):,}"
+    page = Page(title=str(path), about=about, groups=groups_of(shown, ()))
+    write_page(page, options.html)
+    _say_written(options.html, len(shown))
+
+
+def _say_written(path: Path, count: int) -> None:
+    typer.echo(f"{path}: {count:,} samples, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 def browse_recipe(dataset: Any, name: str, options: ShowOptions) -> None:

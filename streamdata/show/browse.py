@@ -5,8 +5,9 @@ import sys
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from streamdata.show.browse_jobs import BrowseJobs
 from streamdata.show.browse_line import StepMark
@@ -15,6 +16,9 @@ from streamdata.show.browse_steps import BrowseSteps, PagePlace, Sample
 from streamdata.show.limits import ON_PAGE
 from streamdata.show.model import SampleView
 from streamdata.show.server import PageServer
+
+_DRAWS: Final = 200
+"""Samples that the mixture's page is of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +59,22 @@ def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
     Raises:
         StateError: The states are not of one run of it.
     """
-    from streamdata.show.sample_views import SampleViews  # they import torch, which a store can do without
+    from streamdata.show.mixture_view import mixture_facts, mixture_view  # they import torch, which stores do without
+    from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import source_paths
-    from streamdata.trace import Trace
+    from streamdata.trace.trace import Trace
 
-    views, jobs = SampleViews(dataset), BrowseJobs()  # the views before anything is read
+    facts = mixture_facts(dataset)  # before its functions are watched, and these before anything is read
+    views, jobs = SampleViews(dataset), BrowseJobs()
     dp_size, batch = options.dp_size or 1, options.batch
     trace = Trace(dataset, [states for _, states in options.states], batch, dp_size)
     trace.on_progress = jobs.note
     marks = [StepMark(Trace(dataset, [states], batch, dp_size).num_steps, name) for name, states in options.states]
+
+    def mixture() -> object:
+        samples = islice(chain.from_iterable(batch for _, batch in trace.batches(0, 0)), _DRAWS)
+        return mixture_view(facts, [views.view(sample, number) for number, sample in enumerate(samples)])
+
     return Browsed(
         name=name,
         steps=BrowseSteps(trace.batches, views.view, options.per_page),
@@ -73,7 +84,22 @@ def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
         ranks=trace.dp_size,
         marks=marks,
         num_steps=trace.num_steps,
+        find=lambda record: trace.find(**_named_record(record)),
+        mixture=mixture,
     )
+
+
+def _named_record(text: str) -> dict[str, Any]:
+    """What to find, of URL#KEY, or of SOURCE#INDEX.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    before, hash_sign, after = text.strip().rpartition("#")
+    if not hash_sign or not before or not after:
+        raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {text!r}")
+    is_index = after.isascii() and after.isdigit() and not any(sign in before for sign in "/\\")
+    return {"source": before, "index": int(after)} if is_index else {"url": before, "key": after}
 
 
 def browsed_store(path: Path, tokenizer: str | None, dtype: str | None, options: BrowseOptions) -> Browsed:

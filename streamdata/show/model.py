@@ -4,6 +4,7 @@ Texts stand here as they are in the sample; who sends them anywhere does so thro
 """
 
 import base64
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,6 +78,14 @@ class TokensView:
     num_segments: int = 1
     is_chat: bool = False
     is_packed: bool = False
+
+    @property
+    def reasons(self) -> tuple[tuple[str, int], ...]:
+        """Why tokens that are shown are trained or not, each reason with how many they are."""
+        counts: Counter[str] = Counter()
+        for run in (run for segment in self.segments for run in segment.runs if run.reason):
+            counts[run.reason] += len(run.ids)
+        return tuple(counts.items())
 
     @property
     def num_cut(self) -> int:
