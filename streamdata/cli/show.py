@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from streamdata.show.model import SampleView
 from streamdata.show.stored_views import StoredViews, tokens_fields
 from streamdata.show.terminal import SamplePrinter
 from streamdata.show.token_texts import TokenTexts
+
+if TYPE_CHECKING:
+    from streamdata.show.browse import BrowseOptions
 
 _RECIPES: Final = (".yaml", ".yml")
 _PROGRESS_AFTER_S: Final = 2.0
@@ -39,6 +42,9 @@ class ShowOptions:
     as_json: bool = False
     html: Path | None = None
     include_roots: Sequence[str] = ()
+    browser: bool = False
+    port: int = 0
+    opens: bool = True
 
     @property
     def limits(self) -> Limits:
@@ -75,6 +81,9 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
     from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import Place, delivered, source_paths
 
+    if options.browser:
+        browse_recipe(build_mixture(recipe, variables, allow), recipe.name, options)
+        return
     place = Place(
         step=options.step,
         rank=options.rank,
@@ -116,6 +125,9 @@ def show_store(path: Path, options: ShowOptions) -> None:
         StoreError: It is not a store, or is damaged.
         FileNotFoundError: There is nothing.
     """
+    if options.browser:
+        browse_store(path, options)
+        return
     views = StoredViews(path, options.tokenizer, options.limits, options.dtype)
     first = options.step or 0
     if first >= len(views):
@@ -135,6 +147,51 @@ def show_store(path: Path, options: ShowOptions) -> None:
 
 def _say_written(path: Path, count: int) -> None:
     typer.echo(f"{path}: {count:,} samples, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+
+
+def browse_recipe(dataset: Any, name: str, options: ShowOptions) -> None:
+    """Serve a recipe's stream to a browser, until Ctrl-C.
+
+    Raises:
+        StateError: The states are not of one run of it.
+        ValueError: The port is taken.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    from streamdata.progress.saved_states import read_states
+    from streamdata.show.browse import browsed_mixture, serve_pages
+
+    read = [(path, states) for path in options.states for states in read_states([path])]
+    states = [(found.origin.partition(",")[0] or path.name, found.states) for path, found in read]
+    browsed = browsed_mixture(dataset, name, _browse_options(options, states))
+    serve_pages(browsed, options.port, opens=options.opens)
+
+
+def browse_store(path: Path, options: ShowOptions) -> None:
+    """Serve the records of a store to a browser, until Ctrl-C.
+
+    Raises:
+        StoreError: It is not a store, or is damaged.
+        ValueError: The port is taken.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    from streamdata.show.browse import browsed_store, serve_pages
+
+    browsed = browsed_store(path, options.tokenizer, options.dtype, _browse_options(options, []))
+    serve_pages(browsed, options.port, opens=options.opens)
+
+
+def _browse_options(options: ShowOptions, states: Sequence[tuple[str, Mapping[str, Any]]]) -> "BrowseOptions":
+    from streamdata.show.browse import BrowseOptions
+
+    return BrowseOptions(
+        states=states,
+        batch=options.batch,
+        dp_size=options.dp_size,
+        step=options.step,
+        rank=options.rank,
+        source=options.source,
+        per_page=options.count,
+    )
 
 
 def _collected(views: Iterable[SampleView], count: int) -> list[SampleView]:

@@ -314,11 +314,6 @@ class BlockSource:
     def _shard_seeds(self) -> npt.NDArray[np.uint64]:
         return shard_seeds([name for name, _ in self.shards.identity()])
 
-    def block_of(self, shard: int, record: int) -> int:
-        """The block in which a record of a shard lies."""
-        before = int(self._block_ends[shard]) - -(-int(self._records[shard]) // int(self._block_sizes[shard]))
-        return before + record // int(self._block_sizes[shard])
-
     def _runs(self, blocks: Indices) -> _Runs:
         """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
         shards = np.searchsorted(self._block_ends, blocks, side="right")
