@@ -26,7 +26,7 @@ class Tick:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareLine:
+class SourceCurve:
     """A source's share over the draws.
 
     Attributes:
@@ -50,7 +50,7 @@ class ShareLine:
 class LinesChart:
     """Shares over draws."""
 
-    lines: tuple[ShareLine, ...]
+    lines: tuple[SourceCurve, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     num_left_out: int
@@ -105,7 +105,7 @@ def lines_chart(wanted: Mapping[str, float], drawn: Sequence[str]) -> LinesChart
     top_share = min(1.0, most * 1.25)
     heights = dict(zip(names, _apart([_y(wanted[name], top_share) for name in names]), strict=True))
     lines = [
-        ShareLine(
+        SourceCurve(
             name=name,
             number=number,
             points=_points(name, drawn, top_share),
