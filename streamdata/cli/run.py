@@ -3,7 +3,7 @@
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def run_recipe(
     batches: int | None,
     batch_size: int,
     workers: int,
+    include_roots: Sequence[str] = (),
 ) -> bool:
     """Build a recipe, show its tree, stream it, and show what was delivered.
 
@@ -46,7 +47,7 @@ def run_recipe(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        dataset = build_mixture(recipe, variables, allow)
+        dataset = build_mixture(recipe, variables, allow, include_roots)
     for warning in caught:
         typer.echo(f"warning: {warning.message}", err=True)
     typer.echo(describe(dataset))
@@ -60,13 +61,15 @@ def run_recipe(
     return _stream(dataset, loader, batches)
 
 
-def build_mixture(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> MergedDataset:
+def build_mixture(
+    recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str] = ()
+) -> MergedDataset:
     """Build a recipe whose root is a mixture, or a source, which is then mixed alone.
 
     Raises:
         RecipeError: It cannot be built, or its root is something else.
     """
-    dataset = instantiate_from_yaml(recipe, variables, allow=allow)
+    dataset = instantiate_from_yaml(recipe, variables, allow=allow, include_roots=include_roots)
     try:
         return top_of(dataset, f"{recipe}: root")
     except ValueError as error:

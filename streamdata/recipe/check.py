@@ -1,11 +1,14 @@
 """A recipe → all its problems at once, importing no target: signatures are read from source text."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from streamdata.errors import shown
 from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
 from streamdata.recipe.defaults import FOR_ALL, for_all
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, load_recipe, locations_of
+from streamdata.recipe.limits import RecipeLimits, read_limits, refusal_of_limits
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, folders_of, load_recipe, locations_of
 from streamdata.recipe.locations import UNKNOWN, Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture, check_root
 from streamdata.recipe.own_targets import is_own, public_name
@@ -30,6 +33,8 @@ def check_recipe(
     *,
     files: RefusalOfFiles | None = None,
     is_streamed: bool = False,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
 ) -> list[Problem]:
     """Finds every problem of a recipe that can be seen without importing a target.
 
@@ -40,6 +45,8 @@ def check_recipe(
         allow: As for building.
         files: Looks for the files that our own targets name, and says what is wrong with them.
         is_streamed: Whether the root must be a mixture or a source, as `streamdata run` takes it.
+        include_roots: As for building.
+        limits: As for building.
 
     Returns:
         The problems in the order of reading; errors, warnings, and what could not be checked.
@@ -50,9 +57,10 @@ def check_recipe(
     # A dict, for it keeps the order and drops what a file that is included twice repeats.
     problems: dict[Problem, None] = {}
     locations = locations_of(recipe, lambda problem, _: problems.setdefault(problem))
-    file = load_recipe(recipe, references, locations)
+    folders, bounds = folders_of(recipe, include_roots), read_limits(limits, RecipeLimits, "recipe")
+    file = load_recipe(recipe, references, locations, folders, bounds)
     for name in references.unused():
-        locations.report((), f"the variable {name!r} is not used by the recipe", at=(1, 1), kind="warning")
+        locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(check.allow, references.variables):
         for part in file.files() if file else ():
             check.file(part)
@@ -132,7 +140,10 @@ class _Check:
         for name, annotation in parameters.annotations.items():
             if name not in (node["params"] or {}) or (*path, "params", name) in file.includes or name in OF_SOURCES:
                 continue
-            refusal = self.types.refusal(node["params"][name], annotation)
+            value = node["params"][name]
+            refusal = self.types.refusal(value, annotation)
+            if refusal is None and name == "limits" and is_own(node["target"]) and value is not UNKNOWN:
+                refusal = refusal_of_limits(value)
             if refusal:
                 at = (*path, "params", name)
                 file.locations.report(at, refusal, key=True, target=node["target"])

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.recipe.holdout import HOLDOUT_KEYS, read_selection
 from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import UNKNOWN, Locations, Path
@@ -30,7 +31,7 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
     if isinstance(datasets, list) and not datasets:
         file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
     if isinstance(datasets, str | int | float):
-        message = f"expected a list of datasets, got {datasets!r}\n  Write '- target: …' for each."
+        message = f"expected a list of datasets, got {shown(datasets)}\n  Write '- target: …' for each."
         file.locations.report(at, message, key=True, target=node["target"])
     names: dict[str, str] = {}
     percents: list[object] = []
@@ -109,10 +110,10 @@ def _check_name(locations: Locations, path: Path, name: object, names: dict[str,
         locations.report(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
     elif isinstance(name, str) and name and "." not in name:
         if name in names:
-            locations.report(at, f"expected a unique name, got {name!r} again, first at {names[name]}")
+            locations.report(at, f"expected a unique name, got {shown(name)} again, first at {names[name]}")
         names.setdefault(name, locations.of(at))
     elif name is not UNKNOWN:
-        locations.report(at, f"expected text without '.' as a name, got {name!r}")
+        locations.report(at, f"expected text without '.' as a name, got {shown(name)}")
 
 
 def _check_percent(locations: Locations, path: Path, percent: object) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
@@ -39,6 +40,7 @@ class JsonlIterableDataset(ShardDataset):
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line may have at most.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -61,17 +63,18 @@ class JsonlIterableDataset(ShardDataset):
         part: str | None = None,
         cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings = read_cache_settings(cache)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "JsonlIterableDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "JsonlIterableDataset")
         urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known), shuffle_buffer)
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known, bounds), shuffle_buffer)
         else:
-            shards = JsonlShards(urls, known=known)
+            shards = JsonlShards(urls, known=known, limits=bounds)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
         self.cache = settings

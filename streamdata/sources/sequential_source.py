@@ -40,6 +40,11 @@ class SequentialSource:
         self.shards, self._kind, self._group = shards, kind, shuffle_buffer
         self.num_blocks = len(shards.urls)
 
+    @property
+    def records_per_group(self) -> int:
+        """How many records are held in memory at once, where they are shuffled."""
+        return self._group
+
     def describe(self, shuffle: bool) -> str:
         group = self._group if shuffle else 0
         shards = f"{self.num_blocks} shards {describe_content(self.shards)} from their start"

@@ -26,7 +26,7 @@ from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
-from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for who knows both
 from streamdata.sources.source import ReadTask, Record, Stretch, start_within_window
 
 Indices = npt.NDArray[np.int64]
@@ -128,6 +128,19 @@ class BlockSource:
         runs = self._runs(order.blocks(epoch, window * self._window, (window + 1) * self._window))
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
+
+    def block_of(self, shard: int, number: int) -> tuple[int, int]:
+        """The block of a shard's record, and which of the block's records it is."""
+        before = int(self._block_ends[shard - 1]) if shard else 0
+        block, offset = divmod(number, int(self._block_sizes[shard]))
+        return before + block, offset
+
+    def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
+        """How many records of a window are read before one of its records, of a block of it."""
+        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        counts = self._runs(blocks)[2]
+        number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
+        return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
 
     def foresee(self, order: BlockOrder, lane: Lane) -> None:
         """Tell the cache, where there is one, what this node reads when."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
@@ -43,6 +44,8 @@ class MetaDistributedWebDataset(ShardDataset):
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), what a member and a line of a
+            sidecar may have at most.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -68,18 +71,19 @@ class MetaDistributedWebDataset(ShardDataset):
         part: str | None = None,
         cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings = read_cache_settings(cache)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "MetaDistributedWebDataset")
         urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            forward = SequentialTar(urls, meta_names, sidecar_key, known)
+            forward = SequentialTar(urls, meta_names, sidecar_key, known, bounds)
             self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
-            shards = TarShards(urls, meta_names, sidecar_key, known=known)
+            shards = TarShards(urls, meta_names, sidecar_key, known=known, limits=bounds)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
         self.cache = settings

@@ -30,8 +30,13 @@ def describe(dataset: Any) -> str:
         ValueError: It is neither.
         SourceError: A source has no records.
     """
+    return table(tree_rows(dataset))
+
+
+def tree_rows(dataset: MergedDataset) -> list[list[str]]:
+    """The lines of `describe` in cells, the first of them the header."""
     shares = shares_of(dataset)
-    return table([_HEADER, *(_row(shares, path, drawn) for path, drawn in _drawn(shares[""].node, "", ""))])
+    return [_HEADER, *(_row(shares, path, drawn) for path, drawn in _drawn(shares[""].node, "", ""))]
 
 
 def _drawn(node: Node, branch: str, margin: str) -> Iterator[tuple[str, str]]:
