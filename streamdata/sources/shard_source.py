@@ -26,7 +26,7 @@ from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
-from streamdata.sources.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for who knows both
+from streamdata.sources.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.source import ReadTask, Record, Stretch, start_within_window
 
 Indices = npt.NDArray[np.int64]
