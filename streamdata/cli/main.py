@@ -179,6 +179,42 @@ def state(
             write_states(files, output, compacted=compact)
 
 
+@app.command(cls=FlagsCommand)
+def trace(
+    recipe: _Recipe,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="States: files, or the folders of steps. Of several times, the nearest counts.", exists=True
+        ),
+    ],
+    step: Annotated[int | None, typer.Option(min=0, metavar="K", help="Counts from 0, over all resumes.")] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="B", help="Samples in one rank's batch; by default as in the states.")
+    ] = None,
+    var: _Variables = None,
+    allow: _Allow = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    traceback: _Traceback = False,
+) -> None:
+    """Say which records made the batch of a step; or at which steps a record came or comes."""
+    if (step is None) == (find is None):
+        raise typer.BadParameter("expected --step or --find", param_hint="--step")
+    if find is not None and "#" not in find:
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {find!r}", param_hint="--find")
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.trace import find_record, open_trace, trace_step
+
+        traced = open_trace(recipe, files, variables, allowed, batch)
+        if find is not None:
+            raise typer.Exit(0 if find_record(traced, find, as_json=json) else 1)
+        trace_step(traced, step or 0, as_json=json)
+
+
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:
     """Read NAME=VALUE, the value as a recipe's YAML is read.
 

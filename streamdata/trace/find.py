@@ -21,7 +21,7 @@ from streamdata.sources.shard_source import BlockSource
 from streamdata.sources.source import Sample
 from streamdata.trace.course import Point, Stretch
 from streamdata.trace.era import Era
-from streamdata.trace.rank_stream import RankStream
+from streamdata.trace.rank_stream import OnProgress, RankStream
 from streamdata.trace.record import record_of
 
 _FEW, _MANY = 64, 1 << 20
@@ -106,12 +106,19 @@ class Search:
         wanted: The record.
         size: Samples in a batch.
         opened: Gives the rank's batches from the stretch's start on.
+        on_progress: Called with how many batches were read, of how many at most.
     """
 
     def __init__(
-        self, stretch: Stretch, wanted: Wanted, size: int, opened: Callable[[Stretch, int], RankStream]
+        self,
+        stretch: Stretch,
+        wanted: Wanted,
+        size: int,
+        opened: Callable[[Stretch, int], RankStream],
+        on_progress: OnProgress | None = None,
     ) -> None:
         self._stretch, self._wanted, self._size, self._open = stretch, wanted, size, opened
+        self._on_progress = on_progress
         self._nodes = list(wanted.sources(stretch.era))
 
     @cached_property
@@ -137,7 +144,7 @@ class Search:
             return
         point = self._stretch.points[-1]
         ahead = self._stretch._replace(points=(point,), first=self._stretch.first + self._done(point))
-        search = Search(ahead, self._wanted, self._size, self._open)
+        search = Search(ahead, self._wanted, self._size, self._open, self._on_progress)
         if search._stream.why_read is not None:  # noqa: SLF001  of this very class
             yield from search._read(most, first_only=True)  # noqa: SLF001
             return
@@ -150,6 +157,8 @@ class Search:
 
     def _read(self, most: int, *, first_only: bool) -> Iterator[int]:
         for step, batch in zip(range(most), self._open(self._stretch, self._size).batches(), strict=False):
+            if self._on_progress is not None:
+                self._on_progress(step, most)
             if any(map(self._wanted.is_of, batch)):
                 yield self._stretch.first + step
                 if first_only:

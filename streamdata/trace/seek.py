@@ -112,19 +112,21 @@ class _Walk:
         for i, child in enumerate(node.children):
             if due.draws[i]:
                 self._child(child, entries, round_, due.draws[i], due.clocks[i], resumes=resumes)
-        drawn = sum(self._run.entries.draws_below(node.path).values()) + samples
+        drawn = sum(self.after.draws_below(node.path).values())
         self.after.drawn.setdefault(node.path, {})[self._run.generation] = drawn
 
     def _child(
         self, node: Node, entries: LaneEntries, round_: int, samples: int, clock: float, *, resumes: bool
     ) -> None:
-        before, known = self._run.entries.standing(node.path), entries.standing(node.path)
+        before, known = self.after.standing(node.path), entries.standing(node.path)
         entry: dict[str, Any] = {"draws": (before.draws if before else 0) + samples, "clock": clock}
         if node.is_mixture:
             inner = self._below(node, entries, known, round_, samples, resumes=resumes)
             entry |= {"epoch": inner, "window": 0, "taken": 0}
         else:
             entry |= self._source(node, known, before, round_, samples)
+        if before is not None and before.tokens:
+            entry["tokens"] = before.tokens
         if round_:
             entry["round"] = round_
         self.after.cursors.setdefault(node.path, {})[self._run.generation] = entry
@@ -153,6 +155,7 @@ class _Walk:
         inner = known.cursor.epoch if known else self._run.deals.first_round(node.path)
         of_round = _of_round(entries, node, inner)
         while (left := _in_round(replace(self._run, entries=of_round), node, inner)) < samples:
+            self.mixture(node, of_round, inner, int(left), resumes=resumes)  # what it is made of is counted, too
             samples, inner, of_round, resumes = samples - int(left), inner + 1, LaneEntries(), False
         self.mixture(node, of_round, inner, samples, resumes=resumes)
         return inner

@@ -85,6 +85,10 @@ class Trace:
         """How many steps the states say were delivered, by the rank that is furthest."""
         return self._course.newest.step() if self._course.newest else 0
 
+    def is_indexed(self, source: str) -> bool:
+        """Whether there is a source of that path whose records have an index, not a url and a key."""
+        return any(era.is_shards.get(source) is False for era in self._course.eras.values())
+
     def at(self, step: int) -> TracedStep:
         """The records of a step.
 
@@ -220,7 +224,7 @@ class Trace:
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
             for stretch in self._course.stretches(rank, self._sizes):
                 size = self._sizes.of(stretch)
-                search = Search(stretch, wanted, size, self._opened)
+                search = Search(stretch, wanted, size, self._opened, self.on_progress)
                 steps.update(search.came())
                 if stretch.is_open:
                     steps.update(search.comes(max(_LOOK_AHEAD, newest)))
