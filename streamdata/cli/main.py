@@ -166,15 +166,21 @@ def state(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
     ] = None,
+    diff: Annotated[
+        Path | None, typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
     if (merge or compact) != (output is not None):
         raise typer.BadParameter("expected --merge or --compact, and the file to write", param_hint="--output")
+    if output is not None and (diff is not None or json):
+        raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
     with messages(OSError):
         from streamdata.cli.state import show_states, write_states
 
         if output is None:
-            show_states(files)
+            show_states(files, diff, as_json=json)
         else:
             write_states(files, output, compacted=compact)
 

@@ -40,8 +40,7 @@ def trace_step(trace: Trace, step: int, *, as_json: bool) -> None:
     """Print the records of a step.
 
     Raises:
-        StateError: The states do not reach back to it.
-        ValueError: The stream ends before it.
+        StateError: The states do not reach back to it, or the stream ends before it.
     """
     with _progress(trace):
         traced = trace.at(step)
@@ -58,7 +57,7 @@ def find_record(trace: Trace, name: str, *, as_json: bool) -> bool:
     """Print the steps at which a record came or comes; whether there is one.
 
     Raises:
-        ValueError: No source of the recipe has such a record.
+        SourceError: No source of the recipe has such records.
     """
     url, _, key = name.rpartition("#")
     with _progress(trace):

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from streamdata.mixing.weights import shares_of_weights
 from streamdata.progress import Progress, history_of
-from streamdata.progress.progress import Progress as _Progress
 from streamdata.recipe.parts import NAMES
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
@@ -102,17 +101,18 @@ def _difference(
     )
 
 
-def totals_of(states: Mapping[str, Any] | _Progress) -> Totals:
+def totals_of(states: Mapping[str, Any] | Progress) -> Totals:
     """Sum up what states of all ranks, or of some, say.
 
     Raises:
         StateError: They do not come from `to_state`.
     """
-    progress = states if isinstance(states, _Progress) else Progress(states)
+    progress = states if isinstance(states, Progress) else Progress(states)
     if not progress:
         return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
     lines = history_of(progress)
-    nodes = {path: text for number in sorted(_headers(progress)) for path, text in progress.header(number)["nodes"].items()}
+    headers = map(progress.header, sorted(progress.entries.headers))
+    nodes = {path: text for header in headers for path, text in header["nodes"].items()}
     sums = _sums(lines)
     paths = {*sums, *nodes} - {""}
     leaves = sorted(paths - {path.rpartition(".")[0] for path in paths})
@@ -127,10 +127,6 @@ def totals_of(states: Mapping[str, Any] | _Progress) -> Totals:
         sources=tuple(sources),
         drawn=int(drawn),
     )
-
-
-def _headers(progress: _Progress) -> Sequence[int]:
-    return list(progress.entries.headers)
 
 
 def _sums(lines: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
