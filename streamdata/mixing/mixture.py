@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
+from time import perf_counter
 from typing import NoReturn
 from weakref import proxy
 
@@ -17,6 +18,7 @@ from streamdata.mixing.told import Told
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
+from streamdata.remote.network import network
 from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
 from streamdata.sources.tally import counts_of, num_tokens
@@ -144,8 +146,11 @@ class Mixture:
         steps, draws, drawn, spent = self._clocks.steps, self._draws, self._drawn, 0.0
         weigh, costs, tokens = self._weigh, self._costs, self._tokens
         is_plain = weigh is None and bool(steps)
+        counts, now = network().counts, perf_counter
+        times = [self._run.times.setdefault(child.path, [0.0, 0.0]) for child in self._children]
         while heap:
             clock, i = heap[0]
+            waited, began = counts.waited, now()
             try:
                 sample, cursor = pulls[i]()
             except StopIteration:
@@ -153,6 +158,10 @@ class Mixture:
                 if self._settings.stop == "first_exhausted":
                     break
                 continue
+            of_source = times[i]
+            of_source[0] += now() - began
+            if counts.waited != waited:
+                of_source[1] += counts.waited - waited
             if is_plain:
                 clock += steps[i]
             elif steps and weigh is not None:

@@ -155,6 +155,7 @@ class Reading:
         run = replace(
             self._run(lane, key.epoch_pass, progress, plan.deals),
             ahead=ahead,
+            times=meter.times,
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )

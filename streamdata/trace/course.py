@@ -81,6 +81,8 @@ class Course:
         self.newest.check_nodes(tree.nodes)
         self._headers = dict(sorted(self.newest.entries.headers.items()))
         self._shape = (dp_size, max(1, num_workers)) if not self._headers else tuple(self.newest.topology())
+        self._stretches: dict[int, list[Stretch]] = {}
+        self._read: dict[tuple[int, int], Progress] = {}
         self._is_changed = bool(self._headers) and self.newest.generation(tree) != self.newest.newest
 
     @property
@@ -121,8 +123,13 @@ class Course:
         """The step with which the topology of a generation began."""
         return self.first_step(self.newest.deal_of(number) if number in self._headers else self.newest.deal)
 
-    def stretches(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
-        """What a rank read and reads, without end, or until no pass is left to begin."""
+    def stretches(self, rank: int, size: "BatchSizes") -> Sequence[Stretch]:
+        """What a rank read; the last one is what it reads now."""
+        if rank not in self._stretches:
+            self._stretches[rank] = list(self._of_rank(rank, size))
+        return self._stretches[rank]
+
+    def _of_rank(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
         step, deal, last = 0, -1, max(self.eras)
         for number, era in self.eras.items():
             deal_of = self.newest.deal_of(number) if number in self._headers else self.newest.deal
@@ -152,10 +159,12 @@ class Course:
     def _points(self, generation: int, era: Era, rank: int) -> dict[int, list[Point]]:
         """By pass, what states say of a rank in a generation, in the sequence of time."""
         found: dict[int, list[Point]] = {}
-        for states in self._states:
+        for number, states in enumerate(self._states):
             if f"generation/{generation}" not in states:
                 continue
-            progress = Progress(_before(states, generation + 1))
+            if (number, generation) not in self._read:  # the same for all ranks
+                self._read[number, generation] = Progress(_before(states, generation + 1))
+            progress = self._read[number, generation]
             for epoch_pass in _passes(states, generation, rank):
                 found.setdefault(epoch_pass, []).append(point_of(progress, epoch_pass, rank, era.num_workers))
         return {epoch_pass: sorted(points, key=lambda point: point.samples) for epoch_pass, points in found.items()}

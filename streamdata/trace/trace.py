@@ -247,7 +247,8 @@ class Trace:
         return [*past, *future[:1]]
 
     def _opened(self, stretch: Stretch, size: int) -> RankStream:
-        return self._stream(stretch, stretch.points[0], stretch.points[-1], size)[0]
+        later = stretch.points[-1] if len(stretch.points) > 1 else None
+        return self._stream(stretch, stretch.points[0], later, size)[0]
 
     def _records(self, found: Found) -> Iterator[dict[str, Any]]:
         is_bare = found.stream.why_read is None
