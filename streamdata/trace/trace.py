@@ -177,11 +177,14 @@ class Trace:
                 return found
             count = self._count(stretch, size)
             empty = 0 if count else empty + 1
-            begin = point_of(stretch.era.begins, stretch.epoch_pass + 1, stretch.rank, stretch.era.num_workers)
-            stretch = Stretch(
-                stretch.era, stretch.epoch_pass + 1, stretch.rank, stretch.first + count, (begin,), is_open=True
-            )
+            stretch = self._next_pass(stretch, count)
         return None
+
+    def _next_pass(self, stretch: Stretch, batches: int) -> Stretch:
+        """The pass after one that has so many batches."""
+        era, epoch_pass, rank, first = stretch[:4]
+        begin = point_of(era.begins, epoch_pass + 1, rank, era.num_workers)
+        return Stretch(era, epoch_pass + 1, rank, first + batches, (begin,), is_open=True)
 
     def _count(self, stretch: Stretch, size: int) -> int:
         """How many batches a stretch has that comes to its end."""
@@ -240,11 +243,20 @@ class Trace:
                 search = Search(stretch, wanted, size, self._opened, self.on_progress)
                 steps.update(search.came())
                 if stretch.is_open:
-                    steps.update(search.comes(max(_LOOK_AHEAD, newest)))
+                    steps.update(self._comes(stretch, search, wanted, size))
         if not wanted.is_known:
             raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
         past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
         return [*past, *future[:1]]
+
+    def _comes(self, stretch: Stretch, search: Search, wanted: Wanted, size: int) -> set[int]:
+        """When it comes next: in this pass, or in the one after it."""
+        most = max(_LOOK_AHEAD, self.num_steps)
+        found = set(search.comes(most))
+        if found or not wanted.is_known or stretch.era.top.is_endless:
+            return found
+        following = self._next_pass(stretch, self._count(stretch, size))
+        return set(Search(following, wanted, size, self._opened, self.on_progress).comes(most))
 
     def _opened(self, stretch: Stretch, size: int) -> RankStream:
         later = stretch.points[-1] if len(stretch.points) > 1 else None
