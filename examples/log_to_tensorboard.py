@@ -22,7 +22,7 @@ def main(data: str, directory: str) -> None:
     loader = StreamLoader(dataset, batch_size=16, num_workers=2, collate=mixed_collate)
     with SummaryWriter(directory) as writer:
         for step, _ in enumerate(islice(loader, NUM_BATCHES), 1):
-            ...  # forward, backward, and the optimizer's step
+            # forward, backward, and the optimizer's step
             if step % LOG_EVERY == 0:
                 for name, value in {**report(loader.state_dict()), **loader.times()}.items():
                     writer.add_scalar(f"data/{name}", value, step)

@@ -21,7 +21,7 @@ def main(data: str) -> None:
     loader = StreamLoader(dataset, batch_size=16, num_workers=2, collate=mixed_collate)
     with wandb.init(project="streamdata") as run:
         for step, _ in enumerate(islice(loader, NUM_BATCHES), 1):
-            ...  # forward, backward, and the optimizer's step
+            # forward, backward, and the optimizer's step
             if step % LOG_EVERY == 0:
                 numbers = {**report(loader.state_dict()), **loader.times()}
                 run.log({f"data/{name}": value for name, value in numbers.items()}, step=step)

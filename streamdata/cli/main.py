@@ -167,7 +167,8 @@ def state(
         Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
     ] = None,
     diff: Annotated[
-        Path | None, typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True)
+        Path | None,
+        typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -191,7 +192,9 @@ def trace(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE…", help="States: files, or the folders of steps. Of several times, the nearest counts.", exists=True
+            metavar="FILE…",
+            help="States: files, or the folders of steps. Of several times, the nearest counts.",
+            exists=True,
         ),
     ],
     step: Annotated[int | None, typer.Option(min=0, metavar="K", help="Counts from 0, over all resumes.")] = None,

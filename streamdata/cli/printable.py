@@ -6,4 +6,6 @@ def printable(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode() for one in text)
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode() for one in text
+    )

@@ -30,7 +30,9 @@ def show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> 
     if other is not None:
         totals = totals.minus(totals_of(_joined([other])[0]))
     if as_json:
-        typer.echo(json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)}))
+        typer.echo(
+            json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)})
+        )
         return
     names = ", ".join(map(str, paths))
     typer.echo(printable(f"{names}: {origin}" if origin else names) + (f", minus {printable(other)}" if other else ""))

@@ -66,7 +66,9 @@ def find_record(trace: Trace, name: str, *, as_json: bool) -> bool:
     if as_json:
         typer.echo(json.dumps({"find": name, "steps": steps, "delivered": trace.num_steps}))
     elif steps:
-        typer.echo("\n".join(f"step {step}{'' if step < trace.num_steps else ', which is still to come'}" for step in steps))
+        typer.echo(
+            "\n".join(f"step {step}{'' if step < trace.num_steps else ', which is still to come'}" for step in steps)
+        )
     else:
         typer.echo(f"{printable(name)}: it came at no step, and does not come", err=True)
     return bool(steps)

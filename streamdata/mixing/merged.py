@@ -366,9 +366,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """How long sources were read for the batches that came to this process, as plain numbers.
 
         Returns:
-            Of each source `reading_s/NAME`, seconds that its records took until they were samples, and `waiting_s/NAME`,
-            how long of that was waited for stores elsewhere: sums over the workers that read them. Of a mixture
-            within the mixture it is that of all its sources.
+            Of each source `reading_s/NAME`, seconds that its records took until they were samples, and
+            `waiting_s/NAME`, how long of that was waited for stores elsewhere: sums over the workers that read them.
+            Of a mixture within the mixture it is that of all its sources.
         """
         found = times_of(self._control.name).items()
         reading = {f"reading_s/{path}": times[0] for path, times in found}

@@ -113,7 +113,8 @@ class BlockOrder:
 
     def index_of(self, epoch: int, number: int) -> int:
         """Which of the lane's blocks of an epoch is the one with a number of the endless sequence; the inverse of
-        `number`."""
+        `number`.
+        """
         return (self._rest.index(number) - self._first(epoch)) // self._lanes
 
     def ahead(self, epoch: int, index: int, blocks: int) -> tuple[int, int]:

@@ -207,7 +207,13 @@ class BatchSizes:
             wanted = self._given or (before if before is not None and least <= before <= most else 0)
         if least <= wanted <= most and (self._given in (None, wanted) or not bounds):
             return wanted
-        told = str(least) if least == most else f"{min(least, most)} to {max(least, most)}" if most < 2**53 else f"{least} or more"  # noqa: E501
+        told = (
+            str(least)
+            if least == most
+            else f"{min(least, most)} to {max(least, most)}"
+            if most < 2**53
+            else f"{least} or more"
+        )  # noqa: E501
         raise StateError(
             f"states: of generation {number} they tell of batches of {told} samples"
             f"{'' if self._given is None else f', got {self._given}'}\n"
@@ -252,4 +258,3 @@ def _passes(states: Mapping[str, Any], generation: int, rank: int) -> list[int]:
     start = f"worker/{generation}/"
     keys = (key[len(start) :].split("/") for key in states if key.startswith(start))
     return sorted(int(epoch_pass) for epoch_pass, of_rank in keys if int(of_rank) == rank)
-

@@ -10,7 +10,7 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
 from streamdata.mixing.tree import Node, tree_of
-from streamdata.progress import LaneEntries, LaneKey, LaneLink, Progress, header
+from streamdata.progress import LaneKey, LaneLink, Progress, header
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource
 from streamdata.sources.shard_source import ShardDataset
@@ -121,7 +121,8 @@ class Era:
 
     def records(self, run: Run) -> Iterator[Sample]:
         """The same where each record gives one sample: the fields that name it, without functions and, map-style,
-        without reading it."""
+        without reading it.
+        """
         deals = self.deals(run.progress, run.key.epoch_pass, is_bare=True)
         return iter(()) if self.has_given_all(run) else lane_samples(replace(run, deals=deals), self._bare)
 

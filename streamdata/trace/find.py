@@ -145,12 +145,12 @@ class Search:
         point = self._stretch.points[-1]
         ahead = self._stretch._replace(points=(point,), first=self._stretch.first + self._done(point))
         search = Search(ahead, self._wanted, self._size, self._open, self._on_progress)
-        if search._stream.why_read is not None:  # noqa: SLF001  of this very class
-            yield from search._read(most, first_only=True)  # noqa: SLF001
+        if search._stream.why_read is not None:
+            yield from search._read(most, first_only=True)
             return
-        for lane, run in enumerate(search._stream.runs):  # noqa: SLF001
+        for lane, run in enumerate(search._stream.runs):
             for node in self._nodes:
-                yield from search._next_in_lane(lane, run, node)  # noqa: SLF001
+                yield from search._next_in_lane(lane, run, node)
 
     def _done(self, point: Point) -> int:
         return self._stretch.done(point, self._size)

@@ -6,6 +6,7 @@ chosen just below the draw that is looked for, and the few draws that are left a
 come then is a matter of counting its blocks (`sources/leap.py`), and of a mixture within the mixture the same again.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
@@ -139,7 +140,9 @@ class _Walk:
         position = position_after(lane, start, samples)
         counted = self._run.deals.counts(node.path, self._run.lane.index)
         counts = counted if before is None else [getattr(before.cursor, name) for name in COUNTS]
-        cursor = dict(zip(("epoch", "window", "taken"), position, strict=False)) | dict(zip(COUNTS, counts, strict=True))
+        cursor = dict(zip(("epoch", "window", "taken"), position, strict=False)) | dict(
+            zip(COUNTS, counts, strict=True)
+        )
         if getattr(node.dataset, "single_process_fn", None) is not None:
             cursor["records"] += samples
         return cursor
@@ -170,7 +173,7 @@ def _in_round(run: Run, node: Node, round_: int) -> float:
 
 
 def _of_round(entries: LaneEntries, node: Node, round_: int) -> LaneEntries:
-    """The entries without those of sources that were last drawn in another round: in this one they stand at the start."""
+    """The entries without those of sources that were last drawn in another round: they stand at the start of this."""
     stale = [
         child.path
         for child in node.children
@@ -200,7 +203,9 @@ def _draw(clocks: Sequence[float], pace: ClockPace, left: Sequence[float], there
         live = [i for i in there if due.draws[i] < left[i]]
         lowest = min(due.clocks[i] for i in live)
         # Shares add up to 1 at most, so that before this time no more than the rest is due, whatever the clocks are.
-        limit = lowest + (rest - len(live)) / _live_share(pace, live)
+        # A step is 1 at least, and may lose half a unit of its clock in the rounding.
+        span = (rest - len(live)) / _live_share(pace, live)
+        limit = lowest + span * max(0.0, 1 - math.ulp(lowest + span))
         for i in live:
             some = pace.advance(i, due.clocks[i], limit, left[i] - due.draws[i])
             due.draws[i] += some.draws
@@ -220,6 +225,7 @@ def _draw_singly(due: Due, pace: ClockPace, left: Sequence[float], there: Sequen
     heap = [(due.clocks[i], i) for i in there]
     heapify(heap)
     rest = samples - sum(due.draws)
+    assert rest >= 0, "more was counted than is due"
     while rest:
         clock, i = heap[0]
         if due.draws[i] >= left[i]:

@@ -137,9 +137,7 @@ def _sums(lines: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
     return sums
 
 
-def _source(
-    path: str, node: str, sums: Mapping[str, Any], drawn: float, wanted: Mapping[str, float]
-) -> SourceTotals:
+def _source(path: str, node: str, sums: Mapping[str, Any], drawn: float, wanted: Mapping[str, float]) -> SourceTotals:
     samples = int(sums["samples"])
     # Where no function is in between, only those that failed are no samples.
     records = int(sums["records"] or samples + sums["bad"])

@@ -112,10 +112,14 @@ def test_states_are_one_document_of_json(streamdata: Streamdata, saved: Path) ->
     more = json.loads(streamdata("state", saved, "--diff", saved / "step-10", "--json").stdout)
     assert (whole["samples"], before["samples"], more["samples"]) == (40, 32, 8)
     (first, second), (was, _), (a, b) = (one["sources"] for one in (whole, before, more))
-    assert first["name"] == "a" and a["samples"] == first["samples"] - was["samples"]
-    assert first["wanted"] == pytest.approx((0.75 * 32 + 0.8 * 8) / 40) and a["wanted"] == pytest.approx(0.8)
-    assert a["achieved"] + b["achieved"] == pytest.approx(1) and second["dropped"] >= b["dropped"] > 0
-    assert first["epochs"] == first["samples"] / 400 and second["epochs"] == second["records"] / 400
+    assert first["name"] == "a"
+    assert a["samples"] == first["samples"] - was["samples"]
+    assert first["wanted"] == pytest.approx((0.75 * 32 + 0.8 * 8) / 40)
+    assert a["wanted"] == pytest.approx(0.8)
+    assert a["achieved"] + b["achieved"] == pytest.approx(1)
+    assert second["dropped"] >= b["dropped"] > 0
+    assert first["epochs"] == first["samples"] / 400
+    assert second["epochs"] == second["records"] / 400
     assert (whole["ranks"], whole["workers"], whole["idle"], whole["passes"]) == (3, 1, [2], [0])
     assert [(one["ranks"], one["weights"]["a"]) for one in whole["generations"]] == [(2, 3), (3, 4)]
 
@@ -127,7 +131,9 @@ def test_the_names_of_sources_may_not_steer_a_terminal(streamdata: Streamdata, t
         states.update(to_state([sample]))
     (tmp_path / "states.json").write_text(json.dumps(states))
     done = streamdata("state", tmp_path / "states.json")
-    assert done.exit_code == 0 and "\x1b" not in done.stdout and "a\\x1b[2Jb" in done.stdout
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    assert "a\\x1b[2Jb" in done.stdout
 
 
 def test_states_are_merged_into_one_file(streamdata: Streamdata, saved: Path, tmp_path: Path) -> None:

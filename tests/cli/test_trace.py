@@ -40,7 +40,9 @@ def test_a_record_is_found(streamdata, run):
     record = batches[5][2]
     done = streamdata("trace", recipe, path, "--find", f"{record['url']}#{record['key']}", "--json")
     steps = json.loads(done.stdout)["steps"]
-    assert done.exit_code == 0 and steps[0] == 5 and steps[1] >= 9
+    assert done.exit_code == 0
+    assert steps[0] == 5
+    assert steps[1] >= 9
     words = streamdata("trace", recipe, path, "--find", f"{record['url']}#{record['key']}").stdout
     assert words == f"step 5\nstep {steps[1]}, which is still to come\n"
 
@@ -51,7 +53,8 @@ def test_what_is_not_there_ends_with_one(streamdata, run):
     done = streamdata("trace", recipe, path, "--find", f"{batches[0][0]['url']}#99", "--json")
     assert (done.exit_code, json.loads(done.stdout)["steps"]) == (1, [])
     done = streamdata("trace", recipe, path, "--find", "nowhere.jsonl#3")
-    assert (done.exit_code, done.stdout) == (1, "") and done.stderr.startswith("error: find: expected a record")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: find: expected a record")
     assert streamdata("trace", recipe, path).exit_code == 2
     assert streamdata("trace", recipe, path, "--find", "x").exit_code == 2
 

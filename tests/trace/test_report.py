@@ -27,10 +27,12 @@ def test_a_report_counts_what_was_delivered():
     numbers = report(states)
     of_b = [sample for sample in samples if sample["__datasetname__"] == "b"]
     assert (numbers["samples"], numbers["steps"]) == (45, 9)
-    assert numbers["samples/b"] == len(of_b) and numbers["samples/a"] == 45 - len(of_b)
+    assert numbers["samples/b"] == len(of_b)
+    assert numbers["samples/a"] == 45 - len(of_b)
     assert numbers["tokens"] == numbers["tokens/b"] == sum(len(sample["input_ids"]) for sample in of_b) > 0
     assert numbers["records/b"] == numbers["samples/b"] + numbers["dropped/b"] > numbers["samples/b"]
-    assert numbers["epochs/b"] == numbers["records/b"] / 40 and numbers["wanted/a"] == 0.75
+    assert numbers["epochs/b"] == numbers["records/b"] / 40
+    assert numbers["wanted/a"] == 0.75
     assert all(type(value) in (int, float) for value in numbers.values())
 
 
@@ -60,7 +62,9 @@ def test_a_loader_says_how_long_sources_took(num_workers):
         pass
     times = loader.times()
     assert times.keys() == {"waiting_s", *(f"{what}_s/{name}" for what in ("reading", "waiting") for name in "ab")}
-    assert times["waiting_s"] > 0 and times["reading_s/a"] > 0 and times["waiting_s/a"] == 0
+    assert times["waiting_s"] > 0
+    assert times["reading_s/a"] > 0
+    assert times["waiting_s/a"] == 0
 
 
 def test_nothing_delivered_is_reported_too():
