@@ -182,8 +182,8 @@ def _of_round(entries: LaneEntries, node: Node, round_: int) -> LaneEntries:
     if not stale:
         return entries
     kept = LaneEntries()
-    is_stale = lambda path: any(path == one or path.startswith(f"{one}.") for one in stale)  # noqa: E731
-    kept.cursors = {path: held for path, held in entries.cursors.items() if not is_stale(path)}
+    below = tuple(f"{path}." for path in stale)
+    kept.cursors = {path: held for path, held in entries.cursors.items() if not f"{path}.".startswith(below)}
     kept.drawn = entries.drawn
     return kept
 
