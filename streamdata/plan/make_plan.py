@@ -237,11 +237,14 @@ class _Planner:
         self, node: Node, records: int | None, demand: Demand, repeats: Repeats, samples: float
     ) -> tuple[int | None, int | None, str | None]:
         end = samples if demand.ends_after is None else demand.ends_after / self._pulls
+        source, epoch = node.source, None if not records else records / self._per_sample.get(node.path, 1.0)
+        is_far = epoch is not None and 2 * demand.samples[node.path] < epoch
+        if is_far and source is not None and source.num_blocks >= self._amount.lane.count:
+            return None, None, None
         exact = repeats.first(node)
         if exact is not None:
             how = "exact" if self._amount.lane.count == 1 else "within"
             return (exact.sample, exact.last, how) if exact.sample < end else (None, None, None)
-        epoch = None if not records else records / self._per_sample.get(node.path, 1.0)
         if epoch is None or demand.samples[node.path] <= epoch * (1 + 1e-9):
             return None, None, None
         is_even = not (self._top.has_schedule or self._stream.has_ends)

@@ -62,8 +62,8 @@ def _draw_json(draw: Draw) -> dict[str, Any]:
 def _headline(plan: Plan) -> str:
     amount = plan.amount
     tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
-    who = f"{_counted(amount.dp_size, 'rank')} with {_counted(amount.num_workers, 'worker')}"
-    lanes = _counted(amount.lane.count, "lane")
+    who = f"{counted(amount.dp_size, 'rank')} with {counted(amount.num_workers, 'worker')}"
+    lanes = counted(amount.lane.count, "lane")
     text = f"{plan.samples:,.0f} samples{tokens}, on {who}: {lanes}, batches of {amount.batch_size:,}"
     if plan.ends_after is not None:
         text += f"\nthe stream ends before, after {_rounded(plan.ends_after)} samples"
@@ -117,7 +117,11 @@ def _repeat(source: SourcePlan) -> str:
 
 def _advice(plan: Plan, paint: Paint) -> str:
     told = [source for source in plan.sources if source.advice]
-    return "\n".join(paint(f"{printable(source.name)} {source.advice}", source.level) for source in told)
+    return "\n".join(paint(_told(source), source.level) for source in told)
+
+
+def _told(source: SourcePlan) -> str:
+    return f"{printable(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}"
 
 
 def _notes(plan: Plan) -> str:
@@ -197,5 +201,6 @@ def _bytes(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
