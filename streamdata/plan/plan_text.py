@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from streamdata.mixing.lengths import count_text
 from streamdata.plan.draws import Draw
-from streamdata.plan.make_plan import Plan, SourcePlan
+from streamdata.plan.make_plan import RunPlan, SourcePlan
 from streamdata.plan.shares_over_time import NUM_MOMENTS, bars
 from streamdata.view.table import percent_text, table
 
@@ -18,7 +18,7 @@ _MAX_LANES: Final = 8
 _MAX_BLOCK_SOURCES: Final = 8
 
 
-def plan_text(plan: Plan, paint: Paint) -> str:
+def plan_text(plan: RunPlan, paint: Paint) -> str:
     """The plan for a person to read.
 
     Args:
@@ -30,7 +30,7 @@ def plan_text(plan: Plan, paint: Paint) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: RunPlan) -> dict[str, Any]:
     """The plan as plain JSON, without numbers that JSON has not."""
     amount = plan.amount
     return {
@@ -59,7 +59,7 @@ def _draw_json(draw: Draw) -> dict[str, Any]:
     return {name: value for name, value in asdict(draw).items() if value is not None}
 
 
-def _headline(plan: Plan) -> str:
+def _headline(plan: RunPlan) -> str:
     amount = plan.amount
     tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
     who = f"{counted(amount.dp_size, 'rank')} with {counted(amount.num_workers, 'worker')}"
@@ -70,7 +70,7 @@ def _headline(plan: Plan) -> str:
     return text
 
 
-def _sources(plan: Plan, paint: Paint) -> str:
+def _sources(plan: RunPlan, paint: Paint) -> str:
     header = ["source", "records", "tokens", "share", "samples", "epochs", "first repeat", "bytes", ""]
     rows = [header, *(_row(source) for source in plan.sources)]
     first, *lines = table(rows).split("\n")
@@ -115,7 +115,7 @@ def _repeat(source: SourcePlan) -> str:
     return f"{'≈ ' if source.first_repeat_is == 'estimated' else ''}{source.first_repeat:,}"
 
 
-def _advice(plan: Plan, paint: Paint) -> str:
+def _advice(plan: RunPlan, paint: Paint) -> str:
     told = [source for source in plan.sources if source.advice]
     return "\n".join(paint(_told(source), source.level) for source in told)
 
@@ -124,11 +124,11 @@ def _told(source: SourcePlan) -> str:
     return f"{printable(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}"
 
 
-def _notes(plan: Plan) -> str:
+def _notes(plan: RunPlan) -> str:
     return "\n".join(f"note: {printable(note)}" for note in plan.notes)
 
 
-def _schedules(plan: Plan) -> str:
+def _schedules(plan: RunPlan) -> str:
     if not plan.schedules:
         return ""
     highest = max(share for line in plan.schedules for share in line.shares)
@@ -139,7 +139,7 @@ def _schedules(plan: Plan) -> str:
     return f"{table(rows)}\n{NUM_MOMENTS} moments, bars up to {percent_text(highest)}"
 
 
-def _needs(plan: Plan) -> str:
+def _needs(plan: RunPlan) -> str:
     needs = plan.needs
     unknown = f"; not known of {', '.join(map(printable, needs.unknown[:4]))}" if needs.unknown else ""
     if len(needs.unknown) > 4:  # noqa: PLR2004  as many as a line holds
@@ -150,7 +150,7 @@ def _needs(plan: Plan) -> str:
     )
 
 
-def _draws(plan: Plan) -> str:
+def _draws(plan: RunPlan) -> str:
     if not plan.draws:
         return ""
     header = ["draw", "source", "clock", "next", "epoch", "window", "block", "record"]
@@ -176,7 +176,7 @@ def _place(draw: Draw) -> str:
     return "" if not draw.url else f"{printable(draw.url)}{number}"
 
 
-def _lanes(plan: Plan) -> str:
+def _lanes(plan: RunPlan) -> str:
     if not plan.lanes:
         return ""
     shown, names = plan.lanes[:_MAX_LANES], list(plan.lanes[0].blocks)[:_MAX_BLOCK_SOURCES]

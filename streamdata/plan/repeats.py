@@ -57,6 +57,7 @@ class Repeats:
         self._steps: dict[str, Floats] = {}
         mixtures = sum(node.is_mixture for node in top.walk())
         self._max_blocks = _MAX_BLOCKS // max(1, len(self._parents))
+        self._places_left = _MAX_PLACES
         self._is_small = lane.count <= _MAX_LANES and lane.count**2 * mixtures <= _MAX_TURNS
 
     def first(self, node: Node) -> Repeat | None:
