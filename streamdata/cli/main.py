@@ -10,7 +10,7 @@ import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import INTERRUPTED, messages
-from streamdata.cli.prepare_app import inspect, prepare, verify
+from streamdata.cli.prepare_app import prepare, verify
 from streamdata.errors import RecipeError
 
 app = typer.Typer(
@@ -23,7 +23,6 @@ app = typer.Typer(
 
 
 app.add_typer(prepare, name="prepare")
-app.command(cls=FlagsCommand)(inspect)
 app.command(cls=FlagsCommand)(verify)
 
 
@@ -50,6 +49,16 @@ _Allow = Annotated[
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
+_IncludeRoot = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--include-root",
+        metavar="FOLDER",
+        help="A folder with files that the recipe may include.",
+        exists=True,
+        file_okay=False,
+    ),
+]
 _Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 
 
@@ -58,6 +67,8 @@ def _streamdata(_: _Version = False) -> None:
     # Targets may lie in the directory where the command is run; last, so that they shadow nothing.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    # It would show each attempt to reach the hub, before the one message that says it cannot be reached.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 
 @app.command(cls=FlagsCommand)
@@ -68,6 +79,7 @@ def run(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     traceback: _Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
@@ -75,7 +87,15 @@ def run(
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.run import run_recipe
 
-        finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
+        finished = run_recipe(
+            recipe,
+            variables,
+            allowed,
+            batches=batches,
+            batch_size=batch_size,
+            workers=workers,
+            include_roots=_texts(include_root),
+        )
         raise typer.Exit(0 if finished else INTERRUPTED)
 
 
@@ -84,6 +104,7 @@ def check(
     recipe: _Recipe,
     var: _Variables = None,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
@@ -93,16 +114,29 @@ def check(
     online: Annotated[
         bool, typer.Option("--online", help="Look for those in stores elsewhere and on the hub, too.")
     ] = False,
+    data: Annotated[
+        bool, typer.Option("--data", help="Also read every record once, and list all that is wrong with them.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
+    ] = None,
     traceback: _Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
+    if jobs is not None and not data:
+        raise typer.BadParameter("expected --data with it", param_hint="--jobs")
     variables, allowed = _parse_variables(var), _checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
-        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online)
+        roots = _texts(include_root)
+        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online, include_roots=roots)
         if passed and resume:
-            passed = check_resume(recipe, variables, allowed)
+            passed = check_resume(recipe, variables, allowed, roots)
+        if passed and data:
+            from streamdata.cli.check_data import check_data
+
+            passed = check_data(recipe, variables, allowed, jobs, roots)
         raise typer.Exit(0 if passed else 1)
 
 
@@ -235,6 +269,69 @@ def state(
             show_states(files)
         else:
             write_states(files, output, compacted=compact)
+
+
+@app.command(cls=FlagsCommand)
+def show(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="RECIPE|STORE", help="A recipe, a store, or what prepare wrote.", show_default=False),
+    ],
+    source: Annotated[str, typer.Option(help="Samples of this source or mixture alone, by its path of names.")] = "",
+    number: Annotated[int, typer.Option("-n", min=1, help="How many samples.")] = 20,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Begin at this step of the run, or at this record of a store.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Whose samples.")] = 0,
+    dp: Annotated[int | None, typer.Option("--dp", min=1, help="How many ranks; by default as in the states.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a rank in a step; by default as in the states.")
+    ] = None,
+    states: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="The run's states; as of `state`.", exists=True)
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples on each; print the url.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
+    var: _Variables = None,
+    allow: _Allow = None,
+    traceback: _Traceback = False,
+) -> None:
+    """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.show import ShowOptions, show_target
+
+        options = ShowOptions(
+            count=number,
+            source=source,
+            step=step,
+            rank=rank,
+            dp_size=dp,
+            batch=batch,
+            states=states or (),
+            tokenizer=tokenizer,
+            dtype=dtype,
+            as_json=json,
+            html=html,
+            browser=browser,
+            port=port,
+            opens=not no_open,
+        )
+        show_target(target, variables, allowed, options)
+
+
+def _texts(paths: list[Path] | None) -> list[str]:
+    return list(map(str, paths or ()))
 
 
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:

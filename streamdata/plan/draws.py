@@ -87,7 +87,7 @@ def _place(node: Node, sample: dict[str, Any]) -> tuple[int | None, str | None, 
     """Block, url, number in the shard, index."""
     match node.source:
         case BlockSource() as source:
-            block, number = source.block_of(sample[SHARD], sample[NUMBER]), sample[NUMBER]
+            (block, _), number = source.block_of(sample[SHARD], sample[NUMBER]), sample[NUMBER]
             if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
                 number += int(source.shards.first_rows[sample[SHARD]])
             return block, sample[URL], number, None

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from streamdata.mixing.tree import Node
 from streamdata.plan.sampled import Sampled
 from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.indexed import MAX_OPEN_INDEXES
-from streamdata.shards.storage import MAX_OPEN_SHARDS
+from streamdata.shards.recent import most_open_files
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.stores.base_dataset import BaseDataset
@@ -43,7 +42,8 @@ def needs_of(top: Node, settings: AheadSettings, sampled: Mapping[str, Sampled])
     is_remote = any(each.has_remote for each in shards)
     num_files = sum(len(each.urls) for each in shards)
     arrays = sum(len(node.dataset.store.arrays()) for node in leaves if isinstance(node.dataset, BaseDataset))
-    descriptors = min(num_files, MAX_OPEN_SHARDS) + min(num_files, MAX_OPEN_INDEXES) + min(arrays, MAX_OPEN_ARRAYS)
+    most = most_open_files()
+    descriptors = min(2 * num_files, most) + min(arrays, MAX_OPEN_ARRAYS, most)  # a shard has an index
     ahead = settings.read_ahead_bytes if is_remote else 0
     return Needs(
         held_bytes=ahead + math.ceil(sum(size for size in held.values() if size is not None)),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
+from streamdata.errors import printable
 from streamdata.mixing.lengths import count_text
 from streamdata.plan.draws import Draw
 from streamdata.plan.make_plan import RunPlan, SourcePlan
@@ -48,11 +49,6 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
         "per_worker": plan.needs._asdict(),
         "notes": plan.notes,
     }
-
-
-def printable(text: str) -> str:
-    """A text from a recipe or from data as it can be shown: what would move a cursor or colour a line is escaped."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _draw_json(draw: Draw) -> dict[str, Any]:

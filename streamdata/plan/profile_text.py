@@ -3,8 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
+from streamdata.errors import printable
 from streamdata.plan.make_profile import Profile
-from streamdata.plan.plan_text import counted, printable
+from streamdata.plan.plan_text import counted
 from streamdata.view.table import percent_text, table
 
 
