@@ -58,7 +58,7 @@ class StageTimes:
     def _note(self, signal_number: int, frame: FrameType | None) -> None:
         del signal_number
         now = time.perf_counter()
-        passed, self._last = now - self._last, now
+        passed = now - self._last
         main = doing(frame)
         others = (other for other in sys._current_frames().values() if other is not frame)  # noqa: SLF001
         # A worker's queue has a thread that pickles batches, and writes them to the trainer's pipe.
@@ -72,6 +72,9 @@ class StageTimes:
         if self._path is not None and now > self._written + _WRITTEN_S:
             self._written = now
             self._write(self._path)
+        # What this itself takes passes where the process is: it may even be put aside meanwhile.
+        self._last = time.perf_counter()
+        self.seconds[main] += self._last - now
         self._set_timer()
 
     def _write(self, path: Path) -> None:

@@ -71,7 +71,8 @@ def test_names_cannot_steer_a_terminal(streamdata: Streamdata, tmp_path: Path) -
     """Control characters are shown as such; JSON escapes them."""
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 9)
     recipe = tmp_path / "odd.yaml"
-    source = f'{{target: streamdata.JsonlIterableDataset, params: {{path: "{tmp_path}/a.jsonl"}}, percent: 1, name: "a\\e[31mb"}}'
+    params = f'params: {{path: "{tmp_path}/a.jsonl"}}'
+    source = f'{{target: streamdata.JsonlIterableDataset, {params}, percent: 1, name: "a\\e[31mb"}}'
     recipe.write_text(f"target: streamdata.MergedDataset\nparams: {{datasets: [{source}]}}\n")
     for options in ([], ["--json"]):
         done = streamdata("plan", recipe, "--samples", 99, "--draws", 3, *options)
