@@ -197,8 +197,16 @@ def profile(
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.profile import show_profile
 
-        options = {"seconds": seconds, "workers": workers or None, "batch_size": batch_size, "step_time_s": step_time}
-        show_profile(recipe, variables, allowed, **options, as_json=json)
+        show_profile(
+            recipe,
+            variables,
+            allowed,
+            seconds=seconds,
+            workers=workers or None,
+            batch_size=batch_size,
+            step_time_s=step_time,
+            as_json=json,
+        )
 
 
 @app.command(cls=FlagsCommand)
