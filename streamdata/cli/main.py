@@ -299,18 +299,19 @@ def show(
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: _Json = False,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
     ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples on each; print the url.")
+        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples each; print the url.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
     var: _Variables = None,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     traceback: _Traceback = False,
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
@@ -330,6 +331,7 @@ def show(
             dtype=dtype,
             as_json=json,
             html=html,
+            include_roots=_texts(include_root),
             browser=browser,
             port=port,
             opens=not no_open,
