@@ -290,7 +290,7 @@ def show(
         typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
     ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples on each; print the url.")
+        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, and print the url.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
