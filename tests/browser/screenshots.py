@@ -3,8 +3,10 @@
 `show_samples.png` and `show_mixture.png` are pages of `show --browser`, `plan.png` is what `plan` prints on a terminal.
 """
 
+import contextlib
 import io
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 from rich.console import Console
+from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from streamdata import StreamLoader, instantiate_from_yaml, mixed_collate
@@ -47,18 +50,30 @@ def browsed(data):
         if number in SAVED:
             states.append((f"step-{number}", loader.state_dict()))
     dataset = instantiate_from_yaml(RECIPE, variables={"data": data})
-    return browsed_mixture(dataset, RECIPE.name, BrowseOptions(states=states, batch=8, step=64, per_page=16))
+    return browsed_mixture(dataset, RECIPE.name, BrowseOptions(states=states, batch=8, step=69, per_page=16))
+
+
+def printed(command):
+    """What a command prints where its output is a terminal: with colours."""
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "118", "PYTHONPATH": str(RECIPE.parents[1])}
+    with subprocess.Popen(command, stdout=follower, stderr=subprocess.DEVNULL, env=environment):
+        os.close(follower)
+        parts = []
+        with contextlib.suppress(OSError):  # which is how a terminal says that nobody writes any more
+            while part := os.read(leader, 1 << 16):
+                parts.append(part)
+    os.close(leader)
+    return b"".join(parts).decode().replace("\r\n", "\n")
 
 
 def plan_page(data, path):
     """What the terminal shows, as a page."""
-    command = [sys.executable, "-m", "streamdata", "plan", RECIPE, "--var", f"data={data}", "--samples", "100000"]
-    environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "118", "PYTHONPATH": str(RECIPE.parents[1])}
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    command = [sys.executable, "-m", "streamdata", "plan", RECIPE, "--var", f"data={data}", "--samples", "12000"]
     console = Console(record=True, width=118, file=io.StringIO())
-    shown = f"$ streamdata plan configs/demo.yaml --var data=demo_data --samples 100000\n{printed}"
+    shown = f"$ streamdata plan configs/demo.yaml --var data=demo_data --samples 12000\n{printed(command)}"
     console.print(Text.from_ansi(shown), soft_wrap=True)
-    path.write_text(console.export_html(code_format=TERMINAL, inline_styles=False))
+    path.write_text(console.export_html(theme=MONOKAI, code_format=TERMINAL, inline_styles=False))
 
 
 def main(data, docs):
