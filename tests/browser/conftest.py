@@ -11,8 +11,6 @@ def browser():
     try:
         with chromium() as started:
             yield started
-    except ImportError:
-        pytest.skip("selenium is not installed: make test-browser")
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
 

@@ -12,6 +12,7 @@ from streamdata.show.recipe_page import recipe_page
 from streamdata.show.streams import Place
 from tests.browser.looked_at import photographs, served
 
+pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")
 PAINTED = """
 const isSeen = (box) => box.top < innerHeight && box.bottom > 0;
 const seen = [...document.images].filter((image) => isSeen(image.getBoundingClientRect()));

@@ -9,6 +9,8 @@ from streamdata.show.recipe_page import recipe_page
 from streamdata.show.streams import Place
 from tests.browser.looked_at import HOSTILE, hostile, served
 
+pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
