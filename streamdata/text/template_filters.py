@@ -31,9 +31,9 @@ _SHALLOW: Final = dict.fromkeys(("default", "d", "length", "count", "first", "la
 }  # fmt: skip
 """Filters that do not look into the items of a list, and what each item costs."""
 _DEEP: Final = {
-    "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16,
-    "upper": 8, "lower": 8, "capitalize": 8, "title": 64, "wordcount": 64, "striptags": 16, "wordwrap": 256, "urlize": 256, "pprint": 64,
-    "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
+    "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16, "striptags": 16,
+    "upper": 8, "lower": 8, "capitalize": 8, "title": 64, "wordcount": 64, "wordwrap": 256, "urlize": 256,
+    "pprint": 64, "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
 }  # fmt: skip
 """What others cost for each byte that they read; one that is not named costs 1."""
 _ITERATING: Final = frozenset(
