@@ -16,6 +16,7 @@ from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
+from streamdata.mixing.top import top_of
 from streamdata.progress import Traffic
 from streamdata.recipe import instantiate_from_yaml
 from streamdata.view import Delivery, describe
@@ -63,18 +64,16 @@ def run_recipe(
 def build_mixture(
     recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str] = ()
 ) -> MergedDataset:
-    """Build a recipe whose root is a mixture.
+    """Build a recipe whose root is a mixture, or a source, which is then mixed alone.
 
     Raises:
         RecipeError: It cannot be built, or its root is something else.
     """
-    dataset: object = instantiate_from_yaml(recipe, variables, allow=allow, include_roots=include_roots)
-    if not isinstance(dataset, MergedDataset):
-        raise RecipeError(
-            f"{recipe}: root: expected a streamdata.MergedDataset, got {type(dataset).__name__}\n"
-            "  The root of a recipe that is streamed is a mixture, be it of one source."
-        )
-    return dataset
+    dataset = instantiate_from_yaml(recipe, variables, allow=allow, include_roots=include_roots)
+    try:
+        return top_of(dataset, f"{recipe}: root")
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None) -> bool:

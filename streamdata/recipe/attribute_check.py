@@ -21,7 +21,7 @@ _TYPES: Final = {
     "length_multiplier": "float",
     "max_bad": "int",
     "max_epochs": "int | None",
-    "process_fn": "Callable | None",
+    "process_fn": "Callable | list[Callable] | None",
     "records_per_block": "int",
     "single_process_fn": "Callable | None",
 }

@@ -59,21 +59,41 @@ def instantiate_from_yaml(
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
     allow = validated_allow(allow)
-    references = References(variables or {}, dynamic_objs or {})
+    file = authorised_recipe(config_path, References(variables or {}, dynamic_objs or {}), allow, include_roots, limits)
+    with under_allow(allow, variables or {}):
+        built: MergedDataset = build_node(file, file.value, (), allow)
+    return built
+
+
+def authorised_recipe(
+    config_path: Recipe,
+    references: References,
+    allow: Collection[str] | None,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
+) -> RecipeFile:
+    """Reads a recipe of which every target may be imported; see `instantiate_from_yaml`.
+
+    Raises:
+        RecipeError: It cannot be read, or names a target that may not be imported.
+    """
     folders, bounds = folders_of(config_path, include_roots), read_limits(limits, RecipeLimits, "recipe")
     file = load_recipe(config_path, references, locations_of(config_path), folders, bounds)
     assert file is not None, "the first problem raises"
     unused = newly_unused(references.variables, references.used)
     if unused:
         names = ", ".join(map(repr, unused))
-        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)
+        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
     for part in file.files():
         for path, node in part.buildable():
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
                 part.locations.report((*path, "target"), refusal)
-    with under_allow(allow, variables or {}):
-        built: MergedDataset = _Builder(file, allow, []).node(file.value, ())
-    return built
+    return file
+
+
+def build_node(file: RecipeFile, node: Any, path: Path, allow: Collection[str] | None) -> Any:
+    """Builds what stands at a path of a file; see `instantiate_from_yaml`."""
+    return _Builder(file, allow, []).node(node, path)
 
 
 class _Builder:

@@ -6,6 +6,7 @@ from typing import Any
 
 from streamdata.errors import shown
 from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
+from streamdata.recipe.defaults import FOR_ALL, for_all
 from streamdata.recipe.limits import RecipeLimits, read_limits, refusal_of_limits
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, folders_of, load_recipe, locations_of
 from streamdata.recipe.locations import UNKNOWN, Path, Problem
@@ -14,6 +15,7 @@ from streamdata.recipe.own_targets import is_own, public_name
 from streamdata.recipe.parameters import Parameters, parameters_of
 from streamdata.recipe.permission import refusal_of_text, under_allow
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
+from streamdata.recipe.source_parameters import Function, stage_parameters
 from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
 from streamdata.recipe.type_check import TypeCheck
@@ -42,7 +44,7 @@ def check_recipe(
         dynamic_objs_names: The names of the dynamic objects that will be given; None accepts any name.
         allow: As for building.
         files: Looks for the files that our own targets name, and says what is wrong with them.
-        is_streamed: Whether the root must be a mixture, as `streamdata run` takes it.
+        is_streamed: Whether the root must be a mixture or a source, as `streamdata run` takes it.
         include_roots: As for building.
         limits: As for building.
 
@@ -74,10 +76,14 @@ class _Check:
         self.allow = allow
         self.files = files
         self.definitions = Definitions()
+        self._said_for: dict[int, Mapping[str, Any]] = {}
+        """What mixtures above an included file say for all sources below them, by the file's id."""
         self.types = TypeCheck(self.definitions.modules)
 
     def file(self, file: RecipeFile) -> None:
         """Checks all the targets of one file."""
+        for path, included in file.includes.items():
+            self._said_for[id(included)] = self._said(file, path)
         for path, node in file.buildable():
             if isinstance(node.get("target"), str) and node["target"]:
                 self._target(file, path, node)
@@ -117,10 +123,12 @@ class _Check:
         if refusal:
             file.locations.report((*path, "target"), refusal)
             return
+        if definition.is_stage and "params" not in node:
+            file.locations.report(path, "expected its parameters, got none\n  Write 'params: {}' beside its target.")
         if not isinstance(node.get("params", UNKNOWN), dict | None):
             return
         params = [name for name in node["params"] or {} if isinstance(name, str)]
-        for parameters in self._parameters(definition):
+        for parameters in self._parameters(file, path, node, definition):
             parameters.check(params, path, file.locations, node["target"])
             self._types(file, path, node, parameters)
         if is_own(definition.name):
@@ -145,8 +153,19 @@ class _Check:
         params = node["params"] or {}
         if self.files is None or not all(isinstance(name, str) for name in params):
             return
-        for name, refusal in self.files(public_name(origin) or origin, params):
-            file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+        with for_all(self._said(file, path)):
+            for name, refusal in self.files(public_name(origin) or origin, params):
+                file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+
+    def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
+        """What the mixtures above a path say for all sources below them, the nearest first."""
+        said, node = dict(self._said_for.get(id(file), {})), file.value
+        for key in path:
+            params = node.get("params") if isinstance(node, dict) and node.get("target") == MIXTURE else None
+            if isinstance(params, dict):
+                said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
+            node = node[key]
+        return said
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
@@ -164,7 +183,16 @@ class _Check:
             for key, child in node.items():
                 self._texts(file, child, (*path, key))
 
-    def _parameters(self, definition: Definition) -> list[Parameters]:
+    def _parameters(
+        self, file: RecipeFile, path: Path, node: dict[Any, Any], definition: Definition
+    ) -> list[Parameters]:
+        if definition.is_stage:
+            assert isinstance(definition.node, Function), "it was made of one"
+            try:
+                return [stage_parameters(definition.node, definition.module, (node["params"] or {}).get("args"))]
+            except ValueError as error:
+                file.locations.report((*path, "params", "args"), str(error), key=True, target=node["target"])
+                return []
         if definition.name in PERMITTED:
             own = parameters_of(callable_of(PERMITTED[definition.name]))
             return [own] if own else []

@@ -75,6 +75,12 @@ def public_name(origin: str) -> str | None:
     return next((name for name in TARGETS if origin.endswith(name.removeprefix(OWN))), None)
 
 
+def builds_source(origin: str) -> bool:
+    """Whether what a name in streamdata builds can be a source of a mixture; a mixture is one, too."""
+    public = public_name(origin)
+    return public is not None and "percent" in TARGETS[public]
+
+
 def refusal_of_own(name: str) -> str | None:
     """Returns why a name in streamdata is refused as a target's, or None."""
     if name in TARGETS:

@@ -23,6 +23,7 @@ from streamdata.recipe.source_parameters import (
     function_parameters,
     is_dataclass,
     last_name,
+    stage_function,
 )
 from streamdata.recipe.trust import is_standard
 
@@ -51,12 +52,14 @@ class Definition:
         module: The module that defines it; None in the standard library, which is not read.
         node: The class or function; None in the standard library.
         owner: The class whose method it is.
+        is_stage: Whether it is one of webdataset's stages, whose function `node` is.
     """
 
     name: str
     module: SourceModule | None = None
     node: ast.ClassDef | Function | None = None
     owner: "Definition | None" = None
+    is_stage: bool = False
 
 
 class Definitions:
@@ -103,6 +106,9 @@ class Definitions:
 
     def _bound(self, module: SourceModule, binding: Binding, parts: list[str], depth: int) -> Definition:
         first, rest = parts[0], parts[1:]
+        stage = stage_function(binding, module) if not rest else None
+        if stage is not None:
+            return Definition(f"{module.name}.{first}", module, stage, is_stage=True)
         leads_nowhere = isinstance(binding, Alias) and binding.dotted.partition(".")[0] not in module.names
         if isinstance(binding, Computed) or leads_nowhere:
             raise NotCheckedError(f"{module.name}.{first} is computed when {module.name} is imported")

@@ -23,7 +23,7 @@ from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.one_pass import ByteSource, byte_source
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import ReadBuffer, Recent
+from streamdata.shards.recent import ReadBuffer, open_files
 from streamdata.shards.shard_pages import remote_pages
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads
@@ -42,7 +42,6 @@ from streamdata.shards.storage import (
 )
 
 logger = logging.getLogger(__name__)
-MAX_OPEN_INDEXES = 128
 
 
 class Runs(NamedTuple):
@@ -344,23 +343,22 @@ class RecordBytes:
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 
-_open_indexes: Recent[IndexJob, IndexFile] = Recent(MAX_OPEN_INDEXES)
-
-
 def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:
     """The rows of each run (first, count), and the row after it, from an index that is built again if it is damaged."""
     try:
-        return _open_indexes.get(job, _open_index).runs(runs)
+        rows: list[bytes] = open_files.get(job, _open_index).runs(runs)
+        return rows
     except IndexDamageError as damage:
         logger.warning("index of '%s': %s; it is built again", job.url, damage)
     path = build(job).path
-    _open_indexes.forget(job)
+    open_files.forget(job)
     try:
-        return _open_indexes.get(job, lambda _: IndexFile(path, KINDS[job.kind].dtype)).runs(runs)
+        rows = open_files.get(job, lambda _: IndexFile(path, KINDS[job.kind].dtype)).runs(runs)
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Check the disk that holds it."
         ) from damage
+    return rows
 
 
 def _open_index(job: IndexJob) -> IndexFile:

@@ -6,6 +6,8 @@ Uncompressed shards can be read this way too.
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import Record
 from streamdata.shards.recent import Recent
+from streamdata.shards.record_counts import kept_count
 from streamdata.shards.sidecar import (
     RecordNames,
     SidecarKeys,
@@ -85,6 +88,28 @@ class SequentialFiles:
     def identity(self) -> list[tuple[str, int]]:
         """Base name and size in bytes per shard (0 for a pipe)."""
         return [(base_name(url), stamp.size) for url, stamp in zip(self.urls, self._stamps, strict=True)]
+
+    def count_records(self) -> int:
+        """How many records all shards have; each is read whole for it, once on a node.
+
+        Raises:
+            ValueError: A shard is a pipe.
+            ShardError: A shard is damaged, or has changed.
+        """
+        kind, files = type(self).__name__, dict(zip(self.urls, range(len(self.urls)), strict=True))
+        counts = {
+            url: kept_count(kind, url, self._stamps[shard], partial(self._count, shard)) for url, shard in files.items()
+        }
+        return sum(counts[url] for url in self.urls)
+
+    def _count(self, shard: int) -> int:
+        twin = copy(self)
+        twin._counts = Counter()  # noqa: SLF001  of this class: what a lane meets is counted when it is read
+        return sum(1 for _ in twin.stream(shard))
+
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`."""
+        raise NotImplementedError
 
     def chunks(self, shard: int) -> FileSpans | None:
         """What is asked for at once of a remote shard; a disk looks ahead by itself where a file is read through."""

@@ -209,12 +209,26 @@ class _UnpackedBytes:
         if not self._unpack.eof and not self._unpack.needs_input:
             return b""
         packed: bytes = self._unpack.unused_data if self._unpack.eof else b""
+        if self._unpack.eof and self._new is lzma.LZMADecompressor:
+            packed = self._past_padding(packed)
         packed = packed or self._stream.read(_RAW_STEP)
         if self._unpack.eof and packed:
             self._unpack = self._new()
         elif not packed and not self._unpack.eof:
             raise DamagedFrameError("the end of the file within compressed data")
         return packed or None
+
+    def _past_padding(self, packed: bytes) -> bytes:
+        """What comes behind a stream of xz and its padding: zeros by fours, as section 2.2 of the format says."""
+        padding = 0
+        while packed := packed or self._stream.read(_RAW_STEP):
+            rest = packed.lstrip(b"\0")
+            padding, packed = padding + len(packed) - len(rest), rest
+            if rest:
+                break
+        if padding % 4:
+            raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
+        return packed
 
 
 _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}

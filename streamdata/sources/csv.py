@@ -10,7 +10,7 @@ from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
 from streamdata.shards.csv_rows import CSV_SUFFIXES, SequentialCsv
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.shard_source import SequentialSource, ShardDataset
 
 
@@ -22,7 +22,7 @@ class CsvDataset(ShardDataset):
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas:
             files of `.csv`, compressed or not.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps their order.
         name: Its name in a mixture, without a ".".
@@ -43,7 +43,7 @@ class CsvDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         single_process_fn: PerRecordFn | None = None,
         shuffle_buffer: int = 1000,

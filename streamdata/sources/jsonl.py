@@ -12,7 +12,7 @@ from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
 
 
@@ -25,7 +25,7 @@ class JsonlIterableDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
         block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
         block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
@@ -50,7 +50,7 @@ class JsonlIterableDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         single_process_fn: PerRecordFn | None = None,
         block_size: int | None = None,

@@ -12,7 +12,7 @@ from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
 
 
@@ -24,7 +24,7 @@ class MetaDistributedWebDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
             missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
         sidecar_key: What the `key` of a line is: `id`, the text of the record's `.id` member where it has one, or
@@ -55,7 +55,7 @@ class MetaDistributedWebDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         meta_names: Sequence[str] = (),
         include_dirs: str | Sequence[str] | None = None,
