@@ -220,6 +220,8 @@ def index(
     region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
     profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
+    line_bytes: Annotated[int | None, typer.Option(min=1, help="Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[int | None, typer.Option(min=1, help="Of a member of a tar; by default 1 GiB.")] = None,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
@@ -232,7 +234,8 @@ def index(
         options = checked_options(given, "index")
         if check:
             raise typer.Exit(0 if check_shards(paths, output, options) else 1)
-        index_shards(paths, output, options, jobs)
+        limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+        index_shards(paths, output, options, jobs, {name: at for name, at in limits.items() if at is not None})
 
 
 @app.command(cls=FlagsCommand)
@@ -290,7 +293,8 @@ def show(
         typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
     ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples on each; print the url.")
+        bool,
+        typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples on each; print the url."),
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,

@@ -59,7 +59,9 @@ class TimeLine:
             about=f"{unit} {first:,} of {self._end:,}",
             here=here,
             width=max(_LEAST, self._x(end) - here),
-            marks=[self._mark(mark, unit, href(PagePlace(step=mark.step, rank=page.place.rank))) for mark in self._marks],
+            marks=[
+                self._mark(mark, unit, href(PagePlace(step=mark.step, rank=page.place.rank))) for mark in self._marks
+            ],
         )
 
     def _mark(self, mark: StepMark, unit: str, href: str) -> MarkDrawn:

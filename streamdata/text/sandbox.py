@@ -122,9 +122,8 @@ def _limited_environment() -> Any:
         def wrap_str_format(self, value: Any) -> Any:
             return _bounded_format(self, value) if super().wrap_str_format(value) else None
 
-        step, printed, concatenated, compared, sliced, keyed = map(
-            _Own, (_step, _printed, _concatenated, _compared, _sliced, _keyed)
-        )
+        step, printed, concatenated = _Own(_step), _Own(_printed), _Own(_concatenated)
+        compared, sliced, keyed = _Own(_compared), _Own(_sliced), _Own(_keyed)
 
     # transformers makes its environment in there only, with filters and extensions that differ between its versions.
     environment: Any = _compile_jinja_template("").environment.overlay()
@@ -225,8 +224,11 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
     def formatted(*args: Any, **kwargs: Any) -> str:
         budget_of_rendering.get().spend(OPERATION_BYTES * (1 + text.count("{")))
         if method.__name__ == "format_map":
-            args, kwargs = (), args[0]
-        return type(text)(formatter.vformat(text, args, kwargs))
+            (mapping,) = args
+            made = formatter.vformat(text, (), mapping)
+        else:
+            made = formatter.vformat(text, args, kwargs)
+        return Markup(made) if is_markup else made
 
     return formatted
 

@@ -49,7 +49,8 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
         if left.bit_length() + right.bit_length() > _MAX_BITS:
             raise OverflowError(f"it multiplies integers to more than {_MAX_BITS:,} bits")
     else:
-        _check_repeated(*((left, right) if isinstance(right, int) else (right, left)), item_bytes)
+        value, times = (left, right) if isinstance(right, int) else (right, left)
+        _check_repeated(value, times, item_bytes)
 
 
 def _check_power(base: Any, exponent: Any) -> None:
