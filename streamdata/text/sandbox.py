@@ -97,8 +97,15 @@ def _step_of(node: Any) -> Any:
 
     steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
     size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-    call = nodes.Call(nodes.EnvironmentAttribute("step"), [nodes.Const(steps), nodes.Const(size)], [], None, None)
-    return nodes.ExprStmt(call, lineno=node.lineno)
+    return nodes.ExprStmt(_own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno), lineno=node.lineno)
+
+
+def _own(function: Callable[..., Any], arguments: list[Any], lineno: int) -> Any:
+    """A call of a function of ours: as a filter, which jinja calls at once, by a name that no template can write."""
+    from jinja2 import nodes
+
+    filtered = nodes.Filter(arguments[0], f"({function.__name__})", arguments[1:], [], None, None)
+    return filtered.set_lineno(lineno)
 
 
 @functools.cache
@@ -115,15 +122,10 @@ def _limited_environment() -> Any:
             return super().call_binop(context, operator, left, right)
 
         def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(function, _Own):
-                return function(*args)
             return super().call(context, function, *check_call(function, args, kwargs), **kwargs)
 
         def wrap_str_format(self, value: Any) -> Any:
             return _bounded_format(self, value) if super().wrap_str_format(value) else None
-
-        step, printed, concatenated = _Own(_step), _Own(_printed), _Own(_concatenated)
-        compared, sliced, keyed = _Own(_compared), _Own(_sliced), _Own(_keyed)
 
     # transformers makes its environment in there only, with filters and extensions that differ between its versions.
     environment: Any = _compile_jinja_template("").environment.overlay()
@@ -132,22 +134,15 @@ def _limited_environment() -> Any:
     unsteady = {"strftime_now", "lipsum"}
     environment.globals = {name: value for name, value in environment.globals.items() if name not in unsteady}
     filters = {name: value for name, value in environment.filters.items() if name != "random"}
-    environment.filters, environment.tests = limited_filters(filters), limited_tests(environment.tests)
+    own = {
+        f"({function.__name__})": function for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed)
+    }
+    environment.filters, environment.tests = limited_filters(filters) | own, limited_tests(environment.tests)
     environment.extensions = {
         key: extension for key, extension in environment.extensions.items() if "generation" not in extension.tags
     }
     environment.add_extension(_generation_marks())
     return environment
-
-
-class _Own:
-    """A function of ours that a template calls: nobody has to measure it, or to ask whether it is safe."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
 
 
 def _step(steps: int, size: int) -> None:
@@ -156,7 +151,7 @@ def _step(steps: int, size: int) -> None:
 
 def _printed(value: Any) -> str:
     """A value as the text that is printed for it."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(value))
+    budget_of_rendering.get().spend(OPERATION_BYTES + (len(value) if type(value) is str else size_of(value)))
     return str(value)
 
 
@@ -228,7 +223,7 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
             made = formatter.vformat(text, (), mapping)
         else:
             made = formatter.vformat(text, args, kwargs)
-        return Markup(made) if is_markup else made
+        return Markup(made) if is_markup else made  # noqa: S704  (its fields were escaped, or are safe)
 
     return formatted
 
@@ -238,27 +233,24 @@ def _measured(tree: Any) -> Any:
     from jinja2 import nodes
     from jinja2.visitor import NodeTransformer
 
-    def call(name: str, arguments: list[Any], lineno: int) -> Any:
-        return nodes.Call(nodes.EnvironmentAttribute(name), arguments, [], None, None).set_lineno(lineno)
-
     class Transformer(NodeTransformer):
         def visit_Output(self, node: Any) -> Any:  # noqa: N802 (jinja's names, here and below)
             self.generic_visit(node)
             node.nodes = [
-                child if isinstance(child, nodes.TemplateData) else call("printed", [child], node.lineno)
+                child if isinstance(child, nodes.TemplateData) else _own(_printed, [child], node.lineno)
                 for child in node.nodes
             ]
             return node
 
         def visit_Concat(self, node: Any) -> Any:  # noqa: N802
             self.generic_visit(node)
-            return call("concatenated", node.nodes, node.lineno)
+            return _own(_concatenated, node.nodes, node.lineno)
 
         def visit_Compare(self, node: Any) -> Any:  # noqa: N802
             self.generic_visit(node)
             left, pairs = node.expr, []
             for operand in node.ops:
-                pairs.append(call("compared", [left, nodes.Const(operand.op), operand.expr], node.lineno))
+                pairs.append(_own(_compared, [left, nodes.Const(operand.op), operand.expr], node.lineno))
                 left = operand.expr
             return functools.reduce(nodes.And, pairs)
 
@@ -267,11 +259,11 @@ def _measured(tree: Any) -> Any:
             if not isinstance(node.arg, nodes.Slice):
                 return node
             bounds = [bound or nodes.Const(None) for bound in (node.arg.start, node.arg.stop, node.arg.step)]
-            return call("sliced", [node.node, *bounds], node.lineno)
+            return _own(_sliced, [node.node, *bounds], node.lineno)
 
         def visit_Tuple(self, node: Any) -> Any:  # noqa: N802
             self.generic_visit(node)
-            return call("keyed", node.items, node.lineno) if node.ctx == "load" and node.items else node
+            return _own(_keyed, node.items, node.lineno) if node.ctx == "load" and node.items else node
 
     return Transformer().visit(tree)
 

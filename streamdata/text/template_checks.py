@@ -33,6 +33,9 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     """Estimates what an operator makes."""
     budget = budget_of_rendering.get()
     budget.spend(OPERATION_BYTES)
+    if operator == "+" and type(left) is str and type(right) is str:  # what templates do most
+        budget.check_size(len(left) + len(right), "joins")
+        return
     if operator == "**":
         _check_power(left, right)
         return
@@ -96,6 +99,9 @@ def _widths(text: str) -> list[int]:
 
 def check_comparison(left: Any, right: Any, *, is_search: bool) -> None:
     """Takes what two values have, which may be compared all through; of a search in a mapping only the key."""
+    if type(left) is str and type(right) is str:
+        budget_of_rendering.get().spend(OPERATION_BYTES + len(left) + len(right))
+        return
     searched = 0 if is_search and isinstance(right, dict) else size_of(right)
     budget_of_rendering.get().spend(OPERATION_BYTES + size_of(left) + searched)
 
