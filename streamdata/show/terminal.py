@@ -70,8 +70,9 @@ class SamplePrinter:
     def _heading(self, *parts: str) -> None:
         words = "  ".join(in_one_line(part) for part in parts if part)
         if not self._in_colour:
-            self._line(Text(f"── {words}"))
+            self._line(Text(f"── {words}"))  # nothing but fields between two of them: other programs read it, too
         else:
+            self._console.print()
             self._console.print(Rule(Text(f" {words} ", style=_MARK), align="left", style=_SOFT))
 
     def _record(self, record: RecordView) -> None:
@@ -79,14 +80,13 @@ class SamplePrinter:
         self.print_fields(record.fields)
 
     def _field(self, field: FieldView) -> None:
-        head = Text(in_one_line(field.name), style="bold")
-        head.append(f"  {in_one_line(field.about)}" if field.about else "", style=f"not bold {_SOFT}")
+        head = Text.assemble((in_one_line(field.name), "bold"), (f"  {in_one_line(field.about)}", _SOFT))
         value = field.value
         if isinstance(value, NumbersView | TextView):
             self._value(head, value)
             return
         if isinstance(value, TokensView):
-            head.append(f"  {counts_of(value)}", style=f"not bold {_SOFT}")
+            head.append(f"  {counts_of(value)}", style=_SOFT)
             self._line(head)
             self._tokens(value)
         elif isinstance(value, ChatView):
@@ -97,14 +97,14 @@ class SamplePrinter:
 
     def _value(self, head: Text, value: NumbersView | TextView) -> None:
         if isinstance(value, NumbersView):
-            head.append(f"  {visible(value.text)}" if value.text else "", style="not bold")
-            head.append(f"   {value.summary}" if value.summary else "", style=f"not bold {_SOFT}")
+            head.append(f"  {visible(value.text)}" if value.text else "")
+            head.append(f"   {value.summary}" if value.summary else "", style=_SOFT)
             self._line(head)
             return
         text = Text(visible(value.text))
         text.append(f" … {value.num_cut:,} more characters" if value.num_cut else "", style=_SOFT)
         if "\n" not in text.plain and len(text) <= _SHORT:
-            self._line(head.append("  ").append_text(Text("", style="not bold")).append_text(text))
+            self._line(Text.assemble(head, "  ", text))
         else:
             self._line(head)
             self._block(text)
@@ -129,7 +129,7 @@ class SamplePrinter:
             text = _stripped(text)
         if segment.num_cut:
             text.append(f" … {segment.num_cut:,} more", style=_SOFT)
-        self._block(text, margin="▎" if view.is_packed or view.is_chat else "")
+        self._block(text, has_border=view.is_packed or view.is_chat)
 
     def _in_signs(self, view: TokensView) -> Text:
         segments = [self._segment_in_signs(segment, is_chat=view.is_chat) for segment in view.segments]
@@ -155,11 +155,10 @@ class SamplePrinter:
 
     def _chat(self, view: ChatView) -> None:
         for message in view.messages:
-            text = Text(f"{in_one_line(message.role)}: ", style=_ROLE)
-            text.append(visible(message.text.text), style="not bold default")
+            text = Text.assemble((f"{in_one_line(message.role)}: ", _ROLE), visible(message.text.text))
             text.append(f" … {message.text.num_cut:,} more characters" if message.text.num_cut else "", style=_SOFT)
-            text.append(f"\n{visible(message.more)}" if message.more else "", style=f"not bold {_SOFT}")
-            self._block(text, margin="▎" if self._in_colour else "")
+            text.append(f"\n{visible(message.more)}" if message.more else "", style=_SOFT)
+            self._block(text, has_border=True)
             for image in message.images:
                 self._image(image)
         if view.num_messages > len(view.messages):
@@ -168,7 +167,7 @@ class SamplePrinter:
     def _images(self, head: Text, value: ImageView | FramesView) -> None:
         frames = (value,) if isinstance(value, ImageView) else value.frames
         words = value.alt if isinstance(value, ImageView) else f"{value.num_frames:,} images"
-        self._line(head.append(f"  {visible(words)}", style=f"not bold {_SOFT}"))
+        self._line(head.append(f"  {visible(words)}", style=_SOFT))
         for frame in frames:
             if self._has_shades:
                 self._image(frame)
@@ -181,13 +180,14 @@ class SamplePrinter:
         else:
             self._console.print(Padding(half_blocks(view.image, self._console.width - 4), (0, 0, 0, 2)))
 
-    def _block(self, text: Text, margin: str = "") -> None:
-        """A value below its name. Where nothing is wide, lines are left whole, for other programs."""
+    def _block(self, text: Text, *, has_border: bool = False) -> None:
+        """A value below its name. Without colour lines are left whole, for other programs."""
         if not self._in_colour:
             self._line(text)
             return
-        for line in text.wrap(self._console, max(20, self._console.width - 4)):
-            self._line(Text.assemble((f"  {margin}", _BORDER), " " if margin else "", line))
+        for number, line in enumerate(text.wrap(self._console, max(20, self._console.width - 4))):
+            border = "" if not has_border else "│ " if number else "┌ "
+            self._line(Text.assemble("  ", (border, _BORDER), line))
 
     def _line(self, line: RenderableType) -> None:
         self._console.print(line, soft_wrap=True)
