@@ -49,8 +49,9 @@ class SamplePrinter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._in_colour = console.color_system is not None
-        self._has_shades = console.color_system in ("truecolor", "256")
+        # With NO_COLOR a terminal still has a system of colours, none of which is sent.
+        self._in_colour = console.color_system is not None and not console.no_color
+        self._has_shades = self._in_colour and console.color_system in ("truecolor", "256")
 
     def print_sample(self, view: SampleView) -> None:
         """A sample: its heading, its fields, and the records that it was made of."""

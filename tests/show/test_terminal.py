@@ -41,6 +41,15 @@ def test_without_colour_there_are_signs():
     ]
 
 
+def test_no_color_is_obeyed_in_a_terminal(monkeypatch):
+    """What colours would say is said by signs."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = printed(TOKENS | {"photo": Image.new("RGB", (20, 20), "red")}, "truecolor")
+    assert "a«bc».<pad> × 2┃" in text
+    assert not re.search("\x1b\\[[0-9;]*3[0-9]", text)
+    assert "▀" not in text
+
+
 def test_in_colour_what_is_trained_is_green():
     """Shades tell tokens apart; there are no signs."""
     text = printed(TOKENS, "truecolor")
