@@ -128,10 +128,11 @@ def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:
     if node.max_epochs is not None and epochs > node.max_epochs:
         return f"ends before, after max_epochs={node.max_epochs}: lower its percent, or raise max_epochs"
     if epochs > MANY_EPOCHS:
-        more = count_text(math.ceil(length * (epochs / MANY_EPOCHS - 1)))
+        lacking = math.ceil(length * (epochs / MANY_EPOCHS - 1))
+        more = f"{count_text(lacking)} record{'' if lacking == 1 else 's'}"
         lower = _lower_weight(node, parent, MANY_EPOCHS / epochs)
         what = f"lower its weight to {lower:.2g} or add" if lower else "add"
-        return f"repeats {epochs:.3g} times: for {MANY_EPOCHS:.0f} times {what} {more} records"
+        return f"repeats {epochs:.3g} times: for {MANY_EPOCHS:.0f} times {what} {more}"
     if epochs < _FEW:
         return f"{100 * epochs:.3g} % of it is read: raise its percent, or leave it so if that is meant"
     return ""

@@ -1,4 +1,4 @@
-"""What a run will do: `dataset, number of samples or tokens, topology → Plan`. Payloads are read of a sample alone."""
+"""What a run will do: `dataset, its length, topology → RunPlan`. Payloads are read of a sample alone."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +91,7 @@ class SourcePlan:
 
 
 @dataclass(kw_only=True)
-class Plan:
+class RunPlan:
     """What a run will do."""
 
     samples: float
@@ -117,7 +117,7 @@ def make_plan(
     num_sampled: int,
     num_draws: int,
     progressed: Progressed = lambda *_: None,
-) -> Plan:
+) -> RunPlan:
     """Say what a run will do.
 
     Args:
@@ -163,7 +163,7 @@ class _Planner:
         self._stream = Stream(top, self._per_sample, self._costs)
         self._pulls = self._pulls_per_sample()
 
-    def plan(self, num_draws: int, progressed: Progressed) -> Plan:
+    def plan(self, num_draws: int, progressed: Progressed) -> RunPlan:
         amount, top = self._amount, self._top
         samples = amount.samples if amount.samples is not None else self._samples_of_tokens(amount.tokens or 0.0)
         demand = self._stream.demand(samples * self._pulls)
@@ -174,7 +174,7 @@ class _Planner:
             sources.append(self._source(node, length, demand, repeats, samples))
         ends = None if demand.ends_after is None else demand.ends_after / self._pulls
         ahead = ahead_settings(self._dataset.read_ahead_bytes, self._dataset.connections)
-        return Plan(
+        return RunPlan(
             samples=samples,
             tokens=self._tokens_in(demand),
             ends_after=ends,
@@ -237,11 +237,14 @@ class _Planner:
         self, node: Node, records: int | None, demand: Demand, repeats: Repeats, samples: float
     ) -> tuple[int | None, int | None, str | None]:
         end = samples if demand.ends_after is None else demand.ends_after / self._pulls
+        source, epoch = node.source, None if not records else records / self._per_sample.get(node.path, 1.0)
+        is_far = epoch is not None and 2 * demand.samples[node.path] < epoch
+        if is_far and source is not None and source.num_blocks >= self._amount.lane.count:
+            return None, None, None
         exact = repeats.first(node)
         if exact is not None:
             how = "exact" if self._amount.lane.count == 1 else "within"
             return (exact.sample, exact.last, how) if exact.sample < end else (None, None, None)
-        epoch = None if not records else records / self._per_sample.get(node.path, 1.0)
         if epoch is None or demand.samples[node.path] <= epoch * (1 + 1e-9):
             return None, None, None
         is_even = not (self._top.has_schedule or self._stream.has_ends)

@@ -108,7 +108,8 @@ def make_profile(
     cores = len(os.sched_getaffinity(0))
     counts = sorted(set(counts_up_to(cores) if workers is None else workers))
     observed = min((count for count in counts if count), default=0)
-    rates, times = [], {}
+    rates: list[Rate] = []
+    times: Seconds = {}
     for number, count in enumerate(counts):
         progressed("numbers of workers measured", number, len(counts))
         dataset.set_epoch(number)  # each in another order: what the one before has read is in memory
@@ -153,13 +154,13 @@ def _rate(loader: Iterable[Any], count: int, batch_size: int, seconds: float) ->
     start = time.perf_counter()
     batches, first = iter(loader), None
     begun, samples = start, 0
-    for number, _ in enumerate(batches):
+    for number, batch in enumerate(batches):
         now = time.perf_counter()
         first = now - start if first is None else first
         if number < max(1, count):  # workers start at a pace of their own
             begun = now
         else:
-            samples += batch_size
+            samples += len(batch) if isinstance(batch, list) else batch_size
         if now > start + seconds:
             break
     passed = time.perf_counter() - begun

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
+from streamdata.errors import printable
 from streamdata.mixing.lengths import count_text
 from streamdata.plan.draws import Draw
-from streamdata.plan.make_plan import Plan, SourcePlan
+from streamdata.plan.make_plan import RunPlan, SourcePlan
 from streamdata.plan.shares_over_time import NUM_MOMENTS, bars
 from streamdata.view.table import percent_text, table
 
@@ -18,7 +19,7 @@ _MAX_LANES: Final = 8
 _MAX_BLOCK_SOURCES: Final = 8
 
 
-def plan_text(plan: Plan, paint: Paint) -> str:
+def plan_text(plan: RunPlan, paint: Paint) -> str:
     """The plan for a person to read.
 
     Args:
@@ -30,7 +31,7 @@ def plan_text(plan: Plan, paint: Paint) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: RunPlan) -> dict[str, Any]:
     """The plan as plain JSON, without numbers that JSON has not."""
     amount = plan.amount
     return {
@@ -50,27 +51,22 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def printable(text: str) -> str:
-    """A text from a recipe or from data as it can be shown: what would move a cursor or colour a line is escaped."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
 def _draw_json(draw: Draw) -> dict[str, Any]:
     return {name: value for name, value in asdict(draw).items() if value is not None}
 
 
-def _headline(plan: Plan) -> str:
+def _headline(plan: RunPlan) -> str:
     amount = plan.amount
     tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
-    who = f"{_counted(amount.dp_size, 'rank')} with {_counted(amount.num_workers, 'worker')}"
-    lanes = _counted(amount.lane.count, "lane")
+    who = f"{counted(amount.dp_size, 'rank')} with {counted(amount.num_workers, 'worker')}"
+    lanes = counted(amount.lane.count, "lane")
     text = f"{plan.samples:,.0f} samples{tokens}, on {who}: {lanes}, batches of {amount.batch_size:,}"
     if plan.ends_after is not None:
         text += f"\nthe stream ends before, after {_rounded(plan.ends_after)} samples"
     return text
 
 
-def _sources(plan: Plan, paint: Paint) -> str:
+def _sources(plan: RunPlan, paint: Paint) -> str:
     header = ["source", "records", "tokens", "share", "samples", "epochs", "first repeat", "bytes", ""]
     rows = [header, *(_row(source) for source in plan.sources)]
     first, *lines = table(rows).split("\n")
@@ -115,16 +111,20 @@ def _repeat(source: SourcePlan) -> str:
     return f"{'≈ ' if source.first_repeat_is == 'estimated' else ''}{source.first_repeat:,}"
 
 
-def _advice(plan: Plan, paint: Paint) -> str:
+def _advice(plan: RunPlan, paint: Paint) -> str:
     told = [source for source in plan.sources if source.advice]
-    return "\n".join(paint(f"{printable(source.name)} {source.advice}", source.level) for source in told)
+    return "\n".join(paint(_told(source), source.level) for source in told)
 
 
-def _notes(plan: Plan) -> str:
+def _told(source: SourcePlan) -> str:
+    return f"{printable(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}"
+
+
+def _notes(plan: RunPlan) -> str:
     return "\n".join(f"note: {printable(note)}" for note in plan.notes)
 
 
-def _schedules(plan: Plan) -> str:
+def _schedules(plan: RunPlan) -> str:
     if not plan.schedules:
         return ""
     highest = max(share for line in plan.schedules for share in line.shares)
@@ -135,7 +135,7 @@ def _schedules(plan: Plan) -> str:
     return f"{table(rows)}\n{NUM_MOMENTS} moments, bars up to {percent_text(highest)}"
 
 
-def _needs(plan: Plan) -> str:
+def _needs(plan: RunPlan) -> str:
     needs = plan.needs
     unknown = f"; not known of {', '.join(map(printable, needs.unknown[:4]))}" if needs.unknown else ""
     if len(needs.unknown) > 4:  # noqa: PLR2004  as many as a line holds
@@ -146,7 +146,7 @@ def _needs(plan: Plan) -> str:
     )
 
 
-def _draws(plan: Plan) -> str:
+def _draws(plan: RunPlan) -> str:
     if not plan.draws:
         return ""
     header = ["draw", "source", "clock", "next", "epoch", "window", "block", "record"]
@@ -172,7 +172,7 @@ def _place(draw: Draw) -> str:
     return "" if not draw.url else f"{printable(draw.url)}{number}"
 
 
-def _lanes(plan: Plan) -> str:
+def _lanes(plan: RunPlan) -> str:
     if not plan.lanes:
         return ""
     shown, names = plan.lanes[:_MAX_LANES], list(plan.lanes[0].blocks)[:_MAX_BLOCK_SOURCES]
@@ -197,5 +197,6 @@ def _bytes(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

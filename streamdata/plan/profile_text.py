@@ -3,8 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
+from streamdata.errors import printable
 from streamdata.plan.make_profile import Profile
-from streamdata.plan.plan_text import printable
+from streamdata.plan.plan_text import counted
 from streamdata.view.table import percent_text, table
 
 
@@ -37,10 +38,10 @@ def _stages(profile: Profile) -> str:
 def _rates(profile: Profile) -> str:
     rows = [["workers", "samples/s", "first batch", ""]]
     for rate in profile.rates:
-        knee = "more workers add little" if rate.workers == profile.knee else ""
+        knee = "more than this add little" if rate.workers == profile.knee else ""
         shown = f"{rate.samples_per_s:,.0f}" if rate.samples_per_s else "none in this time"
         rows.append([str(rate.workers), shown, f"{rate.first_batch_s:.2f} s", knee])
-    return f"{table(rows)}\nthis machine has {profile.cores} cores; of more workers nothing is said"
+    return f"{table(rows)}\nthis machine has {counted(profile.cores, 'core')}; of more workers nothing is said"
 
 
 def _step(profile: Profile) -> str:
@@ -51,9 +52,8 @@ def _step(profile: Profile) -> str:
         f"{profile.wanted_samples_per_s:,.0f} samples/s"
     )
     if profile.enough_workers is not None:
-        return f"{wants}: {profile.enough_workers} workers give it"
+        who = counted(profile.enough_workers, "worker") if profile.enough_workers else "the trainer's own process"
+        return f"{wants}: {who} can give it"
     best = max(profile.rates, key=lambda rate: rate.samples_per_s)
-    return (
-        f"{wants}: more than was measured, at most {best.samples_per_s:,.0f} by {best.workers} workers; how many would "
-        "do on a machine with more cores is not said here"
-    )
+    most = f"at most {best.samples_per_s:,.0f} by {counted(best.workers, 'worker')}"
+    return f"{wants}: more than was measured, {most}; what more cores would give is not said here"

@@ -4,8 +4,6 @@ A lane draws its share of an epoch, and goes on with the next one. Where no sche
 depend on payloads or on the time, the draw at which that happens follows from the lane's clocks alone.
 """
 
-import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +18,14 @@ from streamdata.sources.dealt_lane import DealtLane
 
 _MAX_LANES = 64
 """Of these at most each is looked at."""
+_MAX_PLACES = 1 << 12
+"""Of sources in lanes: for each the draws of its mixtures are counted."""
 _MAX_TURNS = 1 << 16
 """Draws that start clocks of all lanes may be ahead, over all mixtures: each is a step of a heap."""
-_MAX_BLOCKS = 1 << 20
-"""Of a source whose blocks differ in their records: they are counted one by one."""
+_MAX_BLOCKS = 1 << 22
+"""Of all sources whose blocks differ in their records: they are counted one by one."""
+_MAX_DRAWS = 10**6
+"""Of a lane: a run adds its steps up one by one, and from then on may have rounded to another draw."""
 _FUNCTIONS = ("single_process_fn", "process_fn", "max_bad")
 
 Floats = npt.NDArray[np.float64]
@@ -54,14 +56,17 @@ class Repeats:
         self._starts: dict[tuple[str, int], Floats] = {}
         self._steps: dict[str, Floats] = {}
         mixtures = sum(node.is_mixture for node in top.walk())
+        self._max_blocks = _MAX_BLOCKS // max(1, len(self._parents))
+        self._places_left = _MAX_PLACES
         self._is_small = lane.count <= _MAX_LANES and lane.count**2 * mixtures <= _MAX_TURNS
 
     def first(self, node: Node) -> Repeat | None:
         """Where it can be told exactly; else None."""
-        if not (self._is_small and self._is_told(node)):
+        if not (self._is_small and self._places_left >= self._lane.count and self._is_told(node)):
             return None
+        self._places_left -= self._lane.count
         found = [self._in_lane(node, index) for index in range(self._lane.count)]
-        return Repeat(min(found), max(found))
+        return Repeat(min(found), max(found)) if max(found) <= _MAX_DRAWS * self._lane.count else None
 
     def _is_told(self, node: Node) -> bool:
         if any(getattr(node.dataset, name, None) for name in _FUNCTIONS) or not node.is_endless:
@@ -69,7 +74,7 @@ class Repeats:
         source = node.source
         if source is None or source.count(np.zeros(1, np.int64), node.part) is None:
             return False
-        if (source.records_per_block is None or node.part is not None) and source.num_blocks > _MAX_BLOCKS:
+        if (source.records_per_block is None or node.part is not None) and source.num_blocks > self._max_blocks:
             return False
         while node.path:
             node = self._parents[node.path]
@@ -124,9 +129,3 @@ def _share_of_first_epoch(lane: DealtLane) -> int:
     counted = source.count(order.blocks(0, 0, blocks), part)
     assert counted is not None, "a source whose records are counted"
     return counted
-
-
-def estimated(samples: Mapping[str, float], path: str, records: float, total: float) -> float | None:
-    """The same where a source is drawn evenly: after how many samples of the job it has given all its records."""
-    drawn = samples[path]
-    return math.floor(total * records / drawn) if drawn > records else None

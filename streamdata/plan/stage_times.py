@@ -13,12 +13,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any, Final, Self
 
 from streamdata.plan.stages import IDLE, SEND, Doing, doing, is_sending
 
 INTERVAL_S: Final = 0.003
+"""Between two moments, on average."""
 _WRITTEN_S: Final = 0.2
 """So often a worker writes what it has: it is ended without being asked."""
 
@@ -34,23 +36,29 @@ class StageTimes:
 
     def __init__(self, path: Path | None = None) -> None:
         self.seconds: defaultdict[Doing, float] = defaultdict(float)
-        self._path, self._last = path, 0.0
+        self._path, self._last, self._random = path, 0.0, Random(0)
         self._written = 0.0
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGALRM, self._note)
         self._last = self._written = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, INTERVAL_S, INTERVAL_S)
+        self._set_timer()
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._before)
+
+    def _set_timer(self) -> None:
+        # Never the same: two functions by turns could come in step with it. Of a generator of its own: a run's are not
+        # to be drawn from.
+        signal.setitimer(signal.ITIMER_REAL, INTERVAL_S * (0.5 + self._random.random()))
 
     def _note(self, signal_number: int, frame: FrameType | None) -> None:
         del signal_number
         now = time.perf_counter()
-        passed, self._last = now - self._last, now
+        passed = now - self._last
         main = doing(frame)
         others = (other for other in sys._current_frames().values() if other is not frame)  # noqa: SLF001
         # A worker's queue has a thread that pickles batches, and writes them to the trainer's pipe.
@@ -64,6 +72,10 @@ class StageTimes:
         if self._path is not None and now > self._written + _WRITTEN_S:
             self._written = now
             self._write(self._path)
+        # What this itself takes passes where the process is: it may even be put aside meanwhile.
+        self._last = time.perf_counter()
+        self.seconds[main] += self._last - now
+        self._set_timer()
 
     def _write(self, path: Path) -> None:
         rows = [[*each, seconds] for each, seconds in self.seconds.items()]

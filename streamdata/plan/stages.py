@@ -10,12 +10,13 @@ from concurrent import futures
 from multiprocessing import queues
 from pathlib import PurePath
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils import worker as torch_worker
 
 import streamdata.sources.functions as own_functions
+from streamdata.mixing.mixture import Mixture
 from streamdata.shards.parquet import _Networked
 from streamdata.sources.map_style import MapStyleSource
 from streamdata.sources.open_stream import OpenStream
@@ -43,6 +44,7 @@ _DECODED_AHEAD: Final = frozenset(("decode_ahead", "parquet", "parquet_file"))
 _ROOMS: Final = {"remote": WAIT, "shards": READ, "stores": READ, "mixing": MIXING, "progress": MIXING}
 _WAITS: Final = frozenset((threading.Condition.wait.__code__, futures.Future.result.__code__))
 _PULLS: Final = own_functions.Feed.__next__.__code__
+_DRAWS: Final = Mixture.draw.__code__
 _SINGLE: Final = own_functions.call_per_record.__code__
 _BURSTS: Final = own_functions.run_bursts.__code__
 _OF_CODE: Final = {
@@ -123,15 +125,12 @@ def _of_module(room: str, module: str, *, is_waiting: bool) -> str | None:
 
 
 def _source(frame: FrameType) -> str:
-    """The source that a frame works for: that of the task, or of the tally, of one around it."""
-    for each in _outwards(frame):
-        if each.f_code.co_filename.startswith(f"{_PACKAGE}sources/") and "task" in each.f_code.co_varnames:
-            return str(getattr(each.f_locals.get("task"), "name", ""))
-        if each.f_code is _SINGLE:
-            return str(each.f_locals["tally"].name)
-        if each.f_code is _PULLS:
-            tally: Any = each.f_locals["self"].tally
-            return str(tally.name)
+    """The source that a frame works for: the one that the mixture around it draws from."""
+    for each in _outwards(frame.f_back):
+        if each.f_code is _DRAWS:
+            known = each.f_locals
+            number = known.get("i")
+            return str(known["keys"][number].path) if number is not None and not known["nested"][number] else ""
     return ""
 
 

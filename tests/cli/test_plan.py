@@ -8,7 +8,6 @@ import pytest
 from typer.testing import Result
 
 from streamdata.cli import plan as plan_command
-from streamdata.plan.plan_text import printable
 
 Streamdata = Callable[..., Result]
 KEYS = {"name", "records", "tokens", "share", "epochs", "first_repeat", "bytes", "advice"}
@@ -68,10 +67,18 @@ def test_sampling_none_reads_nothing(streamdata: Streamdata, write_recipe: Calla
     assert streamdata("plan", recipe, "--samples", 50).exit_code == 1
 
 
-def test_names_cannot_steer_a_terminal() -> None:
-    """Control characters are shown as such."""
-    assert printable("a\x1b[31m\n\u202eb") == "a\\x1b[31m\\n\\u202eb"
-    assert printable("Bücher 書") == "Bücher 書"
+def test_names_cannot_steer_a_terminal(streamdata: Streamdata, tmp_path: Path) -> None:
+    """Control characters are shown as such; JSON escapes them."""
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 9)
+    recipe = tmp_path / "odd.yaml"
+    params = f'params: {{path: "{tmp_path}/a.jsonl"}}'
+    source = f'{{target: streamdata.JsonlIterableDataset, {params}, percent: 1, name: "a\\e[31mb"}}'
+    recipe.write_text(f"target: streamdata.MergedDataset\nparams: {{datasets: [{source}]}}\n")
+    for options in ([], ["--json"]):
+        done = streamdata("plan", recipe, "--samples", 99, "--draws", 3, *options)
+        assert done.exit_code == 0, done.output
+        assert "\x1b" not in done.output
+        assert "[31mb" in done.output
 
 
 def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from streamdata import MergedDataset
-from streamdata.plan.make_plan import Amount, Plan, make_plan
+from streamdata.plan.make_plan import Amount, RunPlan, make_plan
 from tests.streams import identity, loaded
 
 MakeDataset = Callable[[], MergedDataset]
@@ -43,7 +43,7 @@ def second_epoch_of(samples: list[dict], source: str) -> int:
     return next(number for number, epoch in enumerate(epochs) if epoch)
 
 
-def planned(dataset: MergedDataset, samples: float | None = None, **options: float) -> Plan:
+def planned(dataset: MergedDataset, samples: float | None = None, **options: float) -> RunPlan:
     """A plan, by the names that the command has."""
     sampled, draws = int(options.pop("sample", 0)), int(options.pop("draws", 0))
     amount = Amount(samples, options.pop("tokens", None), *(int(options.pop(n, d)) for n, d in _TOPOLOGY))

@@ -154,7 +154,7 @@ def test_huge_sources_and_many_are_planned_at_once():
     plan = planned(MergedDataset(sources), 10**13, dp=8, workers=2, draws=20)
     assert (len(plan.sources), len(plan.draws)) == (300, 20)
     assert source(plan, "s3").epochs == pytest.approx(10**13 * 4 / sum(1 + n % 7 for n in range(300)) / 1e9, rel=1e-6)
-    assert source(plan, "s3").first_repeat_is == "within"
+    assert source(plan, "s3").first_repeat_is == "estimated"
 
 
 def test_weights_need_not_add_to_anything():

@@ -1,6 +1,7 @@
 """Where time goes, by functions, stores and collates that know how long they took."""
 
 import time
+from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -42,7 +43,10 @@ def observed(dataset, count, collate=mixed_collate):
         batches = list(islice(loader, count))
         whole = time.perf_counter() - start
     assert len(batches) == count
-    return {(doing.source, doing.stage): seconds for doing, seconds in times.seconds.items()}, whole
+    found: Counter = Counter()
+    for doing, seconds in times.seconds.items():
+        found[doing.source, doing.stage] += seconds
+    return found, whole
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
@@ -52,8 +56,8 @@ def test_functions_have_the_time_that_they_took(sleeps):
     dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
     found, whole = observed(dataset, 20)
     for name, function in (("a", a), ("b", b)):
-        assert found[name, PROCESS] == pytest.approx(function.took, rel=0.2, abs=0.02)
-    assert sum(found.values()) == pytest.approx(whole, abs=0.02)
+        assert found[name, PROCESS] == pytest.approx(function.took, rel=0.3, abs=0.03)
+    assert sum(found.values()) == pytest.approx(whole, abs=0.05)
 
 
 def test_stream_functions_and_yield_functions_are_processing():
@@ -62,8 +66,8 @@ def test_stream_functions_and_yield_functions_are_processing():
     single = Taking(0.002, sleeps=True)
     source = Numbers("a", 99, 1, single_process_fn=single, process_fn=lambda rs: map(inside, rs))
     found, _ = observed(MergedDataset([source], customized_yield_fn=lambda ss: map(over, ss)), 15)
-    assert found["the top", PROCESS] == pytest.approx(over.took, rel=0.3, abs=0.02)
-    assert found["a", PROCESS] == pytest.approx(inside.took + single.took, rel=0.2, abs=0.03)
+    assert found["the top", PROCESS] == pytest.approx(over.took, rel=0.3, abs=0.03)
+    assert found["a", PROCESS] == pytest.approx(inside.took + single.took, rel=0.3, abs=0.03)
 
 
 def test_a_collate_function_packs_and_a_dataset_reads():
@@ -75,8 +79,8 @@ def test_a_collate_function_packs_and_a_dataset_reads():
             return get(super().__getitem__(index))
 
     found, _ = observed(MergedDataset([Slow("a", 99)]), 12, lambda batch: mixed_collate(collate(batch)))
-    assert found["", PACK] == pytest.approx(collate.took, rel=0.2, abs=0.02)
-    assert found["a", READ] == pytest.approx(get.took, rel=0.25, abs=0.02)
+    assert found["", PACK] == pytest.approx(collate.took, rel=0.3, abs=0.03)
+    assert found["a", READ] == pytest.approx(get.took, rel=0.3, abs=0.03)
 
 
 def test_waiting_for_a_store_is_told_from_reading(tmp_path):
@@ -92,6 +96,7 @@ def test_waiting_for_a_store_is_told_from_reading(tmp_path):
         found, _ = observed(dataset, 30)
         waited = dataset.traffic().waited_s - before
     assert waited > 0.1
+    assert found["a", WAIT], found
     assert found["a", WAIT] == pytest.approx(waited, rel=0.25, abs=0.03)
 
 
