@@ -98,7 +98,7 @@ def test_the_recipe_and_the_commands_work(trained, monkeypatch):
     (recipe,) = blocks("yaml")
     Path("recipe.yaml").write_text(recipe)
     assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
-    assert len(commands()) == 7
+    assert len(commands()) == 8
     for command in commands():
         more = ["--batches", "5"] if command[0] == "run" else []
         result = CliRunner().invoke(app, [*command, *more])

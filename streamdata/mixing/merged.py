@@ -254,6 +254,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """What the states say that were set."""
         return self._progress
 
+    @property
+    def skips(self) -> Skips:
+        """The records that are left out."""
+        return self._skips
+
     def lane(self, num_workers: int) -> Lane:
         """The first lane of this rank in a run with so many DataLoader workers; asked in the trainer's process."""
         group = self._data_parallel or find_data_parallel()

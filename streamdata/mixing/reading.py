@@ -157,16 +157,13 @@ class Reading:
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
-        mixture = Mixture(run, self.top)
-        samples = mixture.draw(0) if self.top.dataset.customized_yield_fn is None else _yielded(run, mixture)
-        if plan.gave_all:
-            samples = iter(())
+        samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
 
         def end() -> None:
             self.control.end(self.version, lane, key.epoch_pass)
             note_end()
 
-        return samples if mixture.endless else _with_end(samples, end)
+        return samples if self.top.is_endless else _with_end(samples, end)
 
     def resume(self, lane: Lane, epoch_pass: int, has_ended: bool) -> None:
         """Note that a lane goes on in a pass, or has ended it."""
@@ -254,6 +251,12 @@ class Reading:
             raise StateError(
                 f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n  {remedy}"
             )
+
+
+def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
+    """The samples of a lane, from where its entries say that it stands."""
+    mixture = Mixture(run, top)
+    return mixture.draw(0) if top.dataset.customized_yield_fn is None else _yielded(run, mixture)
 
 
 def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:

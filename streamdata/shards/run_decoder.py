@@ -17,7 +17,7 @@ from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_footers import RowGroups
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import Recent
+from streamdata.shards.recent import OpenFiles
 from streamdata.shards.spans import read_spans
 from streamdata.shards.storage import (
     FileStamp,
@@ -250,5 +250,5 @@ class _OpenedHere(threading.local):
     """What a thread has open, and found out."""
 
     def __init__(self) -> None:
-        self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
+        self.files: OpenFiles[int, OpenParquet] = OpenFiles(_MAX_OPEN_FILES)
         self.decoded: DecodedRuns | None = None

@@ -26,7 +26,7 @@ from streamdata.shards.portion import Portion
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.cut import describe_cut
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
@@ -147,6 +147,19 @@ class BlockSource:
         runs = self._runs(order.blocks(epoch, window * self._window, (window + 1) * self._window))
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
+
+    def block_of(self, shard: int, number: int) -> tuple[int, int]:
+        """The block of a shard's record, and which of the block's records it is."""
+        before = int(self._block_ends[shard - 1]) if shard else 0
+        block, offset = divmod(number, int(self._block_sizes[shard]))
+        return before + block, offset
+
+    def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
+        """How many records of a window are read before one of its records, of a block of it."""
+        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        counts = self._runs(blocks)[2]
+        number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
+        return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
 
     def foresee(self, order: BlockOrder, lane: Lane) -> None:
         """Tell the cache, where there is one, what this node reads when."""
@@ -340,6 +353,11 @@ class SequentialSource:
         self.shards, self._kind, self._group = shards, kind, shuffle_buffer
         self.num_blocks = len(shards.urls)
 
+    @property
+    def records_per_group(self) -> int:
+        """How many records are held in memory at once, where they are shuffled."""
+        return self._group
+
     def describe(self, shuffle: bool) -> str:
         group = self._group if shuffle else 0
         shards = f"{self.num_blocks} shards {_content(self.shards)} from their start"
@@ -455,7 +473,7 @@ class ShardDataset(SourceAlone):
     """What a recipe names where records lie in shards."""
 
     source: BlockSource | SequentialSource
-    process_fn: StreamFn | None
+    process_fn: StreamFns | None
     single_process_fn: PerRecordFn | None
 
     @property
@@ -467,15 +485,18 @@ class ShardDataset(SourceAlone):
     def num_records(self) -> int:
         """How many records its shards have, held-out ones included.
 
+        Shards that can only be read from their start are read whole for it, once on a node; nothing else asks for that.
+
         Raises:
-            ValueError: Nobody knows, for the shards can only be read from their start.
+            ValueError: Such a shard is a pipe.
+            ShardError: Such a shard is damaged.
         """
-        if isinstance(self.source, BlockSource):
-            return self.source.num_records
-        raise ValueError(
-            f"{type(self).__name__}: expected shards with an index, whose records are counted, got shards that can "
-            f"only be read from their start, such as {self.urls[0]}\n  Decompress them."
-        )
+        return self.source.num_records if isinstance(self.source, BlockSource) else self._num_counted
+
+    @cached_property
+    def _num_counted(self) -> int:
+        assert isinstance(self.source, SequentialSource), "others have an index"
+        return self.source.shards.count_records()
 
     @property
     def cache(self) -> CacheSettings | None:

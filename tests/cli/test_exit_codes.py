@@ -34,14 +34,14 @@ MESSAGES = [
     "check gone.yaml", "check gone.yaml --no-files --resume",
     "index gone", "index empty", "index html.jsonl", "index cut.tar", "index a.jsonl -o empty/x/y/z.manifest",
     "state states.json", "state other.json", "state empty", "state states.json --compact -o out.json",
-    "inspect store", "inspect empty", "verify empty", "verify store",
+    "show store", "show empty", "show a.jsonl", "show broken.yaml", "show gone.yaml", "verify empty", "verify store",
     "prepare gone.jsonl -c pretrain --tokenizer ./gone -o out", "prepare cut.tar -c pretrain --tokenizer ./gone -o out",
     "prepare a.jsonl -c broken.yaml --tokenizer ./gone -o out", "prepare a.jsonl -c pretrain --tokenizer ./gone -o out",
     "prepare merge empty store -o out", "prepare a.jsonl -c pretrain --tokenizer damaged -o out",
 ]  # fmt: skip
 USAGE = [
-    "run nowhere.yaml", "run empty", "check nowhere.yaml", "check empty", "state nowhere", "inspect nowhere",
-    "inspect a.jsonl", "verify nowhere", "run source.yaml --batches 0", "run source.yaml --var x", "index",
+    "run nowhere.yaml", "run empty", "check nowhere.yaml", "check empty", "state nowhere", "show nowhere",
+    "show nowhere.yaml", "verify nowhere", "run source.yaml --batches 0", "run source.yaml --var x", "index",
     "prepare a.jsonl -c presett --tokenizer ./gone -o out", "nonsense",
     "state states.json --compact", "index a.jsonl -o out.txt",
 ]  # fmt: skip

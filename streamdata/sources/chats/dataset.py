@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 
 from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.remote import options_of_source
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.recent import Recent
 from streamdata.shards.stored_rows import Row
@@ -80,11 +81,14 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self._who = type(self).__name__  # errors name the class that the recipe names
         self.config = self.settings.read(config, self._who)
-        self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
+        self._rows = ParquetRows(
+            data_files, self.config.cache_dir, self.config.use_shm, options_of_source(storage_options, self._who)
+        )
         self._given = (tokenizer, processor)
         # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
         self._format = self._recognised(self._rows[0] if len(self._rows) else {})

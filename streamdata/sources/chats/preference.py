@@ -42,7 +42,8 @@ class PreferenceDataset(ChatDataset):
     counts.
 
     Args:
-        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
+            a list of these, whose order they keep.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PreferenceConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
@@ -50,6 +51,7 @@ class PreferenceDataset(ChatDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.
