@@ -49,7 +49,7 @@ class GroupFacts(NamedTuple):
         return self.spans[0][0] if self.spans else 0
 
 
-class _Leaf(NamedTuple):
+class _StoredColumn(NamedTuple):
     """A column in storage."""
 
     number: int
@@ -214,19 +214,19 @@ class OpenParquet:
         groups = range(self.metadata.num_row_groups)
         return [self._facts(number, leaves) for number in groups if self.metadata.row_group(number).num_rows]
 
-    def _leaves(self, columns: Sequence[str] | None) -> list[_Leaf]:
+    def _leaves(self, columns: Sequence[str] | None) -> list[_StoredColumn]:
         """The columns in storage that these have."""
         wanted = None if columns is None else set(columns)
         return [leaf for leaf in self._all_leaves if wanted is None or leaf.top in wanted]
 
     @cached_property
-    def _all_leaves(self) -> list[_Leaf]:
+    def _all_leaves(self) -> list[_StoredColumn]:
         # By count, not by the path's first part: a name may have dots in it.
         tops = [(field.name, ok) for field in self._parquet.schema_arrow for ok in leaves_of(field.type)]
         stored = [self.metadata.schema.column(number) for number in range(len(self.metadata.schema))]
         counts = Counter(leaf.path for leaf in stored)
         return [
-            _Leaf(
+            _StoredColumn(
                 number,
                 top,
                 is_flat=leaf.max_repetition_level == 0,
@@ -236,7 +236,7 @@ class OpenParquet:
             for number, (leaf, (top, keeps_dictionary)) in enumerate(zip(stored, tops, strict=True))
         ]
 
-    def _facts(self, number: int, leaves: Sequence[_Leaf]) -> GroupFacts:
+    def _facts(self, number: int, leaves: Sequence[_StoredColumn]) -> GroupFacts:
         group = self.metadata.row_group(number)
         num_rows, num_bytes, spans = group.num_rows, 0, []
         for leaf in leaves:
