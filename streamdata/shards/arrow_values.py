@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import ShardError, shown
-from streamdata.shards.parquet_types import is_integer_list
+from streamdata.shards.parquet_types import has_dictionary, is_integer_list
 from streamdata.shards.readers import Int64s
 from streamdata.shards.stored_rows import import_pyarrow
 
-# Each beside what it holds.
-VALUE_BYTES, _LIST_BYTES, _DICT_BYTES, _TENSOR_BYTES = 64, 160, 240, 400
-_WIDEST = 8  # bytes of an int64, which a narrower integer becomes
+VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
 
 
 def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
@@ -30,29 +28,8 @@ def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
     return [_values(name, column, url, numbers) for name, column in columns]
 
 
-def objects_beside(batch: Any) -> int:
-    """How many bytes the values of a batch take as Python's objects, about, beside their bytes in the batch."""
-    return sum(map(_beside, batch.columns))
-
-
-def _beside(column: Any) -> int:
-    types, kind, size = import_pyarrow().types, column.type, len(column)
-    if not size:
-        return 0
-    if is_integer_list(kind):
-        return size * _TENSOR_BYTES + _WIDEST * len(column.flatten())
-    if types.is_struct(kind):
-        return size * _DICT_BYTES + sum(_beside(column.field(number)) for number in range(kind.num_fields))
-    if types.is_map(kind):
-        first, count = column.offsets[0].as_py(), column.offsets[size].as_py() - column.offsets[0].as_py()
-        return size * _LIST_BYTES + sum(_beside(one.slice(first, count)) for one in (column.keys, column.items))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return size * _LIST_BYTES + _beside(column.flatten())
-    return size * VALUE_BYTES
-
-
 def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
-    convert = _tensors if is_integer_list(column.type) else _to_pylist
+    convert = _tensors if is_integer_list(column.type) else _objects
     try:
         return convert(column)
     except (ValueError, OverflowError, NotImplementedError):  # of nanoseconds, say; which row it is shows one by one
@@ -68,23 +45,42 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
         raise
 
 
-def _to_pylist(column: Any) -> Sequence[Any]:
-    values: list[Any] = column.to_pylist()
-    return values
+def _objects(column: Any) -> list[Any]:
+    """The same as `to_pylist`; a value of a dictionary that is there several times is one object."""
+    types, kind = import_pyarrow().types, column.type
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if not has_dictionary(kind) or not (types.is_dictionary(kind) or types.is_struct(kind) or is_list):
+        values: list[Any] = column.to_pylist()
+        return values
+    if types.is_dictionary(kind):
+        # Of a dictionary as large as the row group, only what these rows name.
+        named = column.indices.dictionary_encode()
+        found = [*column.dictionary.take(named.dictionary).to_pylist(), None]
+        return [found[place] for place in named.indices.fill_null(len(found) - 1).to_pylist()]
+    if types.is_struct(kind):
+        names, are_there = [field.name for field in kind], column.is_valid().to_pylist()
+        rows = zip(are_there, *map(_objects, column.flatten()), strict=True)
+        return [dict(zip(names, row, strict=True)) if is_there else None for is_there, *row in rows]
+    flat, sizes, ends = _flattened(column)
+    found = _objects(flat)
+    return [None if size is None else found[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _flattened(column: Any) -> tuple[Any, list[int | None], list[int]]:
+    """What all lists hold; of each its size, None where it is missing, and where it ends."""
+    sizes = import_pyarrow().compute.list_value_length(column).to_pylist()
+    # `flatten` leaves out what lists that are missing hide.
+    return column.flatten(), sizes, np.cumsum([size or 0 for size in sizes], dtype=np.int64).tolist()
 
 
 def _tensors(column: Any) -> Sequence[Any]:
     """Each list as an int64 tensor of its own memory, None where the list is missing."""
     import torch
 
-    pyarrow = import_pyarrow()
-    # `flatten` leaves out what lists that are missing hide.
-    flat = column.flatten()
+    flat, sizes, ends = _flattened(column)
     if flat.null_count:
         raise ValueError("a list of integers of which one is missing")
-    numbers = flat.cast(pyarrow.int64()).to_numpy(zero_copy_only=False)
-    sizes = pyarrow.compute.list_value_length(column).to_pylist()
-    ends = np.cumsum([size or 0 for size in sizes]).tolist()
+    numbers = flat.cast(import_pyarrow().int64()).to_numpy(zero_copy_only=False)
     return [
         None if size is None else torch.from_numpy(np.array(numbers[end - size : end], np.int64))
         for size, end in zip(sizes, ends, strict=True)

@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from streamdata.shards.readers import Int64s
-
 
 class GroupRun(NamedTuple):
     """Consecutive rows of a row group that are decoded together."""
@@ -17,11 +15,8 @@ class DecodedRun(NamedTuple):
     """The rows of a run."""
 
     batches: list[Any]
-    ends: Int64s
-    """How many rows there are up to the end of each batch."""
+    """Mostly one."""
     num_bytes: int
-    columns: list[list[Any]] | None = None
-    """In place of batches: the values of each column."""
 
 
 class DecodedRuns:
@@ -47,12 +42,6 @@ class DecodedRuns:
         """Keep one more."""
         self._runs[run] = decoded
         self.num_bytes += decoded.num_bytes
-        return decoded
-
-    def replace(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
-        """Keep the same rows in another form."""
-        self.num_bytes += decoded.num_bytes - self._runs[run].num_bytes
-        self._runs[run] = decoded
         return decoded
 
     def make_room(self, num_bytes: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import ShardError, did_you_mean, listing, needs
 from streamdata.shards.one_pass import ByteSource
-from streamdata.shards.parquet_types import cast_batch, plain_schema
+from streamdata.shards.parquet_types import cast_batch, leaves_of, plain_schema
 from streamdata.shards.signatures import refuse_foreign
 from streamdata.shards.stored_rows import import_pyarrow
 
@@ -27,6 +27,8 @@ _FOOTER_END = 8  # bytes: the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
 _MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its values is the longest of a dictionary
+_KEPT_WITH_DICTIONARY = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
+_LONG_VALUE = 1024  # bytes: a dictionary of shorter ones costs more than small batches do
 _NEXT_INT32, _GOES_ON = b"\x15", 0x80  # of Thrift: the head of the next field, a 32-bit integer; a bit of its bytes
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 
@@ -45,6 +47,20 @@ class GroupFacts(NamedTuple):
     def begin(self) -> int:
         """Its first byte."""
         return self.spans[0][0] if self.spans else 0
+
+
+class _StoredColumn(NamedTuple):
+    """A column in storage."""
+
+    number: int
+    top: str
+    """The column of the table that it is of."""
+    is_flat: bool
+    """Whether its rows have one value each."""
+    width: int
+    """Bytes of a value, at least."""
+    path: str | None
+    """By which pyarrow finds it to keep its dictionary; None where that cannot be."""
 
 
 class RangedFile(io.RawIOBase):
@@ -104,18 +120,13 @@ class OpenParquet:
     def __init__(self, url: str, source: ByteSource, data: Any = None) -> None:
         with needs("pyarrow", "parquet", f"'{url}': reading parquet"):
             pyarrow = import_pyarrow()
-        self._url, self.file = url, RangedFile(source)
+        self._url, self.file, self._data = url, RangedFile(source), data
         self._data_end = 0
         with self._damage("its footer"):
             footer = self._footer()
             self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
-            self._parquet = pyarrow.parquet.ParquetFile(
-                data or self.file,
-                metadata=self.metadata,
-                pre_buffer=False,  # it would hold a whole row group
-                buffer_size=_BUFFER_BYTES,
-                page_checksum_verification=True,
-            )
+            self._parquet = self._parquet_file()
+            self._keeping: tuple[frozenset[str], Any] | None = None
             self.schema = plain_schema(self._parquet.schema_arrow)
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
@@ -123,6 +134,16 @@ class OpenParquet:
                 f"each of the names {twins}, of which a row would keep only one\n"
                 "  Rename or drop them where the file is written."
             )
+
+    def _parquet_file(self, dictionaries: Sequence[str] | None = None) -> Any:
+        return import_pyarrow().parquet.ParquetFile(
+            self._data or self.file,
+            metadata=self.metadata,
+            read_dictionary=dictionaries,
+            pre_buffer=False,  # it would hold a whole row group
+            buffer_size=_BUFFER_BYTES,
+            page_checksum_verification=True,
+        )
 
     @contextmanager
     def _damage(self, where: str) -> Iterator[None]:
@@ -193,32 +214,33 @@ class OpenParquet:
         groups = range(self.metadata.num_row_groups)
         return [self._facts(number, leaves) for number in groups if self.metadata.row_group(number).num_rows]
 
-    def _leaves(self, columns: Sequence[str] | None) -> list[tuple[int, bool]]:
-        """The numbers of the columns in storage that these have, each with whether its rows have one value each."""
+    def _leaves(self, columns: Sequence[str] | None) -> list[_StoredColumn]:
+        """The columns in storage that these have."""
         wanted = None if columns is None else set(columns)
-        schema = self.metadata.schema
-        leaves = [(number, schema.column(number)) for number in range(len(schema))]
-        tops = self._tops
-        return [
-            (number, leaf.max_repetition_level == 0)
-            for number, leaf in leaves
-            if wanted is None or tops[number] in wanted
-        ]
+        return [leaf for leaf in self._all_leaves if wanted is None or leaf.top in wanted]
 
     @cached_property
-    def _tops(self) -> list[str]:
-        """Of each column in storage, the name of the column of the table."""
+    def _all_leaves(self) -> list[_StoredColumn]:
         # By count, not by the path's first part: a name may have dots in it.
-        tops: list[str] = []
-        for field in self._parquet.schema_arrow:
-            tops += [field.name] * _num_leaves(field.type)
-        return tops
+        tops = [(field.name, ok) for field in self._parquet.schema_arrow for ok in leaves_of(field.type)]
+        stored = [self.metadata.schema.column(number) for number in range(len(self.metadata.schema))]
+        counts = Counter(leaf.path for leaf in stored)
+        return [
+            _StoredColumn(
+                number,
+                top,
+                is_flat=leaf.max_repetition_level == 0,
+                width=max(_WIDTHS.get(leaf.physical_type, 0), leaf.length or 0),
+                path=leaf.path if keeps_dictionary and counts[leaf.path] == 1 else None,
+            )
+            for number, (leaf, (top, keeps_dictionary)) in enumerate(zip(stored, tops, strict=True))
+        ]
 
-    def _facts(self, number: int, leaves: Sequence[tuple[int, bool]]) -> GroupFacts:
+    def _facts(self, number: int, leaves: Sequence[_StoredColumn]) -> GroupFacts:
         group = self.metadata.row_group(number)
         num_rows, num_bytes, spans = group.num_rows, 0, []
-        for leaf, is_flat in leaves:
-            column = group.column(leaf)
+        for leaf in leaves:
+            column = group.column(leaf.number)
             values, size = column.num_values, column.total_compressed_size
             begin = _first_byte(column)
             fits = len(_MAGIC) <= begin and size >= 0 and begin + size <= self._data_end
@@ -226,7 +248,7 @@ class OpenParquet:
                 not fits
                 or not 0 <= num_rows <= MAX_COUNT
                 or not 0 <= values <= MAX_COUNT
-                or (is_flat and values != num_rows)
+                or (leaf.is_flat and values != num_rows)
             ):
                 raise ShardError(
                     f"shard '{self._url}': row group {number}: expected {num_rows} rows within the first "
@@ -235,26 +257,48 @@ class OpenParquet:
                 )
             spans.append((begin, begin + size))
             unpacked = min(max(column.total_uncompressed_size, 0), MAX_COUNT)
-            width = _WIDTHS.get(column.physical_type, 0) * values
+            width = leaf.width * values
             num_bytes += unpacked + width if column.physical_type == "BYTE_ARRAY" else max(unpacked, width)
         return GroupFacts(number, num_rows, num_bytes, _joined(spans))
 
-    def batches(self, facts: GroupFacts, columns: Sequence[str] | None = None, most: int = MAX_BATCH_ROWS) -> Any:
-        """Yield the rows of a group as Arrow's record batches in `schema`, of at most `most` rows each.
+    def batches(
+        self,
+        facts: GroupFacts,
+        columns: Sequence[str] | None = None,
+        most: int = MAX_BATCH_ROWS,
+        most_bytes: int = _MAX_BATCH_BYTES,
+        *,
+        keep_dictionaries: bool = False,
+    ) -> Iterator[Any]:
+        """The rows of a group as Arrow's record batches. Each is decoded when it is asked for, without Python's lock.
+
+        Args:
+            facts: Of the group.
+            columns: Of the table; None for all.
+            most: Rows of a batch, at most.
+            most_bytes: Bytes of a batch, about, by what the footer says of the group.
+            keep_dictionaries: Whether columns may stay dictionaries, of which each value is there once. Then those that
+                could come to much more do, and all of the group is one batch; without it all are in `schema`.
 
         Raises:
             ShardError: It is damaged, or has not as many rows as the footer says.
         """
         names = self.schema.names if columns is None else list(columns)
-        schema = import_pyarrow().schema([self.schema.field(name) for name in names])
+        most = min(most, max(1, most_bytes * facts.num_rows // max(1, facts.num_bytes)))
+        with self._damage(f"row group {facts.group}"):
+            size, kept = self._bounds(facts, columns, most, keep_dictionaries=keep_dictionaries)
+            reader = self._reader(kept)
+            schema = plain_schema(reader.schema_arrow, keep_dictionaries=True) if keep_dictionaries else self.schema
+            found = reader.iter_batches(size, row_groups=[facts.group], columns=columns, use_threads=False)
+        return self._checked(found, facts, import_pyarrow().schema([schema.field(name) for name in names]))
+
+    def _checked(self, found: Iterator[Any], facts: GroupFacts, schema: Any) -> Iterator[Any]:
         rows = 0
         with self._damage(f"row group {facts.group}"):
-            size = self._rows_at_once(facts, columns, most)
-            found = self._parquet.iter_batches(size, row_groups=[facts.group], columns=columns, use_threads=False)
             for batch in found:
                 rows += batch.num_rows
                 # As it is, mostly: of long values a batch has few rows, and there are many.
-                chosen = batch if batch.schema.names == names else batch.select(names)
+                chosen = batch if batch.schema.names == schema.names else batch.select(schema.names)
                 yield chosen if chosen.schema.equals(schema) else cast_batch(chosen, schema)
         if rows != facts.num_rows:
             raise ShardError(
@@ -262,32 +306,46 @@ class OpenParquet:
                 f"got {rows}\n  The file is damaged: write it again."
             )
 
-    def _rows_at_once(self, facts: GroupFacts, columns: Sequence[str] | None, most: int) -> int:
-        """How many rows to decode at once: few of long ones, and of those that may be."""
-        rows = min(most, max(1, _MAX_BATCH_BYTES * facts.num_rows // max(1, facts.num_bytes)))
+    def _bounds(
+        self, facts: GroupFacts, columns: Sequence[str] | None, most: int, *, keep_dictionaries: bool
+    ) -> tuple[int, frozenset[str]]:
+        """How many rows to decode at once, few of those that may be long; and of which columns to keep dictionaries."""
+        rows, bounded, kept = most, most, set[str]()
         group = self.metadata.row_group(facts.group)
-        for leaf, _ in self._leaves(columns):
-            column = group.column(leaf)
-            if column.physical_type == "BYTE_ARRAY" and (longest := self._longest_repeated(column)):
-                per_row = max(1, column.num_values // facts.num_rows)
-                rows = min(rows, max(1, _MAX_REPEATED_BYTES // (longest * per_row)))
-        return int(rows)
+        for leaf in self._leaves(columns):
+            column = group.column(leaf.number)
+            if column.physical_type != "BYTE_ARRAY" or not (longest := self._longest_repeated(column)):
+                continue
+            at_once = max(1, _MAX_REPEATED_BYTES // (longest * max(1, column.num_values // facts.num_rows)))
+            if at_once >= most:
+                continue
+            rows = min(rows, at_once)
+            is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
+            if keep_dictionaries and is_long and leaf.path and _KEPT_WITH_DICTIONARY.issuperset(column.encodings):
+                kept.add(leaf.path)
+            else:
+                bounded = rows
+        # All rows or none: each batch would have all values of the dictionary that were found so far.
+        return (facts.num_rows, frozenset(kept)) if kept and bounded == most else (rows, frozenset())
+
+    def _reader(self, kept: frozenset[str]) -> Any:
+        """What reads row groups, and leaves these columns the dictionaries that they are in storage."""
+        if not kept:
+            return self._parquet
+        if self._keeping is None or self._keeping[0] != kept:  # mostly the same ones in all groups
+            self._keeping = kept, self._parquet_file(sorted(kept))
+        return self._keeping[1]
 
     def _longest_repeated(self, column: Any) -> int:
         """How long a value may be that the column has once and names many times; 0 where it has no such values.
 
         A page of a few bytes can name a dictionary's longest value a million times.
         """
-        if column.has_dictionary_page and column.dictionary_page_offset:
-            return _unpacked_bytes(self.file.bytes_at(column.dictionary_page_offset, 32))
         # Each value repeats as much as it likes of the one before.
-        return int(column.total_uncompressed_size) // 16 if "DELTA_BYTE_ARRAY" in column.encodings else 0
-
-
-def _num_leaves(kind: Any) -> int:
-    """How many columns in storage a type takes."""
-    kind = getattr(kind, "storage_type", kind)  # of a type of somebody's own
-    return sum(_num_leaves(kind.field(number).type) for number in range(kind.num_fields)) if kind.num_fields else 1
+        longest = int(column.total_uncompressed_size) // 16 if "DELTA_BYTE_ARRAY" in column.encodings else 0
+        if column.has_dictionary_page and column.dictionary_page_offset:
+            return max(longest, _unpacked_bytes(self.file.bytes_at(column.dictionary_page_offset, 32)))
+        return longest
 
 
 def _first_byte(column: Any) -> int:

@@ -4,15 +4,57 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from streamdata.errors import ShardError
 from streamdata.fields import SET_HERE
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import GroupFacts, OpenParquet
 from streamdata.shards.parquet_types import are_alike
+from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import FileStamp
 from streamdata.shards.stored_rows import import_pyarrow
 
 _AT_ONCE = 16
+
+
+class RowGroups:
+    """The row groups of all files, numbered one after the other.
+
+    Args:
+        urls: The files.
+        stamps: Their versions.
+        columns: Those that are read; None for all.
+        at_once: Ask for several footers at the same time, where they are remote.
+
+    Raises:
+        ShardError: A footer is damaged, or its file lacks a column, or has one of another type than the first file.
+    """
+
+    def __init__(
+        self, urls: list[str], stamps: list[FileStamp], columns: Sequence[str] | None, *, at_once: bool
+    ) -> None:
+        self.urls, self.stamps = urls, stamps
+        self.url_texts = list(map(str, urls))
+        """The urls without what else belongs to an address."""
+        self.names, groups = read_footers(urls, stamps, columns, at_once=at_once)
+        self.facts = [facts for _, facts in groups]
+        self.file_of: Int64s = np.array([file for file, _ in groups], np.int64)
+        self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
+        self.sizes: Int64s = np.array([facts.num_bytes for facts in self.facts], np.int64)
+        """Decoded, as far as footers say it."""
+        ends = np.cumsum(self.num_records)
+        begins = ends - self.num_records
+        first_of_file = np.searchsorted(self.file_of, self.file_of, side="left")
+        self.first_rows: Int64s = begins - begins[first_of_file]
+        """Of each group, the number of its first row in its file."""
+        self.rows_of_file: Int64s = np.zeros(len(urls), np.int64)
+        np.add.at(self.rows_of_file, self.file_of, self.num_records)
+        self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
+
+    def url_of(self, group: int) -> str:
+        """Its file."""
+        return self.urls[int(self.file_of[group])]
 
 
 class Footers(NamedTuple):

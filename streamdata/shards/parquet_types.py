@@ -1,14 +1,32 @@
 """Types of parquet's columns: those that are alike, and those of which a row is small by itself."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from streamdata.shards.stored_rows import import_pyarrow
 
 
-def plain_schema(schema: Any) -> Any:
-    """The schema without dictionaries and views, at any depth."""
-    return import_pyarrow().schema([_plain_field(field) for field in schema])
+def plain_schema(schema: Any, *, keep_dictionaries: bool = False) -> Any:
+    """The schema without views, and without dictionaries if these are not kept, at any depth."""
+    plain = partial(_plain_type, keep_dictionaries=keep_dictionaries)
+    return import_pyarrow().schema([field.with_type(plain(field.type)) for field in schema])
+
+
+def leaves_of(kind: Any) -> list[bool]:
+    """Of each column in storage that a type takes, whether what it is read as may hold it as a dictionary."""
+    if hasattr(kind, "storage_type"):  # a type of somebody's own
+        return [False] * len(leaves_of(kind.storage_type))
+    if not kind.num_fields:
+        return [True]
+    leaves = [leaf for number in range(kind.num_fields) for leaf in leaves_of(kind.field(number).type)]
+    return [False] * len(leaves) if import_pyarrow().types.is_map(kind) else leaves
+
+
+@lru_cache(maxsize=256)
+def has_dictionary(kind: Any) -> bool:
+    """Whether its values are in dictionaries, at any depth."""
+    within = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(import_pyarrow().types.is_dictionary(kind) or any(map(has_dictionary, within)))
 
 
 def cast_batch(batch: Any, schema: Any) -> Any:
@@ -55,25 +73,26 @@ def _shape(kind: Any) -> str:
     return next((name for name, is_it in kinds.items() if is_it), str(kind))
 
 
-def _plain_field(field: Any) -> Any:
-    return field.with_type(_plain_type(field.type))
-
-
-def _plain_type(kind: Any) -> Any:
+@lru_cache(maxsize=256)
+def _plain_type(kind: Any, *, keep_dictionaries: bool = False) -> Any:
     # Arrow writes all that a dictionary or view refers to: a row alone would still carry its whole batch.
     pyarrow = import_pyarrow()
     types = pyarrow.types
+
+    def of(inner: Any) -> Any:
+        return inner.with_type(_plain_type(inner.type, keep_dictionaries=keep_dictionaries))
+
     plain = kind
     if types.is_dictionary(kind):
-        plain = _plain_type(kind.value_type)
+        plain = kind if keep_dictionaries else _plain_type(kind.value_type)
     elif types.is_string_view(kind) or types.is_binary_view(kind):
         plain = pyarrow.large_string() if types.is_string_view(kind) else pyarrow.large_binary()
     elif types.is_struct(kind):
-        plain = pyarrow.struct([_plain_field(field) for field in kind])
+        plain = pyarrow.struct([of(field) for field in kind])
     elif types.is_map(kind):
-        plain = pyarrow.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
+        plain = pyarrow.map_(of(kind.key_field), of(kind.item_field), kind.keys_sorted)
     elif types.is_fixed_size_list(kind):
-        plain = pyarrow.list_(_plain_field(kind.value_field), kind.list_size)
+        plain = pyarrow.list_(of(kind.value_field), kind.list_size)
     elif types.is_list(kind) or types.is_large_list(kind):
-        plain = (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(_plain_field(kind.value_field))
+        plain = (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(of(kind.value_field))
     return plain

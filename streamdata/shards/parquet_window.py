@@ -1,25 +1,29 @@
 """Windows of rows of parquet: `positions → row groups, decoded when they are due → records`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.shards.arrow_values import VALUE_BYTES
+from streamdata.shards.arrow_values import VALUE_BYTES, values_of
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.decoded_runs import GroupRun
 from streamdata.shards.parquet_file import MAX_COUNT
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.run_decoder import Picks
 from streamdata.shards.storage import is_remote
 
 if TYPE_CHECKING:
     from streamdata.shards.parquet import ParquetShards
 
-LOOK_AHEAD = 8192
-LOOK_AHEAD_BYTES = 16 << 20
-_FILLED_AT_ONCE = 256
+_LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
+# As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
+_STEP_ROWS, _STEP_BYTES = 1024, 512 << 10
+_LEAST_OF_RUN = 8
+"""Rows of a run in a step, on average, at least: each run costs as much as several rows."""
 
 
 class ParquetWindow:
@@ -29,9 +33,8 @@ class ParquetWindow:
         self._shards, self._groups, self._firsts = shards, groups, firsts
         self._ends = np.cumsum(counts)
         self._starts = self._ends - counts
-        # Of images, as many as are Python's objects at once.
-        row_bytes = int(shards.row_bytes[groups].max(initial=1)) + VALUE_BYTES * len(shards.names)
-        self.look_ahead = max(1, min(LOOK_AHEAD, LOOK_AHEAD_BYTES // row_bytes))
+        row_bytes = int(shards.groups.row_bytes[groups].max(initial=1))
+        self.look_ahead = max(1, min(_LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
         self._coming: Iterator[Portion | None] = iter(())
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
         """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
@@ -71,7 +74,7 @@ class ParquetWindow:
             sizes = (own[:, 2] - own[:, 1]).tolist()
             for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
                 self._asked.append((run, begin, size, number == len(own)))
-        return FileSpans(shards.urls, shards.stamps, np.concatenate(spans))
+        return FileSpans(shards.urls, shards.groups.stamps, np.concatenate(spans))
 
     def come(self, portions: Iterator[Portion | None]) -> None:
         """Note what brings the spans that were asked for."""
@@ -88,18 +91,29 @@ class ParquetWindow:
         Raises:
             ShardError: A row group is damaged, its file has changed, or a value has no type of Python's.
         """
-        chosen = np.asarray(positions, np.int64)
-        groups, rows, begins = self._runs_of(chosen)
+        return chain.from_iterable(self._steps(np.asarray(positions, np.int64), common))
+
+    def _steps(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
+        """Some records at a time: lists, so that nothing of Python's runs for each record."""
+        decoder = self._shards.decoder
+        groups, rows, begins = self._runs_of(positions)
         used = self._by_use(groups, begins)
         for run, _ in used:
             self._wait_for(run)
-            self._shards.kept(run, self._decoded)
-        # What the footer says may be too little: what is Python's objects at once is by what was found.
-        size = max((self._shards.bytes_of_row(run) for run, _ in used), default=1)
-        step = max(1, LOOK_AHEAD_BYTES // (size + VALUE_BYTES * len(self._shards.names)))
-        for first in range(0, len(chosen), step):
-            some = slice(first, first + step)
-            yield from self._some(groups[some], rows[some], begins[some], common)
+            decoder.kept(run, self._decoded)
+        # What the footer says may be too little.
+        row_bytes = max((decoder.bytes_of_row(run) for run, _ in used), default=1)
+        at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
+        objects = row_bytes + VALUE_BYTES * len(self._shards.groups.names)
+        step = max(1, min(_STEP_ROWS, _STEP_BYTES // objects), min(_LEAST_OF_RUN * len(used), at_once))
+        for first in range(0, len(positions), at_once):
+            some = slice(first, first + at_once)
+            picks = [
+                found._replace(slots=of_run[found.slots])
+                for run, of_run in self._by_use(groups[some], begins[some])
+                for found in decoder.picks(run, self._decoded, rows[some][of_run] - run.first)
+            ]
+            yield from _in_order(picks, step, {**dict.fromkeys([*self._shards.groups.names, URL, KEY]), **common})
 
     def _by_use(self, groups: Int64s, begins: Int64s) -> list[tuple[GroupRun, Int64s]]:
         """The runs of some rows, in the order of their first ones, each with which of these rows are its own."""
@@ -112,24 +126,6 @@ class ParquetWindow:
         runs = [self._shards.run_at(int(groups[first]), int(begins[first])) for first in firsts_in_order]
         return [(run, own[number]) for run, number in zip(runs, in_order, strict=True)]
 
-    def _some(self, groups: Int64s, rows: Int64s, begins: Int64s, common: Mapping[str, Any]) -> Iterator[Record]:
-        """Rows of some runs, in their order; a record is made when it is asked for."""
-        shards, slots_of, names = self._shards, list[Int64s](), self._shards.names
-        columns: list[list[Any]] = [[] for _ in names]
-        for run, of_run in self._by_use(groups, begins):
-            for slots, found in shards.rows(run, self._decoded, rows[of_run] - run.first):
-                for column, values in zip(columns, found, strict=True):
-                    column.extend(values)
-                slots_of.append(of_run[slots])
-        if len(slots_of) > 1:  # in the order in which they were found
-            in_order = np.argsort(np.concatenate(slots_of)).tolist()
-            columns = [[column[place] for place in in_order] for column in columns]
-        # An address, which may hold secrets, gets into no sample.
-        urls = map(shards.url_texts.__getitem__, shards.file_of[groups].tolist())
-        keys = map(str, (rows + shards.first_rows[groups]).tolist())
-        fields = dict(zip([*names, URL, KEY], map(iter, [*columns, urls, keys]), strict=True))
-        return _filled({**dict.fromkeys(fields), **common}, fields, len(groups))
-
     def _wait_for(self, run: "GroupRun") -> None:
         """Decode what was asked for, up to this run, as it comes."""
         wanted = {asked for asked, *_ in self._asked[self._done :]}
@@ -141,20 +137,45 @@ class ParquetWindow:
                 held.append((begin, memoryview(memory)[offset : offset + size]))
                 self._done += 1
                 if is_last:
-                    self._shards.decode(asked, self._decoded, held)
+                    self._shards.decoder.decode(asked, self._decoded, held)
                     wanted.discard(asked)
                     held = []
 
 
-def _filled(empty: Record, fields: Mapping[str, Iterator[Any]], count: int) -> Iterator[Record]:
-    """Copies of a record with the values of these fields.
+def _in_order(picks: list[Picks], step: int, empty: Record) -> Iterator[list[Record]]:
+    """The records of some picks, each at its place."""
+    count = sum(len(one.slots) for one in picks)
+    if len(picks) == 1:
+        (one,) = picks
+        for begin in range(0, count, step):
+            yield _records(one, begin, min(begin + step, count), empty)
+        return
+    picks = [one.taken() for one in picks]  # once: to take a few rows costs as much as many
+    owners = np.zeros(count, np.int64)
+    for number, one in enumerate(picks):
+        owners[one.slots] = number
+    done = [0] * len(picks)
+    for begin in range(0, count, step):
+        of_step = owners[begin : begin + step]
+        records: list[Record] = []
+        for number, more in enumerate(np.bincount(of_step, minlength=len(picks)).tolist()):
+            if more:
+                records += _records(picks[number], done[number], done[number] + more, empty)
+                done[number] += more
+        places = np.empty(len(of_step), np.int64)
+        places[np.argsort(of_step, kind="stable")] = np.arange(len(of_step))
+        yield [records[place] for place in places.tolist()]
 
-    Column by column: a loop over the fields of each record takes twice as long, and a dict that grows is made anew.
-    """
-    for first in range(0, count, _FILLED_AT_ONCE):
-        records = [empty.copy() for _ in range(min(_FILLED_AT_ONCE, count - first))]
-        for name, values in fields.items():
-            # Records first: `zip` asks its first one alone when it ends, and loses no value.
-            for record, value in zip(records, values, strict=False):
-                record[name] = value
-        yield from records
+
+def _records(picks: Picks, begin: int, end: int, empty: Record) -> list[Record]:
+    """Those of the picks [begin, end): copies of a record that has all fields, filled column by column."""
+    # A loop over the fields of each record takes twice as long, and a dict that grows is made anew.
+    batch, numbers = picks.some(begin, end), picks.numbers[begin:end]
+    # An address, which may hold secrets, gets into no sample.
+    filled = {**empty, URL: picks.url}
+    records = [filled.copy() for _ in range(len(numbers))]
+    columns = zip(batch.schema.names, values_of(batch, picks.url, numbers), strict=True)
+    for name, values in [*columns, (KEY, map(str, numbers.tolist()))]:
+        for record, value in zip(records, values, strict=True):
+            record[name] = value
+    return records

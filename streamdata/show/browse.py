@@ -62,7 +62,7 @@ def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
     from streamdata.show.mixture_view import mixture_facts, mixture_view  # they import torch, which stores do without
     from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import source_paths
-    from streamdata.trace.trace import Trace
+    from streamdata.trace import Trace
 
     facts = mixture_facts(dataset)  # before its functions are watched, and these before anything is read
     views, jobs = SampleViews(dataset), BrowseJobs()

@@ -12,7 +12,7 @@ from streamdata.show.browse_jobs import BrowseJobs, StillReadingError
 from streamdata.show.browse_line import StepMark, TimeLine
 from streamdata.show.browse_steps import BrowseSteps, PagePlace, StepsPage
 from streamdata.show.pages import make_environment
-from streamdata.show.server import Answer
+from streamdata.show.server import PageAnswer
 
 _FILES: Final = {"samples.css": "text/css", "browser.css": "text/css", "browser.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
@@ -64,10 +64,10 @@ class BrowsePages:
         self._mixture = cache(browsed.mixture) if browsed.mixture else None
         self._paths = {"": self._samples, "mixture": self._show_mixture, "find": self._find}
 
-    def __call__(self, path: str, query: Mapping[str, str]) -> Answer | None:
+    def __call__(self, path: str, query: Mapping[str, str]) -> PageAnswer | None:
         """The answer to a request; None where there is no such page."""
         if path in _FILES:
-            return Answer(_static(path), f"{_FILES[path]}; charset=utf-8")
+            return PageAnswer(_static(path), f"{_FILES[path]}; charset=utf-8")
         page = self._paths.get(path)
         if page is None:
             return None
@@ -81,7 +81,7 @@ class BrowsePages:
             fields = {"message": "\n".join(lines), "again": _again(path, query)}
             return self._rendered("problem", "This cannot be read", status, **fields)
 
-    def _samples(self, query: Mapping[str, str]) -> Answer:
+    def _samples(self, query: Mapping[str, str]) -> PageAnswer:
         place = self._place(query)
         steps = self._browsed.steps
         is_before = "before" in query
@@ -136,7 +136,7 @@ class BrowsePages:
             query["source"] = place.source
         return f"./?{urlencode(query)}"
 
-    def _find(self, query: Mapping[str, str]) -> Answer | None:
+    def _find(self, query: Mapping[str, str]) -> PageAnswer | None:
         record, find = query.get("record", ""), self._browsed.find
         if find is None:
             return None
@@ -145,14 +145,14 @@ class BrowsePages:
         heading = f"It comes {len(steps):,} times" if len(steps) > 1 else "It comes once" if steps else "Not found"
         return self._rendered("found", heading, record=record, steps=shown, more=len(steps) - len(shown))
 
-    def _show_mixture(self, query: Mapping[str, str]) -> Answer | None:
+    def _show_mixture(self, query: Mapping[str, str]) -> PageAnswer | None:
         del query
         if self._mixture is None:
             return None
         view = self._browsed.jobs.result("mixture", self._mixture)
         return self._rendered("mixture", "The mixture", view=view)
 
-    def _rendered(self, page: str, heading: str, status: HTTPStatus = HTTPStatus.OK, **fields: object) -> Answer:
+    def _rendered(self, page: str, heading: str, status: HTTPStatus = HTTPStatus.OK, **fields: object) -> PageAnswer:
         template = self._environment.get_template(f"browser_{page}.html.jinja")
         always = {
             "page": page,
@@ -165,7 +165,7 @@ class BrowsePages:
             "record": "",
         }
         text = template.render(always | fields)
-        return Answer(text.encode("utf-8", "replace"), status=status)
+        return PageAnswer(text.encode("utf-8", "replace"), status=status)
 
 
 def _again(path: str, query: Mapping[str, str]) -> str:

@@ -49,7 +49,7 @@ _HEADERS: Final = {
 """Of every answer, errors too: nothing inline, nothing from elsewhere, in no frame, and the url is told to nobody."""
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     """What a page's function returns."""
 
     content: bytes
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-Respond = Callable[[str, Mapping[str, str]], Answer | None]
+Respond = Callable[[str, Mapping[str, str]], PageAnswer | None]
 """The path behind the token without its slash, and the query → the answer, or None where there is nothing."""
 
 
@@ -182,9 +182,9 @@ class _Request(BaseHTTPRequestHandler):
         status = HTTPStatus(code)
         hint = "\nOpen the whole url that streamdata printed."
         text = f"{status.value} {status.phrase}{hint if status == HTTPStatus.FORBIDDEN else ''}"
-        self._send(Answer(text.encode(), "text/plain; charset=utf-8", status))
+        self._send(PageAnswer(text.encode(), "text/plain; charset=utf-8", status))
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: PageAnswer) -> None:
         self.close_connection = True
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)

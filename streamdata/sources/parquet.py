@@ -38,7 +38,7 @@ class RowGroupSource(BlockSource):
 
     def __init__(self, shards: ParquetShards, shuffle_buffer: int) -> None:
         rows = np.maximum(1, shards.num_records)
-        small = np.clip(_BLOCK_BYTES // shards.row_bytes, 1, _BLOCK_ROWS)
+        small = np.clip(_BLOCK_BYTES // shards.groups.row_bytes, 1, _BLOCK_ROWS)
         blocks = np.minimum(small if shards.fits else shards.run_rows, rows)
         super().__init__("parquet", shards, blocks, shuffle_buffer)
         if not shards.fits:
@@ -80,7 +80,7 @@ class RowGroupSource(BlockSource):
         self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
     ) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         # By the row's number in its file, so that a file of other row groups has the same parts.
-        return super()._holds(part, positions, shards, firsts + self.shards.first_rows[shards], counts)
+        return super()._holds(part, positions, shards, firsts + self.shards.groups.first_rows[shards], counts)
 
 
 class ParquetDataset(ShardDataset):

@@ -136,7 +136,7 @@ def test_a_record_is_found(page):
     assert page.text("h1").startswith("Steps ")
     assert shown(page)[:4].count(where) == 1
     page.fill("#record", "web#<b>other")
-    assert page.text(".message").startswith("ValueError: find: expected a record of a source of the recipe")
+    assert page.text(".message").startswith("SourceError: find: expected a record of a source of the recipe")
     assert any("500" in line for line in page.errors())
 
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from streamdata.show.server import Answer, PageServer
+from streamdata.show.server import PageAnswer, PageServer
 
 
 @contextmanager
-def serving(respond=lambda path, query: Answer(f"{path} {dict(query)}".encode())):
+def serving(respond=lambda path, query: PageAnswer(f"{path} {dict(query)}".encode())):
     """A server in a thread; its threads and its port are gone afterwards."""
     server, before = PageServer(respond), threading.active_count()
     thread = threading.Thread(target=server.serve)

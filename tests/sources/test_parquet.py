@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
-from streamdata.shards.arrow_values import objects_beside
+from streamdata.shards.decoded_runs import DecodedRuns, GroupRun
 from streamdata.shards.parquet_file import OpenParquet
+from streamdata.shards.parquet_types import has_dictionary
 from tests.remote.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed
 
@@ -120,36 +121,32 @@ def test_no_more_is_kept_than_max_open_bytes(tmp_path):
     assert sorted(map(int, got)) == list(range(500))
 
 
-@pytest.mark.parametrize(("values", "is_listed"), [(["y" * 1000] * 300, True), (list(range(60_000)), False)])
-def test_rows_become_objects_together_where_there_is_room(tmp_path, values, is_listed):
-    """Texts take as much as they did decoded; numbers take several times that, and are converted some at a time."""
-    table = pa.table({"x": values})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=len(values) // 3, use_dictionary=False)
-    shards = source(str(tmp_path), max_open_bytes=600_000).source.shards
-    count = len(values) // 3
-    window = shards.window(np.array([1]), np.array([0]), np.array([count]))
-    order = np.random.default_rng(0).permutation(count)
-    assert [row["x"] for row in window.take(order)] == [values[count + place] for place in order]
-    kept = window._decoded
-    assert bool(kept.get(shards.run_at(1, 0)).columns) == is_listed
-    assert kept.num_bytes <= kept.max_bytes == 300_000
+LONG = "y" * 4000
 
 
-def test_objects_are_counted_by_what_they_hold():
-    """Of each kind of column, slices too: more for each value within, and none for what a slice leaves out."""
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    kinds = [
-        (pa.string(), ["a", None] * 5, 64),
-        (image, [{"bytes": b"", "path": ""}, None] * 5, 240 + 2 * 64),
-        (pa.list_(pa.string()), [["a", "b"]] * 10, 160 + 2 * 64),
-        (pa.list_(pa.int32()), [[1, 2]] * 10, 400 + 2 * 8),
-        (pa.list_(pa.float32(), 2), [[1, 2]] * 10, 160 + 2 * 64),
-        (pa.map_(pa.string(), pa.int8()), [{"a": 1}] * 10, 160 + 2 * 64),
-    ]
-    for kind, values, size in kinds:
-        batch = pa.record_batch({"x": pa.array(values, kind)})
-        assert objects_beside(batch) == 10 * size, kind
-        assert [objects_beside(batch.slice(3, rows)) for rows in (4, 0)] == [4 * size, 0], kind
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.struct([("x", pa.binary()), ("n", pa.int8())]),
+        pa.list_(pa.struct([("x", pa.large_string())])),
+        pa.map_(pa.string(), pa.string()),
+    ],
+)
+def test_long_values_that_may_repeat_are_what_pyarrow_says(tmp_path, kind):
+    """Kept as dictionaries while they are decoded, at any depth, with missing ones; shuffled and in order."""
+    long = [LONG + str(number % 900) for number in range(2000)]
+    made = {"string": lambda x: x, "struct": lambda x: {"x": x.encode(), "n": 1}, "list": lambda x: [{"x": x}, None]}
+    make = next((make for name, make in made.items() if str(kind).startswith(name)), lambda x: [("k", x)])
+    values = [None if number % 7 == 0 else make(text) for number, text in enumerate(long)][:2000]
+    pq.write_table(pa.table({"v": pa.array(values, kind)}), tmp_path / "a.parquet", row_group_size=1000)
+    want = pa.array(values, kind).to_pylist()
+    decoder = source(str(tmp_path)).source.shards.decoder
+    (batch,) = decoder.decode(GroupRun(1, 0, 1000), DecodedRuns(1 << 30)).batches
+    assert has_dictionary(batch.schema.types[0]) != pa.types.is_map(kind)
+    for options in ({}, {"max_open_bytes": 3 << 20}):
+        got = {int(row["__key__"]): row["v"] for row in MergedDataset([source(str(tmp_path), **options)], cyclic=False)}
+        assert [got[number] for number in range(2000)] == want
 
 
 def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):

@@ -129,10 +129,11 @@ def test_pipelines_resume_exactly(make, demo_data):
     assert_exact_resume(lambda: make(str(demo_data)), steps=4, beyond=4, num_workers=2)
 
 
+@pytest.mark.filterwarnings("ignore:.*with_length")
 def test_a_pipeline_with_a_length_is_an_iterable(demo_data):
     """All of torch's datasets have a `__getitem__`."""
     urls = [str(path) for path in sorted(demo_data.glob("tiles/*.tar"))]
-    pipeline = webdataset.WebDataset(urls, shardshuffle=False).with_length(7, silent=True)
+    pipeline = webdataset.WebDataset(urls, shardshuffle=False).with_length(7)
     pipeline.name, pipeline.percent = "tiles", 1
     assert len(list(islice(MergedDataset([pipeline]), 3))) == 3
 

@@ -1,0 +1,254 @@
+"""Runs of rows of parquet's row groups: `run → decoded, at once or ahead in threads → its rows by number`."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.remote import network
+from streamdata.remote.cache_settings import CacheSettings, named_cache
+from streamdata.remote.cached import Confirmations
+from streamdata.shards.decode_ahead import DecodeAhead
+from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
+from streamdata.shards.parquet_file import OpenParquet
+from streamdata.shards.parquet_footers import RowGroups
+from streamdata.shards.readers import Int64s
+from streamdata.shards.recent import OpenFiles
+from streamdata.shards.spans import read_spans
+from streamdata.shards.storage import (
+    FileStamp,
+    check_shards,
+    is_remote,
+    local_path,
+    opened,
+    submit_question,
+    submit_range,
+)
+from streamdata.shards.stored_rows import import_pyarrow
+
+logger = logging.getLogger(__name__)
+_MAX_OPEN_FILES = 32
+_MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
+
+
+class _Networked(NamedTuple):
+    """The bytes of a remote file, as a lane reads them."""
+
+    url: str
+    stamp: FileStamp
+
+    @property
+    def size(self) -> int:
+        return self.stamp.size
+
+    def read(self, size: int, offset: int) -> bytes:
+        with network().waiting():
+            return submit_range(self.url, offset, offset + size, self.stamp).result()
+
+
+class Picks(NamedTuple):
+    """Rows of a batch in the order in which they are asked for."""
+
+    batch: Any
+    rows: Int64s | None
+    """In the batch; None: all of it, as it lies."""
+    slots: Int64s
+    """Their places among what was asked for."""
+    numbers: Int64s
+    """In their file."""
+    url: str
+
+    def taken(self) -> "Picks":
+        """The same, all copied at once where they do not lie so already."""
+        return self if self.rows is None else self._replace(batch=self.some(0, len(self.slots)), rows=None)
+
+    def some(self, begin: int, end: int) -> Any:
+        """Those of the places [begin, end), as a batch."""
+        if self.rows is None:
+            return self.batch.slice(begin, end - begin)
+        return self.batch.take(import_pyarrow().array(self.rows[begin:end]))
+
+
+def _picks(batch: Any, rows: Int64s, slots: Int64s, numbers: Int64s, url: str) -> Picks:
+    if bool((np.diff(rows) == 1).all()):  # as they lie: nothing needs to be copied
+        return Picks(batch.slice(int(rows[0]), len(rows)), None, slots, numbers, url)
+    return Picks(batch, rows, slots, numbers, url)
+
+
+class RunDecoder:
+    """Decodes runs of row groups.
+
+    Args:
+        groups: The row groups.
+        max_bytes: A run that decodes to more than this is not kept.
+        is_joined: Whether a run is kept in one piece, however large it is.
+    """
+
+    def __init__(self, groups: RowGroups, max_bytes: int, *, is_joined: bool) -> None:
+        self._groups, self._max_bytes, self._is_joined = groups, max_bytes, is_joined
+        self.cache: CacheSettings | None = None
+        self.confirmations = Confirmations()
+        self._own = _OpenedHere()
+        self._ahead = DecodeAhead()
+        self._found_row_bytes: dict[int, int] = {}
+        """Of each group that was decoded."""
+        self._too_large: set[GroupRun] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own = _OpenedHere()
+
+    def kept_here(self, max_bytes: int) -> DecodedRuns:
+        """What this thread keeps of all windows."""
+        self._own.decoded = self._own.decoded or DecodedRuns(max_bytes)
+        return self._own.decoded
+
+    def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
+        """Decode runs in threads, and let go of what is neither among these nor of the present ones."""
+        self._ahead.ask(present, later, self._decode_apart)
+
+    def _decode_apart(self, run: GroupRun, begun: Callable[[], object]) -> DecodedRun | None:
+        return self.decode(run, DecodedRuns(self._max_bytes), begun=begun)
+
+    def picks(self, run: GroupRun, runs: DecodedRuns, numbers: Int64s) -> Iterator[Picks]:
+        """Some rows of a run, by their numbers in it."""
+        decoded = self.kept(run, runs)
+        batches = self._batches(run) if decoded is None else decoded.batches
+        in_file = numbers + (run.first + self._groups.first_rows[run.shard])
+        url, first, last = self._groups.url_texts[int(self._groups.file_of[run.shard])], 0, int(numbers.max(initial=0))
+        for batch in batches:
+            slots = np.flatnonzero((first <= numbers) & (numbers < first + batch.num_rows))
+            if len(slots):
+                picks = _picks(batch, numbers[slots] - first, slots, in_file[slots], url)
+                yield picks if decoded is not None else picks.taken()
+            first += batch.num_rows
+            if first > last:
+                return
+
+    def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
+        """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
+        found = runs.get(run)
+        if found is None and (coming := self._ahead.take(run)) is not None:
+            found = coming.result()
+            if found is not None:
+                runs.make_room(runs.max_bytes - found.num_bytes)
+                runs.add(run, found)
+        return found or self.decode(run, runs)
+
+    def bytes_of_row(self, run: GroupRun) -> int:
+        """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
+        return max(int(self._groups.row_bytes[run.shard]), self._found_row_bytes.get(run.shard, 0))
+
+    def decode(
+        self,
+        run: GroupRun,
+        runs: DecodedRuns,
+        held: Sequence[tuple[int, memoryview]] = (),
+        begun: Callable[[], object] | None = None,
+    ) -> DecodedRun | None:
+        """Decode and keep a run; None where it takes more than may be kept.
+
+        Args:
+            run: Which rows.
+            runs: Where they are kept.
+            held: What is in memory of the file: where each piece begins in it, and its bytes.
+            begun: Called when Arrow begins to decode, which it does without Python's lock.
+        """
+        if run in self._too_large:
+            return None
+        batches, num_bytes, num_rows = list[Any](), 0, 0
+        expected = int(self._groups.row_bytes[run.shard]) * run.num_rows
+        runs.make_room(runs.max_bytes - expected)
+        for batch in self._batches(run, held, begun):
+            num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
+            self._found_row_bytes[run.shard] = num_bytes // num_rows
+            runs.make_room(runs.max_bytes - num_bytes)
+            if num_bytes > runs.max_bytes:
+                self._note_too_large(run)
+                return None
+            batches.append(batch)
+        # Of many batches each would cost as much as several rows; what is large stays as it is, and is not there twice.
+        if len(batches) > 1 and (self._is_joined or 2 * num_bytes <= self._max_bytes):
+            batches = [import_pyarrow().concat_batches(batches)]
+        return runs.add(run, DecodedRun(batches, num_bytes))
+
+    def _note_too_large(self, run: GroupRun) -> None:
+        if not self._too_large:
+            logger.warning(
+                "shard '%s': row group %d decodes to more than the %d bytes that may be kept of a window, half of "
+                "max_open_bytes, of which its footer says nothing: it is decoded again for some records at a time. "
+                "Raise max_open_bytes, or write smaller groups",
+                self._groups.url_of(run.shard), self._groups.facts[run.shard].group, self._max_bytes,
+            )  # fmt: skip
+        self._too_large.add(run)
+
+    def _batches(
+        self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = (), begun: Callable[[], object] | None = None
+    ) -> Iterator[Any]:
+        """The rows of a run. Those before them are decoded too: a group has no index of its rows."""
+        first, end_of_run = 0, run.first + run.num_rows
+        facts, names = self._groups.facts[run.shard], self._groups.names
+        with self._opened(run.shard, held) as file:
+            is_whole = run.num_rows == facts.num_rows
+            batches = file.batches(facts, names, run.num_rows, _MAX_BATCH_BYTES, keep_dictionaries=is_whole)
+            if begun is not None:
+                begun()
+            for batch in batches:
+                begin, end = max(0, run.first - first), min(batch.num_rows, end_of_run - first)
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+                first += batch.num_rows
+                if first >= end_of_run < facts.num_rows:
+                    return
+
+    @contextmanager
+    def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
+        """The file of a group, that is still of the version whose footer was read."""
+        number = int(self._groups.file_of[shard])
+        url, stamp = self._groups.urls[number], self._groups.stamps[number]
+        file = self._own.files.get(number, self._open)
+        if is_remote(url) and not held:
+            spans = np.array([(0, *span) for span in self._groups.facts[shard].spans], np.int64).reshape(-1, 3)
+            memory, begins = read_spans([url], [stamp], spans)
+            sizes = (spans[:, 2] - spans[:, 1]).tolist()
+            pieces = zip(spans[:, 1].tolist(), begins.tolist(), sizes, strict=True)
+            held = [(begin, memory[at : at + size]) for begin, at, size in pieces]
+        file.file.held = list(held)
+        try:
+            yield file
+        except ShardError:
+            self._check_version(number)  # that it was replaced says more than that it cannot be read
+            raise
+        finally:
+            file.file.held = []
+        self._check_version(number)
+
+    def _check_version(self, number: int) -> None:
+        url, stamp = self._groups.urls[number], self._groups.stamps[number]
+        if not is_remote(url):
+            check_shards(self._groups.urls, self._groups.stamps, [number])
+            opened(url).check(stamp, by_path=True)
+
+    def _open(self, number: int) -> OpenParquet:
+        url, stamp = self._groups.urls[number], self._groups.stamps[number]
+        if not is_remote(url):
+            check_shards(self._groups.urls, self._groups.stamps, [number])
+            return OpenParquet(url, opened(url), import_pyarrow().OSFile(local_path(url)))
+        if named_cache(self.cache) is not None:
+            self.confirmations.add(submit_question(url, stamp))
+        return OpenParquet(url, _Networked(url, stamp))
+
+
+class _OpenedHere(threading.local):
+    """What a thread has open, and found out."""
+
+    def __init__(self) -> None:
+        self.files: OpenFiles[int, OpenParquet] = OpenFiles(_MAX_OPEN_FILES)
+        self.decoded: DecodedRuns | None = None
