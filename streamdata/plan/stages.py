@@ -17,7 +17,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 import streamdata.sources.functions as own_functions
 from streamdata.mixing.mixture import Mixture
-from streamdata.shards.parquet import _Networked
+from streamdata.shards.run_decoder import _Networked
 from streamdata.sources.map_style import MapStyleSource
 from streamdata.sources.open_stream import OpenStream
 
