@@ -228,6 +228,8 @@ def index(
     region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
     profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
+    line_bytes: Annotated[int | None, typer.Option(min=1, help="Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[int | None, typer.Option(min=1, help="Of a member of a tar; by default 1 GiB.")] = None,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
@@ -240,7 +242,8 @@ def index(
         options = checked_options(given, "index")
         if check:
             raise typer.Exit(0 if check_shards(paths, output, options) else 1)
-        index_shards(paths, output, options, jobs)
+        limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+        index_shards(paths, output, options, jobs, {name: at for name, at in limits.items() if at is not None})
 
 
 @app.command(cls=FlagsCommand)
@@ -258,15 +261,22 @@ def state(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
     ] = None,
+    diff: Annotated[
+        Path | None,
+        typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
     if (merge or compact) != (output is not None):
         raise typer.BadParameter("expected --merge or --compact, and the file to write", param_hint="--output")
+    if output is not None and (diff is not None or json):
+        raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
     with messages(OSError):
         from streamdata.cli.state import show_states, write_states
 
         if output is None:
-            show_states(files)
+            show_states(files, diff, as_json=json)
         else:
             write_states(files, output, compacted=compact)
 
@@ -292,18 +302,19 @@ def show(
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: _Json = False,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
     ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples on each; print the url.")
+        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples each; print the url.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
     var: _Variables = None,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     traceback: _Traceback = False,
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
@@ -323,11 +334,50 @@ def show(
             dtype=dtype,
             as_json=json,
             html=html,
+            include_roots=_texts(include_root),
             browser=browser,
             port=port,
             opens=not no_open,
         )
         show_target(target, variables, allowed, options)
+
+
+@app.command(cls=FlagsCommand)
+def trace(
+    recipe: _Recipe,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="States: files, or the folders of steps. Of several times, the nearest counts.",
+            exists=True,
+        ),
+    ],
+    step: Annotated[int | None, typer.Option(min=0, metavar="K", help="Counts from 0, over all resumes.")] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="B", help="Samples in one rank's batch; by default as in the states.")
+    ] = None,
+    var: _Variables = None,
+    allow: _Allow = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    traceback: _Traceback = False,
+) -> None:
+    """Say which records made the batch of a step; or at which steps a record came or comes."""
+    if (step is None) == (find is None):
+        raise typer.BadParameter("expected --step or --find", param_hint="--step")
+    if find is not None and "#" not in find:
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {find!r}", param_hint="--find")
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.trace import find_record, open_trace, trace_step
+
+        traced = open_trace(recipe, files, variables, allowed, batch)
+        if find is not None:
+            raise typer.Exit(0 if find_record(traced, find, as_json=json) else 1)
+        trace_step(traced, step or 0, as_json=json)
 
 
 def _texts(paths: list[Path] | None) -> list[str]:

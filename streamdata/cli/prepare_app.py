@@ -32,7 +32,7 @@ class _Inputs(FlagsCommand):
 
 prepare = typer.Typer(
     cls=_InputsOrCommand,
-    help="Turn JSONL or parquet into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
+    help="Turn JSONL, parquet or text files into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
 )
 
 _Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
@@ -72,7 +72,7 @@ def _run(
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
 ) -> None:
-    """Turn JSONL or parquet into a token store; `prepare merge` joins the parts of several machines."""
+    """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""
     from streamdata.cli import prepare as command
 
     with messages(*_USERS):

@@ -41,6 +41,7 @@ class ShowOptions:
     dtype: str | None = None
     as_json: bool = False
     html: Path | None = None
+    include_roots: Sequence[str] = ()
     browser: bool = False
     port: int = 0
     opens: bool = True
@@ -58,6 +59,8 @@ def show_target(target: Path, variables: Mapping[str, Any], allow: Sequence[str]
         typer.BadParameter: There is nothing, or an option is not for it.
         Exception: What reading it raised.
     """
+    if options.as_json + options.browser + (options.html is not None) > 1:
+        raise typer.BadParameter("expected one of them", param_hint="--json, --html, --browser")
     is_recipe = target.suffix.lower() in _RECIPES
     is_there = target.exists() or (not is_recipe and target.with_name(f"{target.name}.idx").exists())
     if not is_there:
@@ -80,8 +83,14 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
     from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import Place, delivered, source_paths
 
+    if not options.states and options.rank >= (options.dp_size or 1):
+        raise typer.BadParameter(f"expected a rank below --dp, got {options.rank}", param_hint="--rank")
+
+    def make() -> Any:
+        return build_mixture(recipe, variables, allow, options.include_roots)
+
     if options.browser:
-        browse_recipe(build_mixture(recipe, variables, allow), recipe.name, options)
+        browse_recipe(make(), recipe.name, options)
         return
     place = Place(
         step=options.step,
@@ -92,9 +101,9 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
         source=options.source,
     )
     if options.html is not None:
-        _write_recipe(str(recipe), lambda: build_mixture(recipe, variables, allow), place, options)
+        _write_recipe(str(recipe), make, place, options)
         return
-    dataset = build_mixture(recipe, variables, allow)
+    dataset = make()
     sources = source_paths(dataset)
     views = SampleViews(dataset, options.limits)
     found = islice(delivered(dataset, place), options.count)

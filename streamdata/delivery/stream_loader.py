@@ -134,6 +134,10 @@ class StreamLoader:
         """What was asked of stores elsewhere for its batches, as `MergedDataset.traffic`; not since the resume."""
         return self.dataset.traffic()
 
+    def times(self) -> dict[str, float]:
+        """`MergedDataset.times`, and `waiting_s`: how long the loop waited for batches since the resume, in seconds."""
+        return {"waiting_s": self.wait_s, **self.dataset.times()}
+
     @property
     def batches_left(self) -> int:
         """How many batches are left of the present stretch: all of the next one where nothing is.

@@ -54,12 +54,12 @@ class TimeLine:
         """The line with a page on it."""
         first = page.place.step
         end = first if page.last is None else page.last + 1
-        here, unit = self._x(first), unit.lower()
+        here, unit, rank = self._x(first), unit.lower(), page.place.rank
         return LineDrawn(
             about=f"{unit} {first:,} of {self._end:,}",
             here=here,
             width=max(_LEAST, self._x(end) - here),
-            marks=[self._mark(mark, unit, href(PagePlace(step=mark.step, rank=page.place.rank))) for mark in self._marks],
+            marks=[self._mark(mark, unit, href(PagePlace(step=mark.step, rank=rank))) for mark in self._marks],
         )
 
     def _mark(self, mark: StepMark, unit: str, href: str) -> MarkDrawn:

@@ -13,8 +13,8 @@ _MAX_POINTS: Final = 200
 _LABEL_HEIGHT: Final = 15
 _BINS: Final = 16
 _MAX_TICKS: Final = 5
-BAR_WIDTH: Final = 12
-BAR_HEIGHT: Final = 60
+BAR_WIDTH: Final = 7
+BAR_HEIGHT: Final = 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,9 @@ class Histogram:
     median: int
     most: int
     unit: str
-    width: int = _BINS * (BAR_WIDTH + 2)
+    width: int = _BINS * (BAR_WIDTH + 1)
     height: int = BAR_HEIGHT
+    bar_width: int = BAR_WIDTH
 
     @property
     def text(self) -> str:
@@ -134,7 +135,7 @@ def histogram(lengths: Sequence[int], unit: str) -> Histogram:
         span = f"{begin:,} to {begin + size - 1:,}" if size > 1 else f"{begin:,}"
         text = f"{span} {unit}: {count:,}"
         bars.append(
-            Bar(x=number * (BAR_WIDTH + 2), y=round(BAR_HEIGHT - height, 1), height=round(height, 1), text=text)
+            Bar(x=number * (BAR_WIDTH + 1), y=round(BAR_HEIGHT - height, 1), height=round(height, 1), text=text)
         )
     return Histogram(bars=tuple(bars), least=least, median=ordered[len(ordered) // 2], most=most, unit=unit)
 

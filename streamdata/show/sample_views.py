@@ -1,17 +1,21 @@
 """Samples of a mixture → their views: which tokenizer a source's tokens are of, and what was read for a sample."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
+from streamdata.show.chat_tokens import chat_tokens
 from streamdata.show.fields_view import FieldsView
 from streamdata.show.limits import ON_PAGE, Limits
 from streamdata.show.model import RecordView, SampleView
+from streamdata.show.token_sequence import TokenSequence
 from streamdata.show.token_texts import TokenTexts, load_token_texts
 from streamdata.show.watching import RECORDS, WatchedRecord, WatchedStream
+from streamdata.sources.chats.dataset import ChatDataset
+from streamdata.sources.prompts.dataset import RLHFDataset
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "single_process_fn": WatchedRecord,
@@ -47,8 +51,8 @@ class SampleViews:
             step: Of the run, if it is known.
         """
         path = str(sample.get(DATASET_NAME, ""))
-        records = self._records(path, sample)
-        fields = FieldsView(self._limits, self._texts_of(path)).of(sample)
+        records, known = self._known(path, sample)
+        fields = FieldsView(self._limits, self._texts_of(path)).of(sample, known)
         return SampleView(
             number=number,
             source=path,
@@ -62,8 +66,17 @@ class SampleViews:
             step=step,
         )
 
-    def _records(self, path: str, sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        return list(sample.get(RECORDS, ()))
+    def _known(
+        self, path: str, sample: Mapping[str, Any]
+    ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, TokenSequence]]:
+        """The raw records of a sample, and what its source says of its tokens."""
+        source, index = self._sources.get(path), sample.get(INDEX)
+        if RECORDS in sample or not isinstance(index, int):
+            return sample.get(RECORDS, ()), {}
+        if isinstance(source, ChatDataset):
+            explained = source.explain(index)
+            return [explained.row], chat_tokens(sample, explained.chats)
+        return [source.row(index)] if isinstance(source, RLHFDataset) else (), {}
 
     def _record(self, record: Mapping[str, Any]) -> RecordView:
         return RecordView(where=where(record), fields=FieldsView(self._limits.of_records).of(record))

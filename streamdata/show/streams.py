@@ -9,6 +9,7 @@ from streamdata.fields import DATASET_NAME
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.sources.source import Sample
+from streamdata.trace.trace import Trace
 
 
 class Delivered(NamedTuple):
@@ -57,9 +58,7 @@ def delivered(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
 
 
 def _traced(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
-    from streamdata.trace import Trace
-
-    trace = Trace(dataset, place.states, batch=place.batch, dp_size=place.dp_size)
+    trace = Trace(dataset, place.states, batch=place.batch, dp_size=place.dp_size or 1)
     first = trace.num_steps if place.step is None else place.step
     for step, samples in trace.batches(first, place.rank):
         for sample in samples:

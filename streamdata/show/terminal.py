@@ -125,21 +125,24 @@ class SamplePrinter:
             text.append(f"{in_one_line(segment.role)}: ", style=_ROLE)
         for run in segment.runs:
             text.append_text(_run(run))
+        if view.is_chat and not segment.role:  # what the template writes begins and ends lines
+            text = _stripped(text)
         if segment.num_cut:
             text.append(f" … {segment.num_cut:,} more", style=_SOFT)
         self._block(text, margin="▎" if view.is_packed or view.is_chat else "")
 
     def _in_signs(self, view: TokensView) -> Text:
-        text = Text()
-        for number, segment in enumerate(view.segments):
-            text.append(f"{in_one_line(segment.role)}: " if segment.role else "")
-            for run in segment.runs:
-                words = _padding(run) if run.is_padding else visible(run.text)
-                text.append(f"«{words}»" if run.trained and not run.is_padding else words)
-            text.append(" …" if segment.num_cut else "")
-            is_last = number == len(view.segments) - 1
-            text.append("┃" if is_last and not view.num_cut else "" if is_last else "│")
-        return text
+        segments = [self._segment_in_signs(segment, is_chat=view.is_chat) for segment in view.segments]
+        end = "" if view.num_cut or view.is_chat else "┃"
+        return Text(("\n" if view.is_chat else "│").join(filter(None, segments)) + end)
+
+    def _segment_in_signs(self, segment: SegmentView, *, is_chat: bool) -> str:
+        words = [f"{in_one_line(segment.role)}: " if segment.role else ""]
+        for run in segment.runs:
+            text = _padding(run) if run.is_padding else visible(run.text)
+            words.append(f"«{text}»" if run.trained and not run.is_padding else text)
+        words.append(" …" if segment.num_cut else "")
+        return "".join(words).strip() if is_chat else "".join(words)
 
     def _pieces(self, view: TokensView) -> None:
         """The first tokens, one by one."""
@@ -207,6 +210,11 @@ def _run(run: RunView) -> Text:
     if not run.pieces:
         return Text(run.text, style=shades[0])
     return Text.assemble(*((visible(piece), shades[number % 2]) for number, piece in enumerate(_whole(run.pieces))))
+
+
+def _stripped(text: Text) -> Text:
+    plain = text.plain
+    return text[len(plain) - len(plain.lstrip()) : len(plain.rstrip())]
 
 
 def _whole(pieces: Iterable[str]) -> Iterator[str]:

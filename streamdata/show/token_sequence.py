@@ -17,6 +17,7 @@ Mask = npt.NDArray[np.bool_]
 PADDING: Final = "padding"
 _LEAST_PADDING: Final = 2
 """Tokens in a row: a single one may be the end of a document."""
+_OF_TEMPLATE: Final = "not trained: written by the chat template"
 _LEAST_SHOWN: Final = 16
 """Tokens of a document."""
 
@@ -67,16 +68,10 @@ class TokenSequence:
     def view(self, texts: TokenTexts | None, limit: int) -> TokensView:
         """What is shown of it: `limit` tokens at most, padding counted as one."""
         padding = self._padding(texts)
-        segments, room = [], limit
         spans = list(self._spans())
-        # What a long document leaves out makes room for the borders of the others.
-        least = max(_LEAST_SHOWN, limit // len(spans))
-        for span in spans:
-            if room <= 0:
-                break
-            segment = self._segment(span, padding, texts, min(room, least))
-            room -= sum(len(run.ids) for run in segment.runs if not run.is_padding)
-            segments.append(segment)
+        shown = spans[: max(1, limit // _LEAST_SHOWN)]
+        rooms = _shared(limit, [int(np.count_nonzero(~padding[span.begin : span.end])) for span in shown])
+        segments = [self._segment(span, padding, texts, room) for span, room in zip(shown, rooms, strict=True)]
         return TokensView(
             segments=tuple(segments),
             num_tokens=len(self.ids),
@@ -90,10 +85,21 @@ class TokenSequence:
     def _spans(self) -> Iterator[MessageSpan]:
         """Its segments, which cover it; padding is one of its own."""
         if self.messages:
-            yield from self.messages
+            yield from self._with_template()
             return
         for begin, end in pairwise([0, *self.borders, len(self.ids)]):
             yield MessageSpan(begin=begin, end=end, role="")
+
+    def _with_template(self) -> Iterator[MessageSpan]:
+        """The messages, and what the template writes between them."""
+        begin = 0
+        for span in self.messages:
+            if span.begin > begin:
+                yield MessageSpan(begin=begin, end=span.begin, role="", masked_reason=_OF_TEMPLATE)
+            yield span
+            begin = span.end
+        if begin < len(self.ids):
+            yield MessageSpan(begin=begin, end=len(self.ids), role="", masked_reason=_OF_TEMPLATE)
 
     def _segment(self, span: MessageSpan, padding: Mask, texts: TokenTexts | None, room: int) -> SegmentView:
         runs = []
@@ -147,6 +153,16 @@ class TokenSequence:
         """Where padding begins, at `last` or after: the same token may end the last document."""
         border = next((border for border in self.borders if border >= last), None)
         return border if border is not None else last + (texts.pads_with_end and last > 0)
+
+
+def _shared(room: int, needs: Sequence[int]) -> list[int]:
+    """How much each gets of a room: the same, but none more than it needs, and what that leaves is the others'."""
+    given = [0] * len(needs)
+    order = sorted(range(len(needs)), key=lambda number: needs[number])
+    for count, number in enumerate(order):
+        given[number] = min(needs[number], room // (len(needs) - count))
+        room -= given[number]
+    return given
 
 
 def sequence_of(value: Any) -> Ids | None:

@@ -44,7 +44,8 @@ class TokenTexts:
         """A token's text within a text: some tokenizers leave out the space before the first word."""
         if number not in self._known:
             alone, twice = self._decoded([number]), self._decoded([number, number])
-            self._known[number] = twice.removeprefix(alone) if twice.startswith(alone) else alone
+            is_longer = twice.startswith(alone) and len(twice) > len(alone)
+            self._known[number] = twice.removeprefix(alone) if is_longer else alone
         return self._known[number]
 
     def _whole_character(self, ids: Sequence[int], first: int) -> int:

@@ -11,7 +11,8 @@ from streamdata.shards.csv_rows import CSV_SUFFIXES, SequentialCsv
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
 from streamdata.sources.functions import PerRecordFn, StreamFns
-from streamdata.sources.shard_source import SequentialSource, ShardDataset
+from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.shard_source import ShardDataset
 
 
 class CsvDataset(ShardDataset):

@@ -13,7 +13,8 @@ from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFns
-from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
+from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.shard_source import BlockSource, ShardDataset
 
 
 class JsonlIterableDataset(ShardDataset):

@@ -112,7 +112,7 @@ class BlockOrder:
         return numbers, np.where(self._rest.select(indices) == numbers, indices % self._lanes, -1)
 
     def index_of(self, epoch: int, number: int) -> int:
-        """Which of the lane's blocks of an epoch has this number in the endless sequence: the inverse of `number`."""
+        """Which of the lane's blocks of an epoch has a number of the endless sequence: the inverse of `number`."""
         return (self._rest.index(number) - self._first(epoch)) // self._lanes
 
     def ahead(self, epoch: int, index: int, blocks: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.progress import LaneEntries, LaneKey, Progress, merge_states
 from streamdata.progress.entry_keys import owner_of
-from streamdata.progress.header import OF_DEAL
+from streamdata.progress.header import OF_DEAL, Topology
 from streamdata.trace.era import Era
 
 
@@ -80,18 +80,20 @@ class Course:
         tree = tree_of(dataset).tree()
         self.newest.check_nodes(tree.nodes)
         self._headers = dict(sorted(self.newest.entries.headers.items()))
-        self._shape = (dp_size, max(1, num_workers)) if not self._headers else tuple(self.newest.topology())
+        self._shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
+        self._stretches: dict[int, list[Stretch]] = {}
+        self._read: dict[tuple[int, int], Progress] = {}
         self._is_changed = bool(self._headers) and self.newest.generation(tree) != self.newest.newest
 
     @property
     def dp_size(self) -> int:
         """How many ranks there are now."""
-        return self._shape[0]
+        return self._shape.dp_size
 
     @property
     def num_workers(self) -> int:
         """How many workers each has now."""
-        return self._shape[1]
+        return self._shape.num_workers
 
     @cached_property
     def eras(self) -> dict[int, Era]:
@@ -99,7 +101,7 @@ class Course:
         eras = {number: self._era(number, header) for number, header in self._headers.items()}
         if not eras or self._is_changed:
             number = self.newest.newest + 1 if eras else 0
-            eras[number] = Era(self._dataset, None, *self._shape, begins=self.newest)
+            eras[number] = Era(self._dataset, None, self.dp_size, self.num_workers, self.newest)
         return eras
 
     def _era(self, number: int, header: Mapping[str, Any]) -> Era:
@@ -121,8 +123,13 @@ class Course:
         """The step with which the topology of a generation began."""
         return self.first_step(self.newest.deal_of(number) if number in self._headers else self.newest.deal)
 
-    def stretches(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
-        """What a rank read and reads, without end, or until no pass is left to begin."""
+    def stretches(self, rank: int, size: "BatchSizes") -> Sequence[Stretch]:
+        """What a rank read; the last one is what it reads now."""
+        if rank not in self._stretches:
+            self._stretches[rank] = list(self._of_rank(rank, size))
+        return self._stretches[rank]
+
+    def _of_rank(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
         step, deal, last = 0, -1, max(self.eras)
         for number, era in self.eras.items():
             deal_of = self.newest.deal_of(number) if number in self._headers else self.newest.deal
@@ -152,10 +159,12 @@ class Course:
     def _points(self, generation: int, era: Era, rank: int) -> dict[int, list[Point]]:
         """By pass, what states say of a rank in a generation, in the sequence of time."""
         found: dict[int, list[Point]] = {}
-        for states in self._states:
+        for number, states in enumerate(self._states):
             if f"generation/{generation}" not in states:
                 continue
-            progress = Progress(_before(states, generation + 1))
+            if (number, generation) not in self._read:  # the same for all ranks
+                self._read[number, generation] = Progress(_before(states, generation + 1))
+            progress = self._read[number, generation]
             for epoch_pass in _passes(states, generation, rank):
                 found.setdefault(epoch_pass, []).append(point_of(progress, epoch_pass, rank, era.num_workers))
         return {epoch_pass: sorted(points, key=lambda point: point.samples) for epoch_pass, points in found.items()}
@@ -204,7 +213,7 @@ class BatchSizes:
             else f"{min(least, most)} to {max(least, most)}"
             if most < 2**53
             else f"{least} or more"
-        )  # noqa: E501
+        )
         raise StateError(
             f"states: of generation {number} they tell of batches of {told} samples"
             f"{'' if self._given is None else f', got {self._given}'}\n"

@@ -120,9 +120,7 @@ class Era:
         return iter(()) if self.has_given_all(run) else lane_samples(run, self.top)
 
     def records(self, run: Run) -> Iterator[Sample]:
-        """The same where each record gives one sample: the fields that name it, without functions and, map-style,
-        without reading it.
-        """
+        """The same where each record gives one sample: what names it, of map-style sources without reading it."""
         deals = self.deals(run.progress, run.key.epoch_pass, is_bare=True)
         return iter(()) if self.has_given_all(run) else lane_samples(replace(run, deals=deals), self._bare)
 

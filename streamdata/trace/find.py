@@ -21,11 +21,13 @@ from streamdata.sources.shard_source import BlockSource
 from streamdata.sources.source import Sample
 from streamdata.trace.course import Point, Stretch
 from streamdata.trace.era import Era
-from streamdata.trace.rank_stream import RankStream
+from streamdata.trace.rank_stream import OnProgress, RankStream
 from streamdata.trace.record import record_of
 
-_FEW, _MANY = 64, 1 << 20
-_MAX_EPOCHS = 1 << 12
+_FEW, _MANY, _MANY_IN_ROUNDS = 64, 1 << 20, 1 << 10
+_MAX_PASSED_OVER = 4
+"""Rounds that pass over a record, until it is not looked for in later ones: to count each takes as long as a seek."""
+_MAX_EPOCHS = 64
 """Of a source, that are looked through for a record which may be of another part in each."""
 _AT_ONCE = 256
 
@@ -106,12 +108,19 @@ class Search:
         wanted: The record.
         size: Samples in a batch.
         opened: Gives the rank's batches from the stretch's start on.
+        on_progress: Called with how many batches were read, of how many at most.
     """
 
     def __init__(
-        self, stretch: Stretch, wanted: Wanted, size: int, opened: Callable[[Stretch, int], RankStream]
+        self,
+        stretch: Stretch,
+        wanted: Wanted,
+        size: int,
+        opened: Callable[[Stretch, int], RankStream],
+        on_progress: OnProgress | None = None,
     ) -> None:
         self._stretch, self._wanted, self._size, self._open = stretch, wanted, size, opened
+        self._on_progress = on_progress
         self._nodes = list(wanted.sources(stretch.era))
 
     @cached_property
@@ -137,7 +146,7 @@ class Search:
             return
         point = self._stretch.points[-1]
         ahead = self._stretch._replace(points=(point,), first=self._stretch.first + self._done(point))
-        search = Search(ahead, self._wanted, self._size, self._open)
+        search = Search(ahead, self._wanted, self._size, self._open, self._on_progress)
         if search._stream.why_read is not None:
             yield from search._read(most, first_only=True)
             return
@@ -150,6 +159,8 @@ class Search:
 
     def _read(self, most: int, *, first_only: bool) -> Iterator[int]:
         for step, batch in zip(range(most), self._open(self._stretch, self._size).batches(), strict=False):
+            if self._on_progress is not None:
+                self._on_progress(step, most)
             if any(map(self._wanted.is_of, batch)):
                 yield self._stretch.first + step
                 if first_only:
@@ -163,22 +174,22 @@ class Search:
 
     def _next_in_lane(self, lane: int, run: Run, node: Node) -> Iterator[int]:
         start, left = self._position(run, node, 0), self._stretch.era.left(run)
+        samples, reached, passed_over = _FEW, start, 0
         for place in self._places(run, node, start[0], start[0] + _MAX_EPOCHS):
             if place < start:
                 continue
-            found = None
-            samples, reached = _FEW, start
             while samples < left and (now := self._position(run, node, samples)) <= place:
-                if samples > _MANY and now == reached:  # its share is 0, perhaps for ever
+                # Its share is 0, perhaps for ever; or each round ends before its turn.
+                if samples > (_MANY if node.is_endless else _MANY_IN_ROUNDS) and now == reached:
                     return
                 samples, reached = 2 * samples, now
             samples = int(min(samples, left))
-            if samples and self._position(run, node, samples) > place:
-                found = next(self._step(lane, run, node, place, samples), None)
-            elif samples >= left:
+            if not samples or self._position(run, node, samples) <= place:
                 return
-            if found is not None:
-                yield found
+            steps = list(self._step(lane, run, node, place, samples))
+            yield from steps
+            passed_over += 1
+            if steps or passed_over > _MAX_PASSED_OVER:
                 return
 
     def _position(self, run: Run, node: Node, samples: int) -> Place:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from streamdata.mixing.child import Run
@@ -32,7 +33,7 @@ class RankStream:
         on_progress: OnProgress | None = None,
     ) -> None:
         self._era, self.runs, self._size, self._on_progress = era, list(runs), batch_size, on_progress
-        whys = (era.why_read(run, lambda node, i=i: gives_one(i, node)) for i, run in enumerate(runs))
+        whys = (era.why_read(run, partial(gives_one, i)) for i, run in enumerate(runs))
         self.why_read = next((why for why in whys if why), None)
         """Why it has to be read; None where it is sought."""
         self._lanes: dict[int, Iterator[Sample]] = {}

@@ -6,6 +6,7 @@ chosen just below the draw that is looked for, and the few draws that are left a
 come then is a matter of counting its blocks (`sources/leap.py`), and of a mixture within the mixture the same again.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
@@ -112,19 +113,21 @@ class _Walk:
         for i, child in enumerate(node.children):
             if due.draws[i]:
                 self._child(child, entries, round_, due.draws[i], due.clocks[i], resumes=resumes)
-        drawn = sum(self._run.entries.draws_below(node.path).values()) + samples
+        drawn = sum(self.after.draws_below(node.path).values())
         self.after.drawn.setdefault(node.path, {})[self._run.generation] = drawn
 
     def _child(
         self, node: Node, entries: LaneEntries, round_: int, samples: int, clock: float, *, resumes: bool
     ) -> None:
-        before, known = self._run.entries.standing(node.path), entries.standing(node.path)
+        before, known = self.after.standing(node.path), entries.standing(node.path)
         entry: dict[str, Any] = {"draws": (before.draws if before else 0) + samples, "clock": clock}
         if node.is_mixture:
             inner = self._below(node, entries, known, round_, samples, resumes=resumes)
             entry |= {"epoch": inner, "window": 0, "taken": 0}
         else:
             entry |= self._source(node, known, before, round_, samples)
+        if before is not None and before.tokens:
+            entry["tokens"] = before.tokens
         if round_:
             entry["round"] = round_
         self.after.cursors.setdefault(node.path, {})[self._run.generation] = entry
@@ -155,6 +158,7 @@ class _Walk:
         inner = known.cursor.epoch if known else self._run.deals.first_round(node.path)
         of_round = _of_round(entries, node, inner)
         while (left := _in_round(replace(self._run, entries=of_round), node, inner)) < samples:
+            self.mixture(node, of_round, inner, int(left), resumes=resumes)  # what it is made of is counted, too
             samples, inner, of_round, resumes = samples - int(left), inner + 1, LaneEntries(), False
         self.mixture(node, of_round, inner, samples, resumes=resumes)
         return inner
@@ -169,7 +173,7 @@ def _in_round(run: Run, node: Node, round_: int) -> float:
 
 
 def _of_round(entries: LaneEntries, node: Node, round_: int) -> LaneEntries:
-    """The entries without those of sources that were last drawn in another round: in this one they stand at the start."""
+    """The entries without those of sources that were last drawn in another round: they stand at the start of this."""
     stale = [
         child.path
         for child in node.children
@@ -178,8 +182,8 @@ def _of_round(entries: LaneEntries, node: Node, round_: int) -> LaneEntries:
     if not stale:
         return entries
     kept = LaneEntries()
-    is_stale = lambda path: any(path == one or path.startswith(f"{one}.") for one in stale)  # noqa: E731
-    kept.cursors = {path: held for path, held in entries.cursors.items() if not is_stale(path)}
+    below = tuple(f"{path}." for path in stale)
+    kept.cursors = {path: held for path, held in entries.cursors.items() if not f"{path}.".startswith(below)}
     kept.drawn = entries.drawn
     return kept
 
@@ -199,7 +203,9 @@ def _draw(clocks: Sequence[float], pace: ClockPace, left: Sequence[float], there
         live = [i for i in there if due.draws[i] < left[i]]
         lowest = min(due.clocks[i] for i in live)
         # Shares add up to 1 at most, so that before this time no more than the rest is due, whatever the clocks are.
-        limit = lowest + (rest - len(live)) / _live_share(pace, live)
+        # A step is 1 at least, and may lose half a unit of its clock in the rounding.
+        span = (rest - len(live)) / _live_share(pace, live)
+        limit = lowest + span * max(0.0, 1 - math.ulp(lowest + span))
         for i in live:
             some = pace.advance(i, due.clocks[i], limit, left[i] - due.draws[i])
             due.draws[i] += some.draws
@@ -219,6 +225,7 @@ def _draw_singly(due: Due, pace: ClockPace, left: Sequence[float], there: Sequen
     heap = [(due.clocks[i], i) for i in there]
     heapify(heap)
     rest = samples - sum(due.draws)
+    assert rest >= 0, "more was counted than is due"
     while rest:
         clock, i = heap[0]
         if due.draws[i] >= left[i]:

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
-from streamdata.errors import StateError
+from streamdata.errors import SourceError, StateError
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.progress import LaneKey
 from streamdata.progress.lane_entries import Standing
 from streamdata.sources.source import Sample
 from streamdata.trace.course import BatchSizes, Course, Point, Stretch, point_of
+from streamdata.trace.era import Era
 from streamdata.trace.find import Search, Wanted
 from streamdata.trace.rank_stream import RankStream
 from streamdata.trace.record import record_of
@@ -80,17 +82,22 @@ class Trace:
         """How many ranks there are now."""
         return self._course.dp_size
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         """How many steps the states say were delivered, by the rank that is furthest."""
-        return self._course.newest.step() if self._course.newest else 0
+        ranks = range(max(era.dp_size for era in self._course.eras.values()))
+        ends = (self._end(stretch) for rank in ranks for stretch in self._course.stretches(rank, self._sizes))
+        return max(ends, default=0)
+
+    def is_indexed(self, source: str) -> bool:
+        """Whether there is a source of that path whose records have an index, not a url and a key."""
+        return any(era.is_shards.get(source) is False for era in self._course.eras.values())
 
     def at(self, step: int) -> TracedStep:
         """The records of a step.
 
         Raises:
-            StateError: The states do not reach back to it, or contradict the recipe.
-            ValueError: The stream ends before it.
+            StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
         """
         found = [one for rank in range(self._num_ranks(step)) if (one := self._find(step, rank)) is not None]
         if not found:
@@ -104,8 +111,8 @@ class Trace:
         """What a rank got at a step and at each later one: samples as they were delivered.
 
         Raises:
-            StateError: The states do not reach back to it, or contradict the recipe.
-            ValueError: There is no such rank, or the stream ends before the step.
+            StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
+            ValueError: There is no such rank.
         """
         if not 0 <= rank < self._num_ranks(step):
             raise ValueError(f"step {step}: expected a rank from 0 to {self._num_ranks(step) - 1}, got {rank}")
@@ -125,18 +132,28 @@ class Trace:
 
     def _num_ranks(self, step: int) -> int:
         """How many ranks there were at a step."""
-        eras = self._course.eras
-        firsts = {number: self._course.first_of(number) for number in eras}
-        there = [number for number in eras if firsts[number] <= step]
-        return eras[max(there)].dp_size if there else 0
+        there = [era for era, first in self._firsts if first <= step]
+        return there[-1].dp_size if there else 0
 
-    def _beyond(self, step: int) -> Exception:
+    @cached_property
+    def _firsts(self) -> list[tuple[Era, int]]:
+        """The eras, each with the step with which its topology began."""
+        found: list[tuple[Era, int]] = []
+        most = 0
+        for number, era in self._course.eras.items():
+            is_same = found and (era.dp_size, era.num_workers) == (found[-1][0].dp_size, found[-1][0].num_workers)
+            found.append((era, found[-1][1] if is_same else max(most, self._course.first_of(number))))
+            stretches = (s for r in range(era.dp_size) for s in self._course.stretches(r, self._sizes) if s.era is era)
+            most = max([most, *map(self._end, stretches)])
+        return found
+
+    def _beyond(self, step: int) -> StateError:
         if step < self.num_steps:
             return StateError(
                 f"states: they do not say where the ranks stood around step {step}\n"
                 "  Give states that were saved at that time, too: what no resume needs is left out of later ones."
             )
-        return ValueError(f"step {step}: the stream ends before it")
+        return StateError(f"step {step}: the stream ends before it")
 
     def _find(self, step: int, rank: int) -> Found | None:
         """A rank's batches from a step on; None where it has none."""
@@ -160,11 +177,14 @@ class Trace:
                 return found
             count = self._count(stretch, size)
             empty = 0 if count else empty + 1
-            begin = point_of(stretch.era.begins, stretch.epoch_pass + 1, stretch.rank, stretch.era.num_workers)
-            stretch = Stretch(
-                stretch.era, stretch.epoch_pass + 1, stretch.rank, stretch.first + count, (begin,), is_open=True
-            )
+            stretch = self._next_pass(stretch, count)
         return None
+
+    def _next_pass(self, stretch: Stretch, batches: int) -> Stretch:
+        """The pass after one that has so many batches."""
+        era, epoch_pass, rank, first = stretch[:4]
+        begin = point_of(era.begins, epoch_pass + 1, rank, era.num_workers)
+        return Stretch(era, epoch_pass + 1, rank, first + batches, (begin,), is_open=True)
 
     def _count(self, stretch: Stretch, size: int) -> int:
         """How many batches a stretch has that comes to its end."""
@@ -212,7 +232,7 @@ class Trace:
             index: Of a map-style source.
 
         Raises:
-            ValueError: No source is such.
+            SourceError: No source has such records.
         """
         wanted = Wanted(source, url, key, index)
         steps: set[int] = set()
@@ -220,17 +240,27 @@ class Trace:
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
             for stretch in self._course.stretches(rank, self._sizes):
                 size = self._sizes.of(stretch)
-                search = Search(stretch, wanted, size, self._opened)
+                search = Search(stretch, wanted, size, self._opened, self.on_progress)
                 steps.update(search.came())
                 if stretch.is_open:
-                    steps.update(search.comes(max(_LOOK_AHEAD, newest)))
+                    steps.update(self._comes(stretch, search, wanted, size))
         if not wanted.is_known:
-            raise ValueError(f"find: expected a record of a source of the recipe, got {wanted}")
+            raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
         past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
         return [*past, *future[:1]]
 
+    def _comes(self, stretch: Stretch, search: Search, wanted: Wanted, size: int) -> set[int]:
+        """When it comes next: in this pass, or in the one after it."""
+        most = max(_LOOK_AHEAD, self.num_steps)
+        found = set(search.comes(most))
+        if found or not wanted.is_known or stretch.era.top.is_endless:
+            return found
+        following = self._next_pass(stretch, self._count(stretch, size))
+        return set(Search(following, wanted, size, self._opened, self.on_progress).comes(most))
+
     def _opened(self, stretch: Stretch, size: int) -> RankStream:
-        return self._stream(stretch, stretch.points[0], stretch.points[-1], size)[0]
+        later = stretch.points[-1] if len(stretch.points) > 1 else None
+        return self._stream(stretch, stretch.points[0], later, size)[0]
 
     def _records(self, found: Found) -> Iterator[dict[str, Any]]:
         is_bare = found.stream.why_read is None

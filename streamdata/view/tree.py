@@ -8,7 +8,7 @@ from streamdata.mixing.tree import Node
 from streamdata.recipe.percent import STEPS
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.part import range_of
-from streamdata.sources.shard_source import SequentialSource
+from streamdata.sources.sequential_source import SequentialSource
 from streamdata.view.nodes import NodeShare, functions_of, shares_of
 from streamdata.view.table import percent_text, table
 

@@ -7,8 +7,12 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, StreamLoader, mixed_collate
 from streamdata.show.browse import BrowseOptions, browsed_mixture
+from streamdata.show.page import write_page
+from streamdata.show.recipe_page import recipe_page
+from streamdata.show.streams import Place
 from tests.browser.looked_at import photographs, served
 
+pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")
 PAINTED = """
 const isSeen = (box) => box.top < innerHeight && box.bottom > 0;
 const seen = [...document.images].filter((image) => isSeen(image.getBoundingClientRect()));
@@ -18,15 +22,20 @@ Promise.all(seen.map((image) => image.decode())).then(() => requestAnimationFram
 LEFT, RIGHT, ESCAPE = "\ue012", "\ue014", "\ue00c"
 
 
-def browsed(folder, per_page=20):
+def browsed_sources(folder):
     """Photographs and texts, half of each."""
     if not (folder / "photographs.tar").exists():
         photographs(folder)
         (folder / "texts.jsonl").write_text("".join(f'{{"text": "line {number}"}}\n' for number in range(500)))
-    sources = [
+    return [
         MetaDistributedWebDataset(f"{folder}/photographs.tar", name="photographs", percent=0.5),
         JsonlIterableDataset(f"{folder}/texts.jsonl", name="texts", percent=0.5),
     ]
+
+
+def browsed(folder, per_page=20):
+    """A run of them, with states of two of its steps."""
+    sources = browsed_sources(folder)
     loader, states = StreamLoader(MergedDataset(sources), batch_size=4, collate=mixed_collate), []
     for number, _ in enumerate(islice(loader, 60), 1):
         if number in (20, 60):
@@ -117,15 +126,27 @@ def test_one_source_alone(page):
 
 
 def test_a_record_is_found(page):
-    """Its steps are links; what is not there is said."""
+    """By the text that stands in a sample's head; its steps are links; what is not there is said."""
+    where = shown(page)[7]
     page.press("/")
-    page.press("web.tar#known", "\ue007")
+    page.press("#".join(where.split(" ")), "\ue007")
     assert page.text("h1") == "It comes 2 times"
+    assert page.text(".found li:first-child") == "Step 1"
     page.click(".found li:last-child a")
-    assert page.text("h1").startswith("Steps 77 to")
-    page.fill("#record", "<b>other")
-    assert page.text("h1") == "Not found"
-    assert page.text("code") == "<b>other"
+    assert page.text("h1").startswith("Steps ")
+    assert shown(page)[:4].count(where) == 1
+    page.fill("#record", "web#<b>other")
+    assert page.text(".message").startswith("ValueError: find: expected a record of a source of the recipe")
+    assert any("500" in line for line in page.errors())
+
+
+def test_the_mixture_is_a_page(page):
+    """Its key leads there, and back leads from there."""
+    page.press("m")
+    assert page.text("h1") == "The mixture"
+    assert page.count(".mixture svg") >= 1
+    page.click("nav a[href='./']")
+    assert page.text("h1") == "Steps 0 to 4"
 
 
 def test_places_of_states_are_on_the_line(page):
@@ -133,7 +154,7 @@ def test_places_of_states_are_on_the_line(page):
     marks = page.driver.find_elements("css selector", ".line a")
     assert [mark.accessible_name for mark in marks] == ["step 20", "step 60"]
     across = [float(mark.find_element("css selector", "circle").get_attribute("cx")) for mark in marks]
-    assert across == pytest.approx([10 + 980 / 3, 990], abs=0.01)
+    assert (across[1] - 10) / (across[0] - 10) == pytest.approx(3, abs=0.01)
     marks[0].send_keys("\ue007")
     assert page.text("h1") == "Steps 20 to 24"
 
@@ -166,7 +187,7 @@ def test_it_works_without_scripts(browser, url):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["", "?step=20&source=texts", "find?record=a%23known", "find?record=b", "?step=x"])
+@pytest.mark.parametrize("path", ["", "?step=20&source=texts", "find?record=photographs%230001", "mixture", "?step=x"])
 def test_axe_finds_nothing(browser, axe, url, path, scheme):
     """On each kind of page, in both colours; the list of keys is open, too."""
     browser.prefer(prefers_color_scheme=scheme)
@@ -174,6 +195,19 @@ def test_axe_finds_nothing(browser, axe, url, path, scheme):
     assert browser.violations() == []
     browser.click("#keys summary")
     assert browser.violations() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_file(browser, axe, tmp_path, scheme):
+    """The page that `--html` writes: it loads without an error, and asks for nothing else."""
+    sources = browsed_sources(tmp_path)
+    page = recipe_page("both.yaml", lambda: MergedDataset(sources), Place(), 20)
+    write_page(page, tmp_path / "page.html")
+    browser.prefer(prefers_color_scheme=scheme)
+    browser.open(f"file://{tmp_path}/page.html")
+    assert browser.violations() == []
+    assert browser.errors() == []
+    assert browser.requests() == [f"file://{tmp_path}/page.html"]
 
 
 def test_200_samples_with_images_appear_in_2_seconds(browser, tmp_path):

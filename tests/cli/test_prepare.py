@@ -268,7 +268,7 @@ def test_show_of_a_store_imports_neither_torch_nor_transformers(
     code = (
         "import sys; from streamdata.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
-        "finally: assert not {'torch', 'transformers', 'pyarrow'} & set(sys.modules)"
+        "finally: assert not {'torch', 'transformers', 'pyarrow', 'jinja2'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, "show", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -75,7 +75,9 @@ def test_the_token_is_long_and_new_each_time(server):
     assert all(len(token) == 43 for token in tokens)
 
 
-@pytest.mark.parametrize("path", ["/", "/x/", "/{own}x/", "/é/", "/../{own}/", "//{own}/x", "/{half}/", "http://a/{own}/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/x/", "/{own}x/", "/é/", "/../{own}/", "//{own}/x", "/{half}/", "http://a/{own}/"]
+)
 def test_without_the_token_nothing_is_told(server, path):
     """Nothing, another one, a part of it, or one in another place."""
     own = parts(server)[1].strip("/")

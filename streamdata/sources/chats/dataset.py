@@ -21,7 +21,7 @@ from streamdata.sources.row_settings import RowSettings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
 from streamdata.text.completions import encode_text
 from streamdata.text.formats import RowFormat, Said, Texts
-from streamdata.text.masks import TRAIN_KEY
+from streamdata.text.masks import TRAIN_KEY, LocatedChat
 from streamdata.text.messages import MediaChat, Message, media_beside_text
 from streamdata.text.template_kwargs import row_template_kwargs
 from streamdata.text.tokenizer import load_without_code
@@ -58,6 +58,13 @@ class ChatTokens(NamedTuple):
     input_ids: npt.NDArray[np.int64]
     train: npt.NDArray[np.bool_]
     media: MediaTokens = MediaTokens()
+
+
+class ExplainedRow(NamedTuple):
+    """A row, and its conversations in tokens, by what the fields of the item begin with, such as `chosen_`."""
+
+    row: Row
+    chats: dict[str, LocatedChat]
 
 
 class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
@@ -112,6 +119,25 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         except ValueError as error:
             error.add_note(f"  at {self._rows.location(number)}")
             raise
+
+    def explain(self, item: int) -> ExplainedRow:
+        """The row of an item, and where its messages lie in its tokens before these are cut and padded.
+
+        Raises:
+            IndexError: There is no such item.
+            ValueError: The row cannot be encoded.
+        """
+        row = self._rows[item % len(self)]
+        said = {side: each for side, each in self._said(row).items() if not isinstance(each, Texts)}
+        return ExplainedRow(row, {side: self._located(row, messages) for side, messages in said.items()})
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        """What a row says, by what the fields of the item begin with."""
+        raise NotImplementedError
+
+    def _located(self, row: Row, messages: Sequence[Message]) -> LocatedChat:
+        tools = read_tools(row.get(self.config.tools_key))
+        return self._encoder(row).locate(self._chat(row, messages).messages, tools=tools)
 
     @property
     def source_identity(self) -> str:

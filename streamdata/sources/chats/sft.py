@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.dataset import ChatConfig, ChatDataset
-from streamdata.text.formats import RowFormat, training_said
+from streamdata.text.formats import RowFormat, Said, training_said
 
 _MESSAGES = "messages"
 
@@ -65,5 +65,8 @@ class SFTChatDataset(ChatDataset):
         return self.config.format_of(row, named, self._who)
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:
-        said = training_said(row, self._format, self._who, self.config.messages_key)
+        (said,) = self._said(row).values()
         return self._tensors(self._tokens(row, said, folder))
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        return {"": training_said(row, self._format, self._who, self.config.messages_key)}

@@ -210,6 +210,14 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             before = number
         return made
 
+    def row(self, item: int) -> Row:
+        """The row of item `item`, in [-len, len), as it lies in its file.
+
+        Raises:
+            IndexError: There is no such item.
+        """
+        return self._reader.rows[self._row_number(item)]
+
     def __getstate__(self) -> dict[str, Any]:
         # Open files and a processor's rule are made again by whoever unpickles.
         return {key: value for key, value in self.__dict__.items() if key not in ("_numbers", "_rope")}
