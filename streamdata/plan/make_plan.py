@@ -316,7 +316,7 @@ class _Planner:
         elif epochs > MANY_EPOCHS:
             level = HURTS if epochs > MANY_EPOCHS**2 else MIND
         if node.path in demand.ended and demand.ends_after is not None:
-            parts.append("at its end, it ends the stream, or a part of it, before the run does")
+            parts.append("is at its end before the run is, and ends the stream or a part of it")
             level = HURTS
         few = self._few_blocks(node)
         if few:
