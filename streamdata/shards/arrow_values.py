@@ -62,8 +62,8 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
             except (ValueError, OverflowError, NotImplementedError) as error:
                 raise ShardError(
                     f"shard '{url}', row {int(numbers[row])}, column {shown(name)}: expected a value that Python's "
-                    f"types or an int64 tensor can hold, got: {error}\n  Write the column in another type, such as times "
-                    "in microseconds, or leave it out of `columns`."
+                    f"types or an int64 tensor can hold, got: {error}\n  Write the column in another type, such as "
+                    "times in microseconds, or leave it out of `columns`."
                 ) from error
         raise
 
