@@ -41,7 +41,7 @@ _DECODERS: Final = frozenset((
 ))  # fmt: skip
 """Modules of `shards` that make records of bytes; the others read these."""
 _DECODED_AHEAD: Final = frozenset(("decode_ahead", "parquet", "parquet_file"))
-_ROOMS: Final = {"remote": WAIT, "shards": READ, "stores": READ, "mixing": MIXING, "progress": MIXING}
+_ROOMS: Final = {"shards": READ, "stores": READ, "mixing": MIXING, "progress": MIXING}
 _WAITS: Final = frozenset((threading.Condition.wait.__code__, futures.Future.result.__code__))
 _PULLS: Final = own_functions.Feed.__next__.__code__
 _DRAWS: Final = Mixture.draw.__code__
@@ -118,6 +118,9 @@ def _of_function(frame: FrameType) -> Doing:
 
 
 def _of_module(room: str, module: str, *, is_waiting: bool) -> str | None:
+    # Before a fork, answers are waited for without futures; of the rest of the room, whoever asks says what it does.
+    if room == "remote":
+        return WAIT if is_waiting or module == "once" else None
     # Parquet is decoded ahead by a thread: who waits for that waits for no store.
     if room == "shards" and is_waiting and module not in _DECODED_AHEAD:
         return WAIT
