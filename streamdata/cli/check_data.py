@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from streamdata.plan.data_faults import Findings
 from streamdata.run.processes import processes
 
 
-def check_data(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None, jobs: int | None) -> bool:
+def check_data(
+    recipe: Path,
+    variables: Mapping[str, Any],
+    allow: Collection[str] | None,
+    jobs: int | None,
+    include_roots: Sequence[str] = (),
+) -> bool:
     """Read all records, show what is wrong by kind and place, and return whether nothing is.
 
     Args:
@@ -24,12 +30,13 @@ def check_data(recipe: Path, variables: Mapping[str, Any], allow: Collection[str
         variables: Its variables.
         allow: The packages whose targets are accepted; None for all but the standard library.
         jobs: How many processes read; None for one on each core.
+        include_roots: Folders with files that it may include.
 
     Raises:
         RecipeError: A source cannot be built.
         ProcessError: A process died.
     """
-    check, found, began = DataCheck(recipe, variables, allow), Findings(), time.monotonic()
+    check, found, began = DataCheck(recipe, variables, allow, include_roots), Findings(), time.monotonic()
     tasks, parts, so_far = list(check.tasks(found)), {}, Findings()
     num_processes = min(jobs or len(os.sched_getaffinity(0)), len(tasks))
     with (

@@ -4,7 +4,7 @@ Nothing stops at the first fault: after a record that cannot be read the next on
 shard, as far as its format allows. Records of both parts of a holdout are read, and those that a run would skip.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
@@ -61,16 +61,21 @@ class DataCheck:
         recipe: The file.
         variables: Its variables.
         allow: See `instantiate_from_yaml`.
+        include_roots: Likewise.
 
     Raises:
         RecipeError: The recipe cannot be read.
     """
 
     def __init__(
-        self, recipe: str | PathLike[str], variables: Mapping[str, Any], allow: Collection[str] | None
+        self,
+        recipe: str | PathLike[str],
+        variables: Mapping[str, Any],
+        allow: Collection[str] | None,
+        include_roots: Sequence[str] = (),
     ) -> None:
-        self._recipe = recipe, variables, allow
-        self._sources = recipe_sources(recipe, variables, allow)
+        self._recipe = recipe, variables, allow, include_roots
+        self._sources = recipe_sources(*self._recipe)
         self._built: dict[int, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """The sources of a recipe, each to be built alone: `recipe → its sources, by name → one of them, or a part of it`."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -77,7 +77,10 @@ class RecipeSource:
 
 
 def recipe_sources(
-    recipe: Recipe, variables: Mapping[str, Any] | None = None, allow: Collection[str] | None = None
+    recipe: Recipe,
+    variables: Mapping[str, Any] | None = None,
+    allow: Collection[str] | None = None,
+    include_roots: Sequence[str] = (),
 ) -> list[RecipeSource]:
     """The sources of records in a recipe, in its order; nothing is built.
 
@@ -85,7 +88,7 @@ def recipe_sources(
         RecipeError: The recipe cannot be read, or names a target that may not be imported.
     """
     allow = validated_allow(allow)
-    file = authorised_recipe(recipe, References(variables or {}, {}), allow)
+    file = authorised_recipe(recipe, References(variables or {}, {}), allow, include_roots)
     if not isinstance(file.value, dict):
         return []
     return list(_sources((file, (), file.value), "", (), (variables or {}, allow)))

@@ -17,7 +17,7 @@ from streamdata.remote.addresses import signed_url
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.manifest import ManifestError
 from streamdata.shards.publish import cache_directory
-from streamdata.shards.recent import Recent
+from streamdata.shards.recent import OpenFiles
 from streamdata.shards.remote_bytes import fetch_many
 from streamdata.shards.storage import FileStamp
 
@@ -173,7 +173,7 @@ def _pages_of(begin: int, end: int) -> range:
     return range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))
 
 
-_open_pages: Recent[PagesKey, ManifestPages] = Recent(_MAX_OPEN)
+_open_pages: OpenFiles[PagesKey, ManifestPages] = OpenFiles(_MAX_OPEN)
 
 
 def opened_pages(key: PagesKey) -> ManifestPages:

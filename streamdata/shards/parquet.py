@@ -23,7 +23,7 @@ from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_footers import read_footers
 from streamdata.shards.parquet_window import LOOK_AHEAD, ParquetWindow
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import Recent
+from streamdata.shards.recent import OpenFiles
 from streamdata.shards.spans import read_spans
 from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (
@@ -385,5 +385,5 @@ class _OpenedHere(threading.local):
     """What a thread has open, and found out."""
 
     def __init__(self) -> None:
-        self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
+        self.files: OpenFiles[int, OpenParquet] = OpenFiles(_MAX_OPEN_FILES)
         self.decoded: DecodedRuns | None = None

@@ -169,3 +169,9 @@ def describe_record(record: object) -> str:
     if URL in record:
         return f"{record[URL]}, key {record.get(KEY)!r}"
     return f"index {record[INDEX]}" if INDEX in record else f"record {record.get(CURSOR)}"
+
+
+def start_within_window(after: Position) -> Position:
+    """The position before the record that `after` is the position after; each is counted within its window."""
+    epoch, window, taken, _ = after
+    return epoch, window, taken - 1, 0

@@ -49,6 +49,33 @@ class EncodedChat(NamedTuple):
         return int(np.count_nonzero(self.train))
 
 
+class MessageTokens(NamedTuple):
+    """Where a message lies in a conversation in tokens.
+
+    Attributes:
+        number: The message's.
+        role: Who says it.
+        begin: The first token of what it says.
+        end: The one after the last.
+        trained: Whether it is to be trained.
+        because: What says so, in words.
+    """
+
+    number: int
+    role: str
+    begin: int
+    end: int
+    trained: bool
+    because: str
+
+
+class LocatedChat(NamedTuple):
+    """A conversation in tokens, int64 (n,), and where its messages lie, as far as the template shows it."""
+
+    input_ids: npt.NDArray[np.int64]
+    messages: list[MessageTokens]
+
+
 class ChatEncoder:
     """Encodes conversations, with the mask of what is trained.
 
@@ -109,6 +136,38 @@ class ChatEncoder:
         trained = [number for number, message in enumerate(messages) if self._is_trained(number, message)]
         text, spans = self._spans(conversation, trained)
         return self._encoded(text, spans)
+
+    def locate(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None) -> LocatedChat:
+        """Encodes a conversation, and finds all its messages, for somebody who looks at them.
+
+        Args:
+            messages: As of `encode`.
+            tools: The same.
+
+        Raises:
+            ValueError: The template fails, or a message is invalid.
+        """
+        conversation = self._renderer.conversation(_without_key(messages), tools)
+        text = conversation.render(conversation.messages)
+        spans = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        begins = np.array([begin for begin, _ in encoded["offset_mapping"]], dtype=np.int64)
+        located = []
+        for number, message in enumerate(messages):
+            try:
+                found = spans.spans(number)
+            except ValueError:  # what nobody trains need not be found
+                continue
+            first, last = np.searchsorted(begins, (found[0][0], found[-1][1])).tolist()
+            trained = self._is_trained(number, message)
+            located.append(MessageTokens(number, message["role"], first, last, trained, self._because(message)))
+        return LocatedChat(np.array(encoded["input_ids"], dtype=np.int64), located)
+
+    def _because(self, message: Mapping[str, Any]) -> str:
+        if message.get(TRAIN_KEY) is not None:
+            return f"the message says {TRAIN_KEY}: {str(message[TRAIN_KEY]).lower()}"
+        role = message["role"]
+        return f"actions say {self._actions[role]} for {role}" if role in self._actions else f"no action for {role}"
 
     def _is_trained(self, number: int, message: Mapping[str, Any]) -> bool:
         train = message.get(TRAIN_KEY)
