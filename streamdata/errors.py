@@ -15,7 +15,10 @@ _MAX_COMPARED: Final = 1000  # characters of a name that a guess is made for
 
 
 class StreamdataError(Exception):
-    """Any error that streamdata itself raises."""
+    """Any error that streamdata itself raises. A terminal obeys nothing of its message."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class RecipeError(StreamdataError, ValueError):

@@ -8,6 +8,8 @@ lane; `__seed__` is the seed of the source's order in its present epoch; `__url_
 from collections.abc import Iterable
 from typing import Final
 
+from streamdata.errors import listing
+
 DATASET_NAME: Final = "__datasetname__"
 DP_RANK: Final = "__dprank__"
 WORKER_ID: Final = "__workerid__"
@@ -42,5 +44,5 @@ def is_reserved(name: object) -> bool:
 
 def lacks(fields: Iterable[object], name: str) -> str:
     """What a message says of a record without a field: which it has, those of streamdata left out."""
-    own = ", ".join(sorted(str(field) for field in fields if not is_reserved(field)))
-    return f"the record has no field {name!r}; it has {own or 'none'}"
+    own = listing(str(field) for field in fields if not is_reserved(field))
+    return f"the record has no field {name!r}; it has {own}"

@@ -228,6 +228,8 @@ def index(
     region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
     profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
+    line_bytes: Annotated[int | None, typer.Option(min=1, help="Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[int | None, typer.Option(min=1, help="Of a member of a tar; by default 1 GiB.")] = None,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
@@ -240,7 +242,8 @@ def index(
         options = checked_options(given, "index")
         if check:
             raise typer.Exit(0 if check_shards(paths, output, options) else 1)
-        index_shards(paths, output, options, jobs)
+        limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+        index_shards(paths, output, options, jobs, {name: at for name, at in limits.items() if at is not None})
 
 
 @app.command(cls=FlagsCommand)

@@ -43,11 +43,13 @@ def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
         ValueError: One is not a name, comes twice, or is reserved.
     """
     if isinstance(meta_names, str):
-        raise ValueError(f"meta_names: expected a list of names, got the text {meta_names!r}\n  Write [{meta_names}].")
+        raise ValueError(
+            f"meta_names: expected a list of names, got the text {shown(meta_names)}\n  Write [{meta_names}]."
+        )
     for index, name in enumerate(meta_names):
         if not isinstance(name, str) or name in meta_names[:index] or is_reserved(name):
             raise ValueError(
-                f"meta_names: expected different names, without two underscores at both ends, got {name!r}\n"
+                f"meta_names: expected different names, without two underscores at both ends, got {shown(name)}\n"
                 "  Name each field of the sidecar once."
             )
     return tuple(meta_names)
@@ -61,12 +63,12 @@ def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> s
     """
     if sidecar_key not in (None, *SIDECAR_KEYS):
         raise ValueError(
-            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {sidecar_key!r}\n"
+            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {shown(sidecar_key)}\n"
             "  The keys of sidecars are the texts of '.id' members, or the records' keys. Without it, each shard tells."
         )
     if sidecar_key is not None and not meta_names:
         raise ValueError(
-            f"sidecar_key: expected meta_names with it, got {sidecar_key!r} alone\n"
+            f"sidecar_key: expected meta_names with it, got {shown(sidecar_key)} alone\n"
             "  Name the fields of the sidecar, or drop it."
         )
     return sidecar_key

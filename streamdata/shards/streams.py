@@ -209,7 +209,7 @@ class _UnpackedBytes:
         if not self._unpack.eof and not self._unpack.needs_input:
             return b""
         packed: bytes = self._unpack.unused_data if self._unpack.eof else b""
-        if self._unpack.eof and self._new is lzma.LZMADecompressor:
+        if self._unpack.eof and isinstance(self._unpack, lzma.LZMADecompressor):
             packed = self._past_padding(packed)
         packed = packed or self._stream.read(_RAW_STEP)
         if self._unpack.eof and packed:

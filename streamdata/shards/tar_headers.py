@@ -198,7 +198,7 @@ def _check_sum(url: str, offset: int, header: bytes) -> None:
     field = _OCTAL.fullmatch(header[148:156])
     if field is None or int(field[1], 8) != got:
         _refuse_foreign(url, offset, header)
-        expected = f"a header whose checksum field {header[148:156]!r} is its sum"
+        expected = f"a header whose checksum field {shown(header[148:156])} is its sum"
         raise damaged(url, offset, _short_name(header), expected, f"the sum {got:o} (octal)")
 
 
@@ -243,7 +243,7 @@ def _is_file(url: str, offset: int, header: bytes, name: bytes) -> bool:
         return False
     if kind in _FILES:
         return True
-    got = _UNREADABLE.get(kind, "member of unknown type") + f" (type {kind!r})"
+    got = _UNREADABLE.get(kind, "member of unknown type") + f" (type {shown(kind)})"
     raise damaged(
         url, offset, name, "a regular file or a directory", got, remedy="Write the archive anew, with files only."
     )

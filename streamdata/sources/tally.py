@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, printable
 from streamdata.progress import COUNTS
 
 logger = logging.getLogger("streamdata")
@@ -51,7 +51,7 @@ class Tally:
         Raises:
             Exception: `error` itself, with the record added as a note.
         """
-        self._last = f"{record}: {what} raised {type(error).__name__}: {error}"
+        self._last = printable(f"{record}: {what} raised {type(error).__name__}: {error}")
         # It was counted when the burst was first fed, and then forgiven: there is nothing to raise, either.
         if self.replaying:
             return

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.text.frame import AddedTokens, Frame, learn_frame
 from streamdata.text.messages import Message
 from streamdata.text.sandbox import MAX_CHARS
@@ -175,7 +175,7 @@ class ChatEncoder:
             return self._actions.get(message["role"], "mask") == "train"
         if not isinstance(train, bool):
             raise ValueError(
-                f"chat: expected {TRAIN_KEY} of message {number} to be true or false, got {train!r}\n"
+                f"chat: expected {TRAIN_KEY} of message {number} to be true or false, got {shown(train)}\n"
                 "  Leave it out to follow the action of the message's role."
             )
         return train
@@ -235,7 +235,7 @@ class ChatEncoder:
         where = "the generation marks of the template" if has_marks else "the template"
         remedy = f"Write an end-of-turn token into {where}."
         if frame.next_user and not has_marks:
-            remedy = f"Set append_stop, for {frame.next_user!r}, with which the next message begins, to be one."
+            remedy = f"Set append_stop, for {shown(frame.next_user)}, with which the next message begins, to be one."
         logger.warning(
             "chat template of %r: expected answers that are trained to end with an added token, got none there: "
             "a model does not learn to stop\n  %s",
@@ -265,7 +265,9 @@ def _checked_actions(actions: Mapping[str, str]) -> dict[str, str]:
     for role, action in actions.items():
         if action not in {"train", "mask"}:
             hint = did_you_mean(str(action), ("train", "mask"))
-            raise ValueError(f"actions: role {role!r} has {action!r}{hint}\n  Give train or mask for each role.")
+            raise ValueError(
+                f"actions: role {shown(role)} has {shown(action)}{hint}\n  Give train or mask for each role."
+            )
     return dict(actions)
 
 

@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import lzma
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +188,15 @@ def test_limits_that_are_none_are_refused(limits: object, problem: str) -> None:
     """With the name that may be meant."""
     with pytest.raises(ValueError, match=problem):
         JsonlIterableDataset("nowhere.jsonl", limits=limits)
+
+
+def test_xz_has_a_bound_on_memory(tmp_path: Path) -> None:
+    """A file may ask for a dictionary of 4 GiB."""
+    path = tmp_path / "a.jsonl.xz"
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]
+    packed = bytearray(lzma.compress(b'{"n": 1}\n', filters=filters))
+    packed[16] = 36  # a dictionary of 1 GiB, in the filter's properties of the block header
+    packed[20:24] = struct.pack("<I", zlib.crc32(packed[12:20]))
+    path.write_bytes(packed)
+    with pytest.raises(ShardError, match=r"[Mm]emory"):
+        records(JsonlIterableDataset(str(path)))
