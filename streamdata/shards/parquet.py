@@ -14,6 +14,7 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
+from streamdata.run.recent import Recent
 from streamdata.shards.arrow_values import objects_beside, values_of
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
@@ -23,7 +24,6 @@ from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_footers import read_footers
 from streamdata.shards.parquet_window import LOOK_AHEAD, ParquetWindow
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import Recent
 from streamdata.shards.spans import read_spans
 from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import (

@@ -18,9 +18,9 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
+from streamdata.run.recent import Recent
 from streamdata.shards.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import Recent
 
 MAX_OPEN_SHARDS = 128
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
