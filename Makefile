@@ -21,10 +21,14 @@ PURELIB := import sysconfig; print(sysconfig.get_path('purelib'))
 PEER_PACKAGES := litdata==0.2.76 mosaicml-streaming==0.13.0 lightning-utilities boto3 botocore jmespath s3transfer Brotli \
   python-snappy cramjam zstd catalogue==2.0.10
 
+# Another one, for the pages in a browser: Debian's chromium and chromium-driver, and npm, are of the machine's packages.
+# Where one of them is missing, these tests are skipped with its name.
+BROWSER := .venv-browser
+
 # Tests start hundreds of processes: what one has compiled, the others need not, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-lowest test-trainers bench venv
+.PHONY: demo test test-browser test-long test-lowest test-trainers bench venv
 
 demo: venv
 	$(BIN)/python examples/make_demo_data.py demo_data
@@ -60,6 +64,12 @@ test-trainers: $(TRAINERS)/bin/python
 	@for name in $(ALONE); do $(TRAINERS)/bin/pip install -q -c constraints.txt --no-deps $$name || echo "missing: $$name, see above"; done
 	$(TRAINERS)/bin/pytest -q tests/trainers tests/examples/test_plain_loop.py tests/examples/moving_over tests/stores/test_megatron_samples.py
 
+test-browser: venv $(BROWSER)/bin/python
+	$(BROWSER)/bin/pip install -q selenium==4.51.0 || echo "missing: selenium, see above"
+	npm install --silent --no-audit --no-fund --prefix $(BROWSER)/npm axe-core@4.14.1 || echo "missing: axe-core, see above"
+	$(BIN)/python -c "$(PURELIB)" > $$($(BROWSER)/bin/python -c "$(PURELIB)")/beneath.pth
+	$(BROWSER)/bin/python -m pytest -q tests/browser
+
 # Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that. Peers that do not install have
 # rows that say so, and so has nginx, which is of the machine's packages.
 bench: venv $(PEERS)/bin/python
@@ -70,7 +80,7 @@ bench: venv $(PEERS)/bin/python
 
 venv: $(STAMP)
 
-$(BIN)/python $(LOWEST)/bin/python $(TRAINERS)/bin/python $(PEERS)/bin/python:
+$(BIN)/python $(LOWEST)/bin/python $(TRAINERS)/bin/python $(PEERS)/bin/python $(BROWSER)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), expected Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(@:/bin/python=)

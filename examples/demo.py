@@ -14,11 +14,15 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, describe, instantiate_from_yaml, mixed_collate, to_state
+from streamdata.show.page import write_page
+from streamdata.show.recipe_page import recipe_page
+from streamdata.show.streams import Place
 from streamdata.view.fingerprint import fingerprint
 from streamdata.view.shares import Delivery
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
 NUM_BATCHES, STOP_AFTER = 300, 113
+NUM_SHOWN = 40
 
 Batch = list[dict[str, Any]]
 
@@ -84,6 +88,9 @@ def main(data: str = "demo_data") -> None:
     print(f"resumed: {same} of {rest} remaining batches equal those of the uninterrupted run, sample by sample")
     if resumed != uninterrupted:
         sys.exit("the resumed stream differs")
+    page = Path(data) / "page.html"
+    write_page(recipe_page("configs/demo.yaml", lambda: build(data), Place(), count=NUM_SHOWN), page)
+    print(f"to look at what was mixed, open {page}; or: streamdata show configs/demo.yaml --var data={data}")
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text import pad_sequence_to_length as pad_sequence_to_length
     from streamdata.text import postprocess_data as postprocess_data
+    from streamdata.trace.report import report as report
     from streamdata.view.tree import describe as describe
 
 _MODULES = {
@@ -153,6 +154,7 @@ _MODULES = {
     "postprocess_data": "text",
     # looking at it
     "describe": "view.tree",
+    "report": "trace.report",
     # errors
     "StreamdataError": "errors",
     "RecipeError": "errors",

@@ -3,16 +3,22 @@
 Each message says who, where, what was expected, what was found, and what to do.
 """
 
+import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Final
 
 _MAX_LISTED: Final = 30
+_MAX_SHOWN: Final = 100
+_MAX_COMPARED: Final = 1000  # characters of a name that a guess is made for
 
 
 class StreamdataError(Exception):
-    """Any error that streamdata itself raises."""
+    """Any error that streamdata itself raises. A terminal obeys nothing of its message."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class RecipeError(StreamdataError, ValueError):
@@ -48,14 +54,45 @@ def needs(package: str, extra: str, who: str) -> Iterator[None]:
         raise ImportError(f"{who} needs the package {package}\n  pip install torch-streamdata[{extra}]") from error
 
 
+class _Shortened(reprlib.Repr):
+    """Representations that stop early, however much there is to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = _MAX_SHOWN
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 20
+
+
+_shortened = _Shortened()
+
+
+def shown(value: object) -> str:
+    """What a message says of a value or name out of data: as Python writes it, cut to 100 characters.
+
+    Python escapes what a terminal or a log would obey: control characters, line ends, marks that turn text around, and
+    lone surrogates, which could not be encoded.
+    """
+    if isinstance(value, str | bytes):
+        text = repr(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN])
+        is_whole = len(value) <= _MAX_SHOWN and len(text) <= _MAX_SHOWN + 3
+        return text if is_whole else f"{text[: _MAX_SHOWN - 1]}…{text[-1]}"
+    text = _shortened.repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+
+
+def printable(text: str) -> str:
+    """A text of several lines without what a terminal would obey or could not show."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Returns ``, did you mean 'x'?`` for the nearest candidate, or an empty string."""
-    close = get_close_matches(name, list(candidates), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    close = get_close_matches(name, list(candidates), n=1) if len(name) <= _MAX_COMPARED else []
+    return f", did you mean {shown(close[0])}?" if close else ""
 
 
 def listing(names: Iterable[str]) -> str:
     """Shows names in a message, sorted, as many as a reader takes in."""
-    known = sorted(names)
+    known = [name if name.isprintable() and len(name) <= _MAX_SHOWN else shown(name) for name in sorted(names)]
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     return (", ".join(known[:_MAX_LISTED]) or "none") + more

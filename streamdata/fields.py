@@ -8,6 +8,8 @@ lane; `__seed__` is the seed of the source's order in its present epoch; `__url_
 from collections.abc import Iterable
 from typing import Final
 
+from streamdata.errors import listing
+
 DATASET_NAME: Final = "__datasetname__"
 DP_RANK: Final = "__dprank__"
 WORKER_ID: Final = "__workerid__"
@@ -21,6 +23,9 @@ CURSOR: Final = "__cursor__"
 
 STATES: Final = "__states__"
 """In an output of a `customized_yield_fn`: the entries of all that was pulled for it, dropped samples included."""
+
+TOKENS: Final = "input_ids"
+"""Token ids of a sample, one after another. Not private: all that makes or packs tokens calls them so by default."""
 
 STATE: Final = "__state__"
 """In a batch that is a dict of tensors: what `to_state` gives of its samples, as one string."""
@@ -39,5 +44,5 @@ def is_reserved(name: object) -> bool:
 
 def lacks(fields: Iterable[object], name: str) -> str:
     """What a message says of a record without a field: which it has, those of streamdata left out."""
-    own = ", ".join(sorted(str(field) for field in fields if not is_reserved(field)))
-    return f"the record has no field {name!r}; it has {own or 'none'}"
+    own = listing(str(field) for field in fields if not is_reserved(field))
+    return f"the record has no field {name!r}; it has {own}"

@@ -98,10 +98,10 @@ def test_the_recipe_and_the_commands_work(trained, monkeypatch):
     (recipe,) = blocks("yaml")
     Path("recipe.yaml").write_text(recipe)
     assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
-    assert len(commands()) == 7
+    assert len(commands()) == 13
+    shorter = {"run": ["--batches", "5"], "profile": ["--seconds", "0.5", "--workers", "0"]}
     for command in commands():
-        more = ["--batches", "5"] if command[0] == "run" else []
-        result = CliRunner().invoke(app, [*command, *more])
+        result = CliRunner().invoke(app, [*command, *shorter.get(command[0], [])])
         assert result.exit_code == 0, result.output
     assert '"draws"' in Path("states.json").read_text()
     _, _, code, _ = blocks("python")

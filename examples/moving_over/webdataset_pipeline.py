@@ -4,25 +4,24 @@ python examples/moving_over/webdataset_pipeline.py demo_data
 """
 
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import webdataset
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, MetaDistributedWebDataset, mixed_collate, named
 
 
-def stages(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What a pipeline applies one after another."""
-    records = webdataset.decode("pil")(records)
-    return webdataset.map_dict(jpg=lambda image: image.size)(records)
+def size(image: Image.Image) -> tuple[int, int]:
+    """A function of the module, so that spawned workers find it."""
+    return image.size
 
 
 def records_of(data: str) -> MergedDataset:
     """The shards as streamdata reads them: any number of ranks and workers, and a resume that reads nothing again."""
+    stages = [webdataset.decode("pil"), webdataset.map_dict(jpg=size)]
     return MergedDataset([MetaDistributedWebDataset(f"{data}/tiles", stages, name="tiles", percent=1)])
 
 

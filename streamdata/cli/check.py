@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,11 @@ def check_problems(
     *,
     with_files: bool = True,
     online: bool = False,
+    include_roots: Sequence[str] = (),
 ) -> bool:
     """Show every problem that can be seen without importing a target; return whether none is an error."""
     files = RecipeFiles(online=online) if with_files else None
-    problems = check_recipe(recipe, variables, allow=allow, files=files, is_streamed=True)
+    problems = check_recipe(recipe, variables, allow=allow, files=files, is_streamed=True, include_roots=include_roots)
     for problem in problems:
         # What could not be checked says so itself.
         typer.echo(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")
@@ -35,7 +36,9 @@ def check_problems(
     return not kinds["error"]
 
 
-def check_resume(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> bool:
+def check_resume(
+    recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str] = ()
+) -> bool:
     """Build the recipe, restart its functions between samples, and show those that go on with other samples.
 
     Returns:
@@ -49,7 +52,7 @@ def check_resume(recipe: Path, variables: Mapping[str, Any], allow: Collection[s
 
     def build() -> "MergedDataset":
         with warnings.catch_warnings(action="ignore"):  # the check before has shown them, and this builds many times
-            return build_mixture(recipe, variables, allow)
+            return build_mixture(recipe, variables, allow, include_roots)
 
     found = find_inexact(build)
     for inexact in found:

@@ -1,13 +1,14 @@
 """`streamdata index`: shards → one manifest that lists them, with all their indexes; or what differs from it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from streamdata.recipe.limits import ShardLimits, read_limits
 from streamdata.remote import StorageOptions
 from streamdata.shards.inventory import Inventory, take_stock
 from streamdata.shards.make_manifest import IndexProgress, Report, differences, make_manifest
@@ -18,7 +19,13 @@ _PLAIN_INTERVAL_S = 10.0
 _RECORD_KINDS = ("jsonl", "tar")
 
 
-def index_shards(paths: Sequence[str], output: str | None, options: StorageOptions, num_processes: int | None) -> None:
+def index_shards(
+    paths: Sequence[str],
+    output: str | None,
+    options: StorageOptions,
+    num_processes: int | None,
+    limits: Mapping[str, int] | None = None,
+) -> None:
     """Make the manifest of each path, or one of all where the output says so, and say what is in it.
 
     Args:
@@ -26,6 +33,7 @@ def index_shards(paths: Sequence[str], output: str | None, options: StorageOptio
         output: The manifest of all.
         options: Of the stores that hold the shards.
         num_processes: How many index local shards at the same time.
+        limits: What a line or a member may have, as a source takes them.
 
     Raises:
         FileNotFoundError: There is no shard.
@@ -33,7 +41,7 @@ def index_shards(paths: Sequence[str], output: str | None, options: StorageOptio
     """
     for stock in _stocks(paths, output, options):
         with _bar() as report:
-            made = make_manifest(stock, report, num_processes)
+            made = make_manifest(stock, report, num_processes, read_limits(limits, ShardLimits, "index"))
         directory = _opened(made)[0].directory
         tables = [directory.indexes[kind] for kind in _RECORD_KINDS if kind in directory.indexes]
         records = sum(int(table["num_records"].sum()) for table in tables)

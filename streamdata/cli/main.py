@@ -10,7 +10,7 @@ import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import INTERRUPTED, messages
-from streamdata.cli.prepare_app import inspect, prepare, verify
+from streamdata.cli.prepare_app import prepare, verify
 from streamdata.errors import RecipeError
 
 app = typer.Typer(
@@ -23,7 +23,6 @@ app = typer.Typer(
 
 
 app.add_typer(prepare, name="prepare")
-app.command(cls=FlagsCommand)(inspect)
 app.command(cls=FlagsCommand)(verify)
 
 
@@ -49,6 +48,17 @@ _Allow = Annotated[
 ]
 
 
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
+_IncludeRoot = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--include-root",
+        metavar="FOLDER",
+        help="A folder with files that the recipe may include.",
+        exists=True,
+        file_okay=False,
+    ),
+]
 _Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 
 
@@ -57,6 +67,8 @@ def _streamdata(_: _Version = False) -> None:
     # Targets may lie in the directory where the command is run; last, so that they shadow nothing.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    # It would show each attempt to reach the hub, before the one message that says it cannot be reached.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 
 @app.command(cls=FlagsCommand)
@@ -67,6 +79,7 @@ def run(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     traceback: _Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
@@ -74,7 +87,15 @@ def run(
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.run import run_recipe
 
-        finished = run_recipe(recipe, variables, allowed, batches=batches, batch_size=batch_size, workers=workers)
+        finished = run_recipe(
+            recipe,
+            variables,
+            allowed,
+            batches=batches,
+            batch_size=batch_size,
+            workers=workers,
+            include_roots=_texts(include_root),
+        )
         raise typer.Exit(0 if finished else INTERRUPTED)
 
 
@@ -83,6 +104,7 @@ def check(
     recipe: _Recipe,
     var: _Variables = None,
     allow: _Allow = None,
+    include_root: _IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
@@ -92,17 +114,99 @@ def check(
     online: Annotated[
         bool, typer.Option("--online", help="Look for those in stores elsewhere and on the hub, too.")
     ] = False,
+    data: Annotated[
+        bool, typer.Option("--data", help="Also read every record once, and list all that is wrong with them.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
+    ] = None,
     traceback: _Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
+    if jobs is not None and not data:
+        raise typer.BadParameter("expected --data with it", param_hint="--jobs")
     variables, allowed = _parse_variables(var), _checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
-        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online)
+        roots = _texts(include_root)
+        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online, include_roots=roots)
         if passed and resume:
-            passed = check_resume(recipe, variables, allowed)
+            passed = check_resume(recipe, variables, allowed, roots)
+        if passed and data:
+            from streamdata.cli.check_data import check_data
+
+            passed = check_data(recipe, variables, allowed, jobs, roots)
         raise typer.Exit(0 if passed else 1)
+
+
+@app.command(cls=FlagsCommand)
+def plan(
+    recipe: _Recipe,
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples that the job takes.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Or tokens that it takes.")] = None,
+    dp: Annotated[int, typer.Option("--dp", min=1, metavar="D", help="Data-parallel ranks.")] = 1,
+    workers: Annotated[int, typer.Option(min=0, max=256, metavar="W", help="Workers of each rank.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Samples in a batch of one rank.")] = 1,
+    sample: Annotated[
+        int, typer.Option(min=0, metavar="K", help="Records that are read of each source, to know it; 0 reads none.")
+    ] = 100,
+    draws: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="K", help="Show the first draws of rank 0, worker 0; with --json 20 of them."),
+    ] = None,
+    json: _Json = False,
+    var: _Variables = None,
+    allow: _Allow = None,
+    traceback: _Traceback = False,
+) -> None:
+    """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
+    if (samples is None) == (tokens is None):
+        raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.plan import show_plan
+        from streamdata.plan.make_plan import Amount
+
+        amount = Amount(samples, tokens, dp, workers, batch)
+        num_draws = draws if draws is not None else 20 * json
+        show_plan(recipe, variables, allowed, amount, num_sampled=sample, num_draws=num_draws, as_json=json)
+
+
+@app.command(cls=FlagsCommand)
+def profile(
+    recipe: _Recipe,
+    seconds: Annotated[float, typer.Option(min=0.1, metavar="S", help="How long in all, without building it.")] = 24.0,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, max=256, metavar="W", help="Workers to measure, several times; by default up to the cores."
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
+    step_time: Annotated[
+        float | None, typer.Option(min=1e-6, metavar="S", help="Of a step of the trainer: what does it need?")
+    ] = None,
+    json: _Json = False,
+    var: _Variables = None,
+    allow: _Allow = None,
+    traceback: _Traceback = False,
+) -> None:
+    """Say where a worker's time goes, how fast 0, 1, 2 … workers are, and what would help most."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.profile import show_profile
+
+        show_profile(
+            recipe,
+            variables,
+            allowed,
+            seconds=seconds,
+            workers=workers or None,
+            batch_size=batch_size,
+            step_time_s=step_time,
+            as_json=json,
+        )
 
 
 @app.command(cls=FlagsCommand)
@@ -124,6 +228,8 @@ def index(
     region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
     profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
+    line_bytes: Annotated[int | None, typer.Option(min=1, help="Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[int | None, typer.Option(min=1, help="Of a member of a tar; by default 1 GiB.")] = None,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
@@ -136,7 +242,8 @@ def index(
         options = checked_options(given, "index")
         if check:
             raise typer.Exit(0 if check_shards(paths, output, options) else 1)
-        index_shards(paths, output, options, jobs)
+        limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+        index_shards(paths, output, options, jobs, {name: at for name, at in limits.items() if at is not None})
 
 
 @app.command(cls=FlagsCommand)
@@ -154,17 +261,127 @@ def state(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
     ] = None,
+    diff: Annotated[
+        Path | None,
+        typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
     if (merge or compact) != (output is not None):
         raise typer.BadParameter("expected --merge or --compact, and the file to write", param_hint="--output")
+    if output is not None and (diff is not None or json):
+        raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
     with messages(OSError):
         from streamdata.cli.state import show_states, write_states
 
         if output is None:
-            show_states(files)
+            show_states(files, diff, as_json=json)
         else:
             write_states(files, output, compacted=compact)
+
+
+@app.command(cls=FlagsCommand)
+def show(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="RECIPE|STORE", help="A recipe, a store, or what prepare wrote.", show_default=False),
+    ],
+    source: Annotated[str, typer.Option(help="Samples of this source or mixture alone, by its path of names.")] = "",
+    number: Annotated[int, typer.Option("-n", min=1, help="How many samples.")] = 20,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Begin at this step of the run, or at this record of a store.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Whose samples.")] = 0,
+    dp: Annotated[int | None, typer.Option("--dp", min=1, help="How many ranks; by default as in the states.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a rank in a step; by default as in the states.")
+    ] = None,
+    states: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="The run's states; as of `state`.", exists=True)
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
+    json: _Json = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples each; print the url.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
+    var: _Variables = None,
+    allow: _Allow = None,
+    include_root: _IncludeRoot = None,
+    traceback: _Traceback = False,
+) -> None:
+    """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.show import ShowOptions, show_target
+
+        options = ShowOptions(
+            count=number,
+            source=source,
+            step=step,
+            rank=rank,
+            dp_size=dp,
+            batch=batch,
+            states=states or (),
+            tokenizer=tokenizer,
+            dtype=dtype,
+            as_json=json,
+            html=html,
+            include_roots=_texts(include_root),
+            browser=browser,
+            port=port,
+            opens=not no_open,
+        )
+        show_target(target, variables, allowed, options)
+
+
+@app.command(cls=FlagsCommand)
+def trace(
+    recipe: _Recipe,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="States: files, or the folders of steps. Of several times, the nearest counts.",
+            exists=True,
+        ),
+    ],
+    step: Annotated[int | None, typer.Option(min=0, metavar="K", help="Counts from 0, over all resumes.")] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="B", help="Samples in one rank's batch; by default as in the states.")
+    ] = None,
+    var: _Variables = None,
+    allow: _Allow = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    traceback: _Traceback = False,
+) -> None:
+    """Say which records made the batch of a step; or at which steps a record came or comes."""
+    if (step is None) == (find is None):
+        raise typer.BadParameter("expected --step or --find", param_hint="--step")
+    if find is not None and "#" not in find:
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {find!r}", param_hint="--find")
+    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.cli.trace import find_record, open_trace, trace_step
+
+        traced = open_trace(recipe, files, variables, allowed, batch)
+        if find is not None:
+            raise typer.Exit(0 if find_record(traced, find, as_json=json) else 1)
+        trace_step(traced, step or 0, as_json=json)
+
+
+def _texts(paths: list[Path] | None) -> list[str]:
+    return list(map(str, paths or ()))
 
 
 def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import typer
 
-from streamdata.errors import StreamdataError
+from streamdata.errors import StreamdataError, printable
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect: 128 + SIGINT."""
@@ -54,7 +54,8 @@ def _lines(error: Exception, *, is_expected: bool) -> list[str]:
         message, place = _of_worker(message)
     if not is_expected:
         message = f"{type(error).__name__}: {message}"
-    lines = [*message.splitlines(), *"\n".join(getattr(error, "__notes__", ())).splitlines()]
+    message = printable(message)  # whatever error it is, a terminal obeys nothing of it
+    lines = [*message.splitlines(), *printable("\n".join(getattr(error, "__notes__", ()))).splitlines()]
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
     if not is_expected:

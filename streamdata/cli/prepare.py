@@ -1,4 +1,4 @@
-"""`streamdata prepare`, `inspect` and `verify`: raw records → a store, and what is in it."""
+"""`streamdata prepare` and `verify`: raw records → a store, and what is in it."""
 
 import json
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from streamdata.cli.show import show_prepared
 from streamdata.cli.ticker import Ticker
-from streamdata.cli.tokens_text import show
 from streamdata.errors import RecipeError
 from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
 from streamdata.prepare.layout import Layout
@@ -55,7 +55,7 @@ def run_pipeline(pipeline: Pipeline, inputs: Sequence[str], output: Path, **opti
 def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
     """Show what the first records become."""
     tokenizer = load_tokenizer(pipeline.tokenizer)
-    show(first_records(pipeline.config, tokenizer, list(inputs), count), tokenizer)
+    show_prepared(first_records(pipeline.config, tokenizer, list(inputs), count), tokenizer)
 
 
 def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:

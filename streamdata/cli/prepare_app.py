@@ -32,7 +32,7 @@ class _Inputs(FlagsCommand):
 
 prepare = typer.Typer(
     cls=_InputsOrCommand,
-    help="Turn JSONL or parquet into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
+    help="Turn JSONL, parquet or text files into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
 )
 
 _Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
@@ -42,7 +42,7 @@ _Config = Annotated[
         "--config",
         "-c",
         metavar="FILE|PRESET",
-        help="How records become tokens: a YAML or JSON file, or chat, instruct, preference, pretrain, rollouts.",
+        help="How records become tokens: a file, or chat, instruct, preference, pretrain, rollouts, sharegpt.",
     ),
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]
@@ -72,7 +72,7 @@ def _run(
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
 ) -> None:
-    """Turn JSONL or parquet into a token store; `prepare merge` joins the parts of several machines."""
+    """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""
     from streamdata.cli import prepare as command
 
     with messages(*_USERS):
@@ -113,20 +113,6 @@ def merge(
 
 
 _Store = Annotated[Path, typer.Argument(help="A store, or the output of prepare.", exists=True, file_okay=False)]
-
-
-def inspect(
-    store: _Store,
-    record: Annotated[int, typer.Option(min=0, help="Which record, from 0.")] = 0,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="The directory of its tokenizer, if it is not recorded.")
-    ] = None,
-) -> None:
-    """Show a record of a finished store: what is trained, what is masked, where documents end."""
-    with messages(*_USERS):
-        from streamdata.cli.inspect import show_record
-
-        show_record(store, record, tokenizer)
 
 
 def verify(

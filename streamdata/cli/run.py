@@ -3,7 +3,7 @@
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
+from streamdata.mixing.top import top_of
 from streamdata.progress import Traffic
 from streamdata.recipe import instantiate_from_yaml
 from streamdata.view import Delivery, describe
@@ -33,6 +34,7 @@ def run_recipe(
     batches: int | None,
     batch_size: int,
     workers: int,
+    include_roots: Sequence[str] = (),
 ) -> bool:
     """Build a recipe, show its tree, stream it, and show what was delivered.
 
@@ -45,7 +47,7 @@ def run_recipe(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        dataset = build_mixture(recipe, variables, allow)
+        dataset = build_mixture(recipe, variables, allow, include_roots)
     for warning in caught:
         typer.echo(f"warning: {warning.message}", err=True)
     typer.echo(describe(dataset))
@@ -59,19 +61,19 @@ def run_recipe(
     return _stream(dataset, loader, batches)
 
 
-def build_mixture(recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None) -> MergedDataset:
-    """Build a recipe whose root is a mixture.
+def build_mixture(
+    recipe: Path, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str] = ()
+) -> MergedDataset:
+    """Build a recipe whose root is a mixture, or a source, which is then mixed alone.
 
     Raises:
         RecipeError: It cannot be built, or its root is something else.
     """
-    dataset: object = instantiate_from_yaml(recipe, variables, allow=allow)
-    if not isinstance(dataset, MergedDataset):
-        raise RecipeError(
-            f"{recipe}: root: expected a streamdata.MergedDataset, got {type(dataset).__name__}\n"
-            "  The root of a recipe that is streamed is a mixture, be it of one source."
-        )
-    return dataset
+    dataset = instantiate_from_yaml(recipe, variables, allow=allow, include_roots=include_roots)
+    try:
+        return top_of(dataset, f"{recipe}: root")
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None) -> bool:

@@ -1,30 +1,65 @@
-"""`streamdata state`: what states hold, and joining or shortening them."""
+"""`streamdata state`: what states hold and how they differ, and joining or shortening them."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
+from streamdata.cli.printable import printable
 from streamdata.progress import merge_states
 from streamdata.progress.saved_states import read_states
 from streamdata.run.publish import publish
-from streamdata.view.states import describe_states
+from streamdata.trace import SourceTotals, Totals, totals_of
+from streamdata.view.states import describe_states, states_as_json
+from streamdata.view.table import percent_text, table
+
+_COUNTS: Final = ("records", "dropped", "bad", "skipped")
 
 
-def show_states(paths: Sequence[Path]) -> None:
-    """Describe the states of each path.
+def show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
+    """Describe what the states of all paths hold together, or what they hold more than another one does.
 
     Raises:
-        StateError: A file is torn, or holds no states.
+        StateError: A file is torn or holds no states, or they are not of one run.
     """
-    for number, path in enumerate(paths):
-        if number:
-            typer.echo()
-        (read,) = read_states([path])
-        typer.echo(f"{path}: {read.origin}" if read.origin else str(path))
-        typer.echo(describe_states(read.states))
+    states, origin = _joined(paths)
+    totals = totals_of(states)
+    if other is not None:
+        totals = totals.minus(totals_of(_joined([other])[0]))
+    if as_json:
+        typer.echo(
+            json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)})
+        )
+        return
+    names = ", ".join(map(str, paths))
+    typer.echo(printable(f"{names}: {origin}" if origin else names) + (f", minus {printable(other)}" if other else ""))
+    text = _sources(totals) if other is not None else describe_states(states, lambda _: _sources(totals))
+    typer.echo("\n".join(map(printable, text.split("\n"))))
+
+
+def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
+    """The states of all paths, and which step and ranks they are of."""
+    found = read_states(paths)
+    origin = "; ".join(read.origin for read in found if read.origin)
+    return found[0].states if len(found) == 1 else merge_states(*(read.states for read in found)), origin
+
+
+def _sources(totals: Totals) -> str:
+    heads = ["source", "samples", "tokens", "epochs", "wanted", "achieved", *_COUNTS, ""]
+    rows = [_row(source) for source in totals.sources]
+    in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
+    all_of_it = f"{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
+    return f"{table([heads, *rows])}\n{all_of_it}"
+
+
+def _row(source: SourceTotals) -> list[str]:
+    epochs = "not known" if source.epochs is None else f"{source.epochs:.4g}"
+    shares = percent_text(source.wanted), percent_text(source.achieved)
+    counts = (f"{getattr(source, name):,}" for name in _COUNTS)
+    return [source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""]
 
 
 def write_states(paths: Sequence[Path], output: Path, *, compacted: bool) -> None:

@@ -14,7 +14,7 @@ from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATE, STATES
-from streamdata.mixing import MergedDataset
+from streamdata.mixing.top import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.progress import Progress, States, Traffic, to_state
 
@@ -36,7 +36,7 @@ _MORE_PASSES: Final = 2
 
 
 class StreamLoader:
-    """Batches of a MergedDataset for a trainer, and the state after each: it has a stock DataLoader, and is none.
+    """Batches of a mixture for a trainer, and the state after each: it has a stock DataLoader, and is none.
 
     Batches come without their states, which the loader keeps: a trainer's own count of batches says what it trained on,
     whatever it or its wrappers pull ahead, and `state_after(count)` is the checkpoint.
@@ -46,7 +46,7 @@ class StreamLoader:
     time. After the end of a finite stream the next pass begins.
 
     Args:
-        dataset: The stream.
+        dataset: The stream: a MergedDataset, or a source alone, which is read as the mixture of it.
         batch_size: Samples per batch.
         num_workers: As of the stock DataLoader, and so are `options`.
         collate: Makes the batch, of which `to_state` must be able to read the states.
@@ -61,12 +61,12 @@ class StreamLoader:
             ranks. After a resume between its last batch and that of others, a rank repeats other records of its own.
 
     Raises:
-        ValueError: Not a MergedDataset, a number out of range, or an option that the stream cannot bear.
+        ValueError: Not a source, a number out of range, or an option that the stream cannot bear.
     """
 
     def __init__(
         self,
-        dataset: MergedDataset,
+        dataset: Any,
         batch_size: int,
         num_workers: int = 0,
         collate: Callable[[list[Any]], Any] = TensorCollate(),  # noqa: B008  it keeps nothing between batches
@@ -75,8 +75,9 @@ class StreamLoader:
         uneven: str = "error",
         **options: Any,
     ) -> None:
-        _check_settings(dataset, batch_size, steps_per_epoch, uneven, options)
-        self.dataset, self.batch_size, self.num_workers = dataset, batch_size, num_workers
+        _check_settings(batch_size, steps_per_epoch, uneven, options)
+        self.dataset = dataset = top_of(dataset, "StreamLoader")
+        self.batch_size, self.num_workers = batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
         filled = FilledCollate(collate, batch_size) if uneven == "pad" else collate
         self._options = {"num_workers": num_workers, "collate_fn": filled, **options}
@@ -132,6 +133,10 @@ class StreamLoader:
     def traffic(self) -> Traffic:
         """What was asked of stores elsewhere for its batches, as `MergedDataset.traffic`; not since the resume."""
         return self.dataset.traffic()
+
+    def times(self) -> dict[str, float]:
+        """`MergedDataset.times`, and `waiting_s`: how long the loop waited for batches since the resume, in seconds."""
+        return {"waiting_s": self.wait_s, **self.dataset.times()}
 
     @property
     def batches_left(self) -> int:
@@ -384,14 +389,7 @@ def _without_states(batch: Any) -> Any:
     return batch
 
 
-def _check_settings(
-    dataset: object, batch_size: object, steps_per_epoch: object, uneven: str, options: Mapping[str, object]
-) -> None:
-    if not isinstance(dataset, MergedDataset):
-        raise ValueError(
-            f"StreamLoader: expected a MergedDataset, got {type(dataset).__name__}\n"
-            "  Wrap a source: MergedDataset([named(source, name=…, percent=1)])."
-        )
+def _check_settings(batch_size: object, steps_per_epoch: object, uneven: str, options: Mapping[str, object]) -> None:
     for name, value in {"batch_size": batch_size, "steps_per_epoch": steps_per_epoch}.items():
         is_left_out = value is None and name == "steps_per_epoch"
         if not is_left_out and (type(value) is not int or value < 1):

@@ -5,7 +5,7 @@
    names, weights, lane, states → `Clocks` (`start_clocks`, `begin_clocks`) → where each source's clock stands
 3. a source of records → `Leaf` → its samples in one lane, each with a cursor
 4. clocks, samples → `Mixture` → the source with the lowest clock is next; the entry of each node joins the sample
-5. datasets → `MergedDataset` → a torch dataset: ranks, workers, passes, states
+5. datasets → `MergedDataset` → a torch dataset: ranks, workers, passes, states; a source alone → `top_of` → the same
 6. map-style datasets, weights → `BlendIndex` → `BlendableDataset` → one map-style dataset, in the order of Megatron-LM
 """
 

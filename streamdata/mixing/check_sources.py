@@ -13,6 +13,7 @@ from streamdata.sources.named import check_split
 from streamdata.sources.own_stream import LANES, is_own_stream
 from streamdata.sources.part import part_of, range_of
 from streamdata.sources.shard_source import ShardDataset
+from streamdata.sources.starts import is_stateful
 
 
 def check_sources(mixture: MixtureSettings) -> None:
@@ -163,16 +164,29 @@ def _check_own_stream(dataset: Any, who: str) -> None:
 def _check_functions(dataset: Any, who: str) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
-        if function is not None and is_stage(function):
-            raise ValueError(
-                f"{who}: {name}: expected webdataset's stage {function.__name__.lstrip('_')} with its "
-                "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."
-            )
-        if function is not None and not callable(function):
-            raise ValueError(
-                f"{who}: expected a function as {name}, got {function!r}\n"
-                f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
-            )
+        if function is None:
+            continue
+        several = function if name == "process_fn" and isinstance(function, list) and function else [function]
+        for one in several:
+            _check_function(one, who, name)
+            if len(several) > 1 and is_stateful(one):
+                raise ValueError(
+                    f"{who}: {name}: expected functions without state_dict in a list, got {one!r}\n"
+                    "  Which of its records are still needed, only one function can say: write one that calls them."
+                )
+
+
+def _check_function(function: Any, who: str, name: str) -> None:
+    if is_stage(function):
+        raise ValueError(
+            f"{who}: {name}: expected webdataset's stage {function.__name__.lstrip('_')} with its "
+            "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."
+        )
+    if not callable(function):
+        raise ValueError(
+            f"{who}: expected a function as {name}, got {function!r}\n"
+            f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
+        )
 
 
 def _check_of_top(dataset: Any, who: str) -> None:

@@ -19,6 +19,7 @@ from streamdata.progress import (
     Progress,
     Tree,
 )
+from streamdata.progress.traffic import SourceTimes
 from streamdata.run import Lane
 from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.skip import Skips
@@ -48,6 +49,8 @@ class Run:
     link: LaneLink | None = None
     present: Present = field(default_factory=Present)
     ahead: LaneAhead = field(default_factory=LaneAhead)
+    times: SourceTimes = field(default_factory=dict)
+    """How long sources were read; drawing adds to it."""
 
     def node_key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
@@ -12,7 +11,6 @@ from streamdata.mixing.tree import Node
 from streamdata.sources.own_stream import OwnStreamSource
 
 _FUNCTIONS = ("single_process_fn", "process_fn")
-_CLOCKS_AT_ONCE = 1 << 12
 
 
 def check_countable(run: Run, top: Node) -> None:
@@ -80,7 +78,7 @@ def count_samples(run: Run, node: Node, round_: int = 0) -> float:
         return _count_records(run, node, round_)
     round_ = 0 if node.dataset.cyclic else round_
     counts = [count_samples(run, child, round_) for child in node.children]
-    return sum(counts) if node.dataset.stop == "all_exhausted" else _until_first_ends(run, node, counts, round_)
+    return sum(counts) if node.dataset.stop == "all_exhausted" else until_first_ends(run, node, counts, round_)
 
 
 def _count_records(run: Run, node: Node, round_: int) -> int:
@@ -92,45 +90,16 @@ def _count_records(run: Run, node: Node, round_: int) -> int:
     return sum(counts)
 
 
-def _until_first_ends(run: Run, node: Node, counts: list[float], round_: int) -> int:
+def until_first_ends(run: Run, node: Node, counts: list[float], round_: int) -> int:
     """How many draws a mixture makes until one finds a source at its end."""
     clocks = Clocks(run, node, ())
     # A source of which the lane never had a share is left out, and ends nothing.
-    there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index)]
-    begins, steps = clocks.begin(round_, resumes=True), clocks.steps
-    ends = [(_clock_after(begins[i], steps[i], int(counts[i])), i) for i in there if counts[i] < math.inf]
+    there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index, round_)]
+    begins, pace = clocks.begin(round_, resumes=True), clocks.pace(0.0)
+    ends = [(pace.advance(i, begins[i], math.inf, counts[i]).clock, i) for i in there if counts[i] < math.inf]
     if not ends:
         return 0
-    last = min(ends)
+    end, last = min(ends)
     # Ties go to the source that comes first.
-    return sum(_draws_before(begins[i], steps[i], last[0], is_first=i < last[1]) for i in there)
-
-
-def _clock_after(clock: float, step: float, draws: int) -> float:
-    """The clock after as many draws: added up one by one, since each addition rounds."""
-    for some in _clocks(clock, step):
-        if draws < len(some):
-            return float(some[draws])
-        draws -= len(some)
-    raise AssertionError("clocks go on without end")
-
-
-def _draws_before(clock: float, step: float, end: float, *, is_first: bool) -> int:
-    """How many draws of a source come before the one at `end`; at the same time only if it `is_first`."""
-    draws = 0
-    for some in _clocks(clock, step):
-        found = int(np.searchsorted(some, end, side="right" if is_first else "left"))
-        draws += found
-        if found < len(some):
-            break
-    return draws
-
-
-def _clocks(clock: float, step: float) -> Iterator[npt.NDArray[np.float64]]:
-    """The clocks of a source's draws, many at a time."""
-    while True:
-        some = np.full(_CLOCKS_AT_ONCE + 1, step)
-        some[0] = clock
-        np.add.accumulate(some, out=some)
-        yield some[:-1]
-        clock = float(some[-1])
+    limits = {i: math.nextafter(end, math.inf) if i < last else end for i in there}
+    return sum(pace.advance(i, begins[i], limits[i], counts[i]).draws for i in there)

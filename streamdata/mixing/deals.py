@@ -47,13 +47,13 @@ class Deals:
             self._deals[node.path] = deal
         return self._deals[node.path]
 
-    def has_share(self, node: Node, lane: int) -> bool:
-        """Whether the lane has a share of a node in its first round."""
+    def has_share(self, node: Node, lane: int, round_: int = 0) -> bool:
+        """Whether the lane has a share of a node in a round of its parent, by default the first."""
         if node.is_endless:
             return True
         if node.is_mixture:
-            return any(self.has_share(child, lane) for child in node.children)
-        return self.of(node).lane(lane, node.epochs(0)).has_records()
+            return any(self.has_share(child, lane, round_) for child in node.children)
+        return self.of(node).lane(lane, node.epochs(round_)).has_records()
 
     def num_blocks(self, lane: int, node: Node) -> int:
         """How many blocks of a source are dealt to the lane in its first round, pieces left out.

@@ -11,7 +11,7 @@ from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.shards.upcoming import Upcoming
 from streamdata.sources import Deal, DealtLane, DealtPiece
-from streamdata.sources.functions import Feed, PerRecordFn, StreamFn, call_per_record, run_bursts
+from streamdata.sources.functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, ShardDataset
 from streamdata.sources.skip import Skipping
@@ -47,7 +47,7 @@ class Leaf:
         self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
-        self._stream: StreamFn | None = getattr(node.dataset, "process_fn", None)
+        self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
         self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.
@@ -163,7 +163,7 @@ class Leaf:
         for sample, position in records:
             yield sample, (*position, 0, None, *counts_of(tally), None)
 
-    def _bursts(self, function: StreamFn, records: Records, at: Cursor) -> Pairs:
+    def _bursts(self, function: StreamFns, records: Records, at: Cursor) -> Pairs:
         feed = self._feed = Feed(records, at.position, _latest, at.given, self._tally, "process_fn")
         samples = run_bursts(function, feed, at.function)
         if self._skipping is not None:

@@ -34,6 +34,7 @@ from streamdata.progress import (
     describe_changes,
     traffic_of,
 )
+from streamdata.progress.traffic import times_of
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
 from streamdata.remote.cache_settings import CacheSetting, CacheSettings, read_cache_settings
@@ -254,6 +255,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """What the states say that were set."""
         return self._progress
 
+    @property
+    def skips(self) -> Skips:
+        """The records that are left out."""
+        return self._skips
+
     def lane(self, num_workers: int) -> Lane:
         """The first lane of this rank in a run with so many DataLoader workers; asked in the trainer's process."""
         group = self._data_parallel or find_data_parallel()
@@ -355,6 +361,18 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         when they made their last batch.
         """
         return traffic_of(self._control.name, own_traffic())
+
+    def times(self) -> dict[str, float]:
+        """How long sources were read for the batches that came to this process, as plain numbers.
+
+        Returns:
+            Of each source `reading_s/NAME`, seconds that its records took until they were samples, and
+            `waiting_s/NAME`, how long of that was waited for stores elsewhere: sums over the workers that read them.
+            Of a mixture within the mixture it is that of all its sources.
+        """
+        found = times_of(self._control.name).items()
+        reading = {f"reading_s/{path}": times[0] for path, times in found}
+        return reading | {f"waiting_s/{path}": times[1] for path, times in found}
 
     def state_dict(self) -> NoReturn:
         """Raise: only who receives batches knows which were delivered, while workers read ahead of them.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from streamdata.progress import Traffic, TrafficReport
+from streamdata.progress.traffic import own_times
 from streamdata.remote.cache_settings import cache_counts
 from streamdata.remote.network import MAX_CONNECTIONS, network
 from streamdata.run import Lane
@@ -62,13 +63,21 @@ class Meter:
         network().counts.begin()
         self._since = _now()
         self._limit: str | None = None
+        self.times = own_times(dataset)
+        """Of the sources that this process reads; who reads them adds to it."""
+        self._sent: dict[str, float] = {}
 
     def report(self) -> TrafficReport | None:
-        """What there is to say, if anything was asked for; called with each batch."""
-        if not network().counts.requests and not cache_counts():
+        """What there is to say; called with each batch."""
+        # Of a thousand sources a batch was made of a few: the others' times have not changed.
+        times = {path: (one[0], one[1]) for path, one in self.times.items() if self._sent.get(path) != one[0]}
+        self._sent.update((path, reading) for path, (reading, _) in times.items())
+        has_traffic = network().counts.requests or cache_counts()
+        if not has_traffic and not times:
             return None
-        self._judge()
-        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self._limit)
+        if has_traffic:
+            self._judge()
+        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self._limit, times)
 
     def _judge(self) -> None:
         if self._limit is not None or time.perf_counter() - self._since.time < _STRETCH_S:

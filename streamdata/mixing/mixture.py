@@ -4,11 +4,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
+from time import perf_counter
 from typing import NoReturn
 from weakref import proxy
 
 from streamdata.errors import SourceError
-from streamdata.fields import CURSOR, STATES
+from streamdata.fields import CURSOR, STATES, TOKENS
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
 from streamdata.mixing.leaf import Leaf
@@ -17,9 +18,10 @@ from streamdata.mixing.told import Told
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
+from streamdata.remote.network import network
 from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
-from streamdata.sources.tally import counts_of
+from streamdata.sources.tally import counts_of, num_tokens
 
 logger = logging.getLogger("streamdata")
 
@@ -64,6 +66,7 @@ class Mixture:
         self._standings = [run.entries.standing(child.path) for child in node.children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
         self._costs = [standing.cost if standing else 0.0 for standing in self._standings]
+        self._tokens = [standing.tokens if standing else 0 for standing in self._standings]
         self._weigh = None if settings.cost is None else cost_function(settings.cost)
         self._drawn = sum(run.entries.draws_below(node.path).values())
         own = run.entries.standing(node.path)
@@ -141,10 +144,13 @@ class Mixture:
         keys = [self._run.node_key(child.path, round_) for child in self._children]
         nested = [child.is_mixture for child in self._children]
         steps, draws, drawn, spent = self._clocks.steps, self._draws, self._drawn, 0.0
-        weigh, costs = self._weigh, self._costs
+        weigh, costs, tokens = self._weigh, self._costs, self._tokens
         is_plain = weigh is None and bool(steps)
+        counts, now = network().counts, perf_counter
+        times = [self._run.times.setdefault(child.path, [0.0, 0.0]) for child in self._children]
         while heap:
             clock, i = heap[0]
+            waited, began = counts.waited, now()
             try:
                 sample, cursor = pulls[i]()
             except StopIteration:
@@ -152,6 +158,10 @@ class Mixture:
                 if self._settings.stop == "first_exhausted":
                     break
                 continue
+            of_source = times[i]
+            of_source[0] += now() - began
+            if counts.waited != waited:
+                of_source[1] += counts.waited - waited
             if is_plain:
                 clock += steps[i]
             elif steps and weigh is not None:
@@ -162,7 +172,9 @@ class Mixture:
                 spent = costs[i]
             draws[i] = count = draws[i] + 1
             drawn += 1
-            entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None, spent)
+            if TOKENS in sample:
+                tokens[i] += num_tokens(sample[TOKENS])
+            entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None, spent, tokens[i])
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
             # Before the yield: what follows it runs when the next sample is asked for, or never.
             heapreplace(heap, (clock, i))
@@ -220,7 +232,7 @@ class Mixture:
             if clocks.is_new:
                 others = [(clock, i) for clock, i in self._heap if i != number]
                 entries: Iterator[PlainEntry] = (
-                    (keys[i], self._draws[i], clock, cursors[i], drawn.drawn, None, self._costs[i])
+                    (keys[i], self._draws[i], clock, cursors[i], drawn.drawn, None, self._costs[i], self._tokens[i])
                     for clock, i in others
                 )
                 sample[CURSOR] = (*entries, *sample[CURSOR])  # last is what was drawn

@@ -1,9 +1,11 @@
 """How fast a mixture's clocks run: `(source, its clock, a draw or its cost) → its next clock`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from streamdata.mixing.clock_runs import Advance, advance
 from streamdata.mixing.schedule import Shares
 
 
@@ -15,6 +17,9 @@ class ClockPace(Protocol):
 
     def grown(self, source: int, clock: float, later: float) -> float:
         """By how much it grows from `clock` to `later`."""
+
+    def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        """What a source comes to that draws while its clock is below the limit, at most so many times, to the bit."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,9 @@ class SteadyPace:
 
     def grown(self, source: int, clock: float, later: float) -> float:
         return (later - clock) / self.steps[source]
+
+    def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        return advance(clock, self.steps[source], limit, most)
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,30 @@ class ScheduledPace:
         start = max(clock, self.since)
         moving = self.shares.grown(source, self._time(start), self.rate, max(0.0, later - start))
         return still * self.shares.at(self.time, source) + moving
+
+    def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        draws = 0
+        while clock < limit and draws < most:
+            # What is quick goes as far as it can; a draw over the end of a segment is made as `due` makes it.
+            some = self._within_segment(source, clock, limit, most - draws)
+            clock, draws = some.clock, draws + some.draws
+            if clock < limit and draws < most:
+                clock, draws = self.due(source, clock, 1.0), draws + 1
+        return Advance(draws, clock)
+
+    def _within_segment(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        """The draws that surely end in the segment in which the clock lies, and after `since`."""
+        time = self._time(clock)
+        segment = self.shares.segment(time)
+        if clock < self.since or not self.ahead:
+            return Advance(0, clock)
+        growth = self.shares.steady_growth(source, segment)
+        if growth is None:
+            return self.shares.advance(source, segment, (self.time, self.since, self.rate), clock, limit, most)
+        if segment < len(self.shares.times):
+            # Two draws before its end: rounding does not matter there.
+            limit = min(limit, clock + (self.shares.times[segment] - time) / self.rate - 2 * growth)
+        return advance(clock, growth, limit, most) if math.isfinite(growth) else Advance(0, clock)
 
     def _time(self, clock: float) -> float:
         return self.time + self.rate * max(0.0, clock - self.since)

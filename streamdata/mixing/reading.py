@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError
-from streamdata.fields import CURSOR
+from streamdata.fields import CURSOR, TOKENS
 from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
 from streamdata.mixing.counting import check_countable, count_samples
@@ -36,6 +36,7 @@ from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
+from streamdata.sources.tally import num_tokens
 
 _LOAD_OWN = "Load this rank's own states, or those of all ranks, joined by merge_states."
 _JOIN_ALL = "What each rank has left follows from the states of all: join them by merge_states or gather_states."
@@ -154,19 +155,17 @@ class Reading:
         run = replace(
             self._run(lane, key.epoch_pass, progress, plan.deals),
             ahead=ahead,
+            times=meter.times,
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
-        mixture = Mixture(run, self.top)
-        samples = mixture.draw(0) if self.top.dataset.customized_yield_fn is None else _yielded(run, mixture)
-        if plan.gave_all:
-            samples = iter(())
+        samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
 
         def end() -> None:
             self.control.end(self.version, lane, key.epoch_pass)
             note_end()
 
-        return samples if mixture.endless else _with_end(samples, end)
+        return samples if self.top.is_endless else _with_end(samples, end)
 
     def resume(self, lane: Lane, epoch_pass: int, has_ended: bool) -> None:
         """Note that a lane goes on in a pass, or has ended it."""
@@ -256,14 +255,22 @@ class Reading:
             )
 
 
+def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
+    """The samples of a lane, from where its entries say that it stands."""
+    mixture = Mixture(run, top)
+    return mixture.draw(0) if top.dataset.customized_yield_fn is None else _yielded(run, mixture)
+
+
 def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
     """The samples of a top with a yield function, which has an entry of its own."""
     key = run.node_key("", 0)
     standing = run.entries.standing("")
-    draws = standing.draws if standing else 0
+    draws, tokens = (standing.draws, standing.tokens) if standing else (0, 0)
     for sample, cursor in top.start(0, standing.cursor if standing else None):
         draws += 1
-        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0),)
+        if TOKENS in sample:
+            tokens += num_tokens(sample[TOKENS])
+        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)
         yield sample
 
 

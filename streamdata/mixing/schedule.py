@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from streamdata.mixing.clock_runs import Advance
 from streamdata.recipe.percent import STEPS, Points, Weight
 
 # What is never due still needs a clock that JSON holds: as if its share were this, it is due in 10**12 draws. A power
@@ -106,6 +107,51 @@ class Shares:
                 return gone + min(_root(begin, (end - begin) / length, amount), length)
             gone, amount, time, k = gone + length, amount - area, self.times[k], k + 1
         return gone + (amount / last if last else max(amount, _LEAST) / _NEVER)
+
+    def steady_growth(self, source: int, segment: int) -> float | None:
+        """What `reach` gives for one draw anywhere within a segment where the share stays as it is; else None.
+
+        Infinite where that is 0.
+        """
+        begin, end = self._begins[segment][source], self._ends[segment][source]
+        if begin != end:
+            return None
+        if segment == len(self.times):
+            return 1.0 / end if end else math.inf
+        return _root(begin, 0.0, 1.0) or math.inf
+
+    def advance(
+        self, source: int, segment: int, time: tuple[float, float, float], clock: float, limit: float, most: float
+    ) -> Advance:
+        """Draw within a segment where the share changes: `clock + reach(…)` again and again, a million times a second.
+
+        Args:
+            source: Its number.
+            segment: In which the clock lies; neither the first nor the last.
+            time: What it is at a clock: the time, the clock since when, and the rate, as of a `ScheduledPace`.
+            clock: Of the next draw.
+            limit: A draw at this clock is not made any more.
+            most: How many draws there are.
+        """
+        base, since, rate = time
+        low, end = self._begins[segment][source], self._ends[segment][source]
+        start, stop = self.times[segment - 1], self.times[segment]
+        rise, width, draws, sqrt = end - low, stop - start, 0, math.sqrt
+        # To the bit what `at` and `reach` compute: the same operations in the same sequence.
+        while clock < limit and draws < most:
+            now = base + rate * (clock - since)
+            if now >= stop:
+                break
+            begin = low + rise * (now - start) / width
+            length = (stop - now) / rate
+            if length * (begin + end) / 2 <= 1.0:
+                break
+            square = begin * begin + 2 * ((end - begin) / length)
+            root = begin + sqrt(square) if square > 0 else begin
+            grown = 2.0 / root if root else 0.0
+            clock += min(grown, length)
+            draws += 1
+        return Advance(draws, clock)
 
     def grown(self, source: int, time: float, rate: float, length: float) -> float:
         """By how much the source's cumulative share grows while a lane goes on from `time`: the inverse of `reach`."""

@@ -1,7 +1,7 @@
 """The tree of sources that a recipe built, walked once: what its nodes are, and what follows from that for a lane."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -198,26 +198,52 @@ class Node:
 
 
 def tree_of(
-    mixture: MixtureSettings, path: str = "", seeds: tuple[object, ...] | None = None, *, repeats: bool = False
+    mixture: MixtureSettings,
+    path: str = "",
+    seeds: tuple[object, ...] | None = None,
+    *,
+    repeats: bool = False,
+    weights: Mapping[str, Weight] | None = None,
 ) -> Node:
     """Walk the tree of a mixture, which is the top unless its path, the seeds down to it and `repeats` are given.
+
+    Args:
+        mixture: Its top.
+        path: Of the mixture.
+        seeds: Down to it.
+        repeats: Whether its parent is cyclic.
+        weights: As if the nodes had had these, by path, and there were no others: those of an earlier generation.
 
     Raises:
         ValueError: Something in it is not a source.
     """
     seeds = (mixture.seed,) if seeds is None else seeds
     # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
-    there = [child for child in mixture.datasets if not is_absent(getattr(child, "percent", None))]
-    children = tuple(_child(mixture, child, f"{path}.{child.name}".lstrip("."), seeds) for child in there)
-    return Node(path=path, dataset=mixture, seeds=seeds, children=children, repeats=repeats)
+    found = ((f"{path}.{child.name}".lstrip("."), child) for child in mixture.datasets)
+    there = [
+        (below, child)
+        for below, child in found
+        if (not is_absent(getattr(child, "percent", None)) if weights is None else below in weights)
+    ]
+    children = tuple(_child(mixture, child, below, seeds, weights) for below, child in there)
+    node = Node(path=path, dataset=mixture, seeds=seeds, children=children, repeats=repeats)
+    if weights is not None:
+        node.weights = {child.path: weights[child.path] for child in children}
+    return node
 
 
-def _child(parent: MixtureSettings, dataset: Any, path: str, seeds: tuple[object, ...]) -> Node:
+def _child(
+    parent: MixtureSettings,
+    dataset: Any,
+    path: str,
+    seeds: tuple[object, ...],
+    weights: Mapping[str, Weight] | None,
+) -> Node:
     """A new kind of source has its case here."""
     seeds = (*seeds, dataset.name)
     match dataset:
         case MixtureSettings():
-            return tree_of(dataset, path, (*seeds, dataset.seed), repeats=parent.cyclic)
+            return tree_of(dataset, path, (*seeds, dataset.seed), repeats=parent.cyclic, weights=weights)
         case ShardDataset():
             as_source, shuffle = partial(getattr, dataset, "source"), parent.shuffle_streaming_subsets
         case _ if is_own_stream(dataset):  # before those with a length: every dataset of torch has a `__getitem__`

@@ -23,6 +23,7 @@ from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
 _SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, TEXT_SUFFIX)
+_ANY_SIZE = 1 << 63  # of lines whose length is checked while they are read
 _SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
 _COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
 _MAX_DECODED_ROWS = 256  # of parquet, at once
@@ -141,7 +142,7 @@ class TaskInput:
 
     def _lines(self, source: ByteSource) -> Iterator[RawBatch]:
         number = 0
-        for lines in lines_of(source, self._task.url, is_whole=self._task.begin == 0):
+        for lines in lines_of(source, self._task.url, is_whole=self._task.begin == 0, max_bytes=_ANY_SIZE):
             bounds = zip(lines.starts.tolist(), lines.ends.tolist(), lines.is_blank.tolist(), strict=True)
             records = [None if is_blank else lines.buffer[start:end] for start, end, is_blank in bounds]
             size_bytes = 0 if is_sequential(self._task.url) else int(lines.ends[-1]) + 1 - int(lines.starts[0])

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -103,7 +103,10 @@ def _explained(error: ValidationError, tree: Any) -> _Found:
         elif detail["type"] == "missing":
             yield path[:-1], f"expected the key {path[-1]!r}, got none"
         else:
-            yield path, _sentence(detail["msg"], detail["input"])
+            formats = get_args(PrepareConfig.model_fields["records"].annotation)
+            is_records = path == ("format",) and detail["input"] in formats
+            remedy = f"\n  What records are is said by 'records: {detail['input']}'." if is_records else ""
+            yield path, _sentence(detail["msg"], detail["input"]) + remedy
 
 
 def _sentence(message: str, value: Any) -> str:

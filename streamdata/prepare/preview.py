@@ -50,7 +50,7 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
         for number, document in enumerate(documents):
             yield from _sources(config, document, number)
     if left_out:
-        yield Shown("left out", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left_out.items())))
+        yield Shown("left out", "", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left_out.items())))
 
 
 def _packed(config: PrepareConfig, tokenizer: Any, documents: list[TokenizedDocument]) -> Iterator[Shown]:
@@ -64,7 +64,7 @@ def _packed(config: PrepareConfig, tokenizer: Any, documents: list[TokenizedDocu
         stops = np.cumsum(block.lengths)
         ends = stops if block.documents is None else np.cumsum(block.documents)
         for begin, stop in zip((stops - block.lengths).tolist(), stops.tolist(), strict=True):
-            yield Shown(f"{kind} {number}", cut(block.flat[keys.tokens], train, begin, stop, ends))
+            yield Shown(f"{kind} {number}", keys.tokens, cut(block.flat[keys.tokens], train, begin, stop, ends))
             number += 1
 
 
@@ -72,6 +72,5 @@ def _sources(config: PrepareConfig, document: TokenizedDocument, number: int) ->
     for name, keys in SOURCES[config.train_type].items():
         rows = document.sequences.get(name, [])
         pieces = [Piece(row.ids, row.train if keys.mask else None) for row in rows]
-        yield Shown(
-            f"record {number}, {name}", pieces, ", ".join(f"{value:g}" for value in document.values.get(name, ()))
-        )
+        values = ", ".join(f"{value:g}" for value in document.values.get(name, ()))
+        yield Shown(f"record {number}", name, pieces, values, are_apart=len(pieces) > 1)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from streamdata.prepare.manifest import Json
 from streamdata.prepare.run_directory import RunDirectory
-from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
 from streamdata.stores.train_types import SOURCES
 
@@ -29,11 +28,21 @@ class Piece(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """One record: its name, its pieces, and after them what is not tokens."""
+    """A key of a record.
+
+    Attributes:
+        name: The record's.
+        key: Such as sequence, chosen, rewards; "" of what is said of all records.
+        pieces: Its tokens.
+        note: What is not tokens.
+        are_apart: Whether its pieces are sequences of their own, not documents of one row.
+    """
 
     name: str
+    key: str
     pieces: list[Piece]
     note: str = ""
+    are_apart: bool = False
 
 
 def manifest_of(path: str | Path) -> Json | None:
@@ -45,30 +54,31 @@ def manifest_of(path: str | Path) -> Json | None:
     return None
 
 
-def stored_record(path: str | Path, index: int) -> Iterator[Shown]:
-    """A record of a finished store.
+def stored_record(store: Store, index: int) -> Iterator[Shown]:
+    """A record of a store.
 
     Raises:
-        StoreError: It is not a store, or is damaged.
-        ValueError: The store has fewer records.
+        StoreError: It is damaged.
+        ValueError: It has fewer records.
     """
-    store = open_store(path)
+    name = f"record {index}"
     for key, mask in {keys.tokens: keys.mask for sources in SOURCES.values() for keys in sources.values()}.items():
         if key not in store.keys:
             continue
         found = store.record(key, index)
         if key == "rewards":
-            yield Shown(f"record {index}, rewards", [], ", ".join(f"{float(value):g}" for value in found))
+            yield Shown(name, key, [], ", ".join(f"{float(value):g}" for value in found))
             continue
         masks = store.record(mask, index) if mask is not None and mask in store.keys else None
-        yield Shown(f"record {index}, {key}", _stored_pieces(store, key, index, found, masks))
+        if isinstance(found, list) or found.ndim > 1:
+            rows = [None] * len(found) if masks is None else masks
+            pieces = [Piece(row, mask) for row, mask in zip(found, rows, strict=True)]
+            yield Shown(name, key, pieces, are_apart=True)
+        else:
+            yield Shown(name, key, _stored_pieces(store, key, index, found, masks))
 
 
-def _stored_pieces(store: Store, key: str, index: int, found: Any, masks: Any) -> list[Piece]:
-    if isinstance(found, list) or found.ndim > 1:
-        rows = [None] * len(found) if masks is None else masks
-        return [Piece(row, mask) for row, mask in zip(found, rows, strict=True)]
-    train = masks
+def _stored_pieces(store: Store, key: str, index: int, found: Any, train: Any) -> list[Piece]:
     column = store.column(key)
     number = bisect_right(column.record_ends, index)
     segment = column.segments[number]

@@ -19,7 +19,7 @@ _BEGUN_WITH = ("step", "pass", "base", "dealt", "history")
 """In headers after a change of topology, always."""
 _REQUIRED = ("draws", "epoch", "taken")
 # Written only where they are not zero, see `to_state`.
-_OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "round")
+_OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "round", "tokens")
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
 _MAX_CLOCK = 2.0**63

@@ -131,9 +131,11 @@ class Entry(NamedTuple):
     """In the last entry of a sample only, and of few samples."""
     cost: float
     """What the samples drawn of it cost in all, where its mixture has a cost; else 0."""
+    tokens: int = 0
+    """How many `input_ids` the samples drawn of it had in all, as the mixture was given them."""
 
 
-PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None, float]
+PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None, float, int]
 """An `Entry` as samples carry it."""
 
 node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"))

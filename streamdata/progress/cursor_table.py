@@ -37,6 +37,7 @@ OPTIONAL = (
     "stream",
     "cost",
     "round",
+    "tokens",
 )
 """Absent where they are zero or empty."""
 FLOATS = ("clock", "cost")

@@ -28,6 +28,7 @@ class Finals:
     """(L, 4): the position after what the open burst of a stream function has pulled; without one, the position; -1
     where there is such a burst and the entry does not say it."""
     draws: Column
+    tokens: Column
     given: Column
     round: Column
     counts: Mapping[str, Column]
@@ -46,7 +47,7 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
         groups: The cursors of each generation, oldest first, with the numbers of their lanes.
     """
     is_held = np.zeros(lanes, np.bool_)
-    columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "given", "round")}
+    columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "tokens", "given", "round")}
     cost = np.zeros(lanes, np.float64)
     pulled = np.full((lanes, len(_POSITION)), -1, np.int64)
     functions: dict[int, tuple[FunctionState | None, str]] = {}
@@ -66,6 +67,7 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
         position=position,
         pulled=np.where((pulled[:, -1:] < 0) & ~is_unsaid[:, None], position, pulled),
         draws=columns["draws"],
+        tokens=columns["tokens"],
         given=columns["given"],
         round=columns["round"],
         counts={name: columns[name] for name in COUNTS},

@@ -92,6 +92,7 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             first = counted.get(path, (0, 0, 0, 0))
             given: dict[str, float] = {
                 "samples": int(after.draws.sum() - before.draws.sum()),
+                "tokens": int(after.tokens.sum() - before.tokens.sum()),
                 "cost": float(after.cost.sum() - before.cost.sum()),
                 **dict(zip(COUNTS, map(int.__sub__, sums(first, after), sums(first, before)), strict=True)),
             }

@@ -19,6 +19,8 @@ class Standing(NamedTuple):
     cursor: Cursor
     cost: float = 0.0
     """What the samples drawn of it cost, where its mixture has a cost."""
+    tokens: int = 0
+    """How many tokens they had."""
 
 
 class LaneEntries:
@@ -55,8 +57,8 @@ class LaneEntries:
             return None
         generation, entry = max(held), _newest(held)
         cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
-        cost = float(entry.get("cost", 0))
-        return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor, cost)
+        cost, tokens = float(entry.get("cost", 0)), entry.get("tokens", 0)
+        return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor, cost, tokens)
 
     def clocks(self, path: str, round_: int) -> dict[int, float | None]:
         """The node's last clock in each generation in which it was drawn; None where that was in another round."""

@@ -54,10 +54,10 @@ def to_state(batch: object) -> States:
         last[node.generation, node.lane] = entry
         # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
         workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
-    for node, draws, clock, cursor, drawn, _, cost in latest.values():
+    for node, draws, clock, cursor, drawn, _, cost, tokens in latest.values():
         lane = _lane(node)
         states[f"generation/{node.generation}"] = _header(node.header)
-        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, node.round, cost, cursor)
+        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, node.round, cost, tokens, cursor)
         if node.path:
             mixture = f"drawn/{lane}/{node.path.rpartition('.')[0]}"
             # The sources of a mixture were drawn one after another: the last one's count is the highest.
@@ -147,13 +147,15 @@ def _header(text: str) -> object:
     return json.loads(text)
 
 
-def _as_json(draws: int, clock: float, round_: int, cost: float, cursor: PlainCursor) -> States:
+def _as_json(draws: int, clock: float, round_: int, cost: float, tokens: int, cursor: PlainCursor) -> States:
     state: States = {"draws": draws, "clock": clock, "epoch": cursor[0], "window": cursor[1], "taken": cursor[2]}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     # Not strict: a plain cursor ends where all that follows is nothing. To name its fields would take as long as this.
     state.update({name: value for name, value in zip(_AFTER_TAKEN, cursor[3:], strict=False) if value})
     if cost:
         state["cost"] = cost
+    if tokens:
+        state["tokens"] = tokens
     if round_:
         state["round"] = round_
     return state

@@ -7,7 +7,7 @@ for so far, so that one that is lost, or comes twice, changes nothing.
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 logger = logging.getLogger("streamdata")
@@ -54,8 +54,15 @@ class TrafficReport(NamedTuple):
     traffic: Traffic
     limit: str | None
     """Once its stores were seen to be what limits it: how, and what would help."""
+    times: Mapping[str, tuple[float, float]] = {}
+    """By path, of sources that were read since the last report: seconds of reading and, of these, of waiting."""
 
 
+SourceTimes = dict[str, list[float]]
+"""By path of a source: how long a process has read it, all that its records go through included, and how long of that
+it has waited for stores; seconds."""
+
+_times: defaultdict[str, defaultdict[int, SourceTimes]] = defaultdict(lambda: defaultdict(dict))
 _of_processes: defaultdict[str, dict[int, Traffic]] = defaultdict(dict)
 _said: set[str] = set()
 
@@ -64,10 +71,26 @@ def note(report: TrafficReport) -> None:
     """Keep a report; log what limits a dataset, once for all who read it."""
     if report.process != os.getpid():  # what this one has asked for, it knows
         _of_processes[report.dataset][report.process] = report.traffic
+        _times[report.dataset][report.process].update((path, list(times)) for path, times in report.times.items())
     if report.limit is not None and report.dataset not in _said:
         _said.add(report.dataset)
         for line in report.limit.splitlines():
             logger.warning("%s", line)
+
+
+def own_times(dataset: str) -> SourceTimes:
+    """What this process has counted of a dataset's sources; whoever reads one adds to it."""
+    return _times[dataset][os.getpid()]
+
+
+def times_of(dataset: str) -> dict[str, tuple[float, float]]:
+    """Seconds of reading and of waiting of each source, over all processes whose batches came here, and this one."""
+    sums: dict[str, tuple[float, float]] = {}
+    for times in list(_times[dataset].values()):
+        for path, (reading, waiting) in list(times.items()):
+            before = sums.get(path, (0.0, 0.0))
+            sums[path] = before[0] + reading, before[1] + waiting
+    return sums
 
 
 def traffic_of(dataset: str, own: Traffic) -> Traffic:

@@ -3,7 +3,7 @@
 import ast
 from typing import Any, Final
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.load import RecipeFile, attributes
 from streamdata.recipe.locations import Path
 from streamdata.recipe.mixture_check import MIXTURE
@@ -21,7 +21,7 @@ _TYPES: Final = {
     "length_multiplier": "float",
     "max_bad": "int",
     "max_epochs": "int | None",
-    "process_fn": "Callable | None",
+    "process_fn": "Callable | list[Callable] | None",
     "records_per_block": "int",
     "single_process_fn": "Callable | None",
 }
@@ -68,7 +68,7 @@ def _misspelt(key: str, cls: Definition, definitions: Definitions) -> str | None
     guess = did_you_mean(key, _KNOWN)
     if key in _KNOWN or not guess or not isinstance(cls.node, ast.ClassDef) or definitions.sets_attribute(cls, key):
         return None
-    return f"unknown attribute {key!r}{guess}\n  A source takes: {', '.join(sorted(_KNOWN))}."
+    return f"unknown attribute {shown(key)}{guess}\n  A source takes: {', '.join(sorted(_KNOWN))}."
 
 
 def _is_in_mixture(file: RecipeFile, path: Path) -> bool:

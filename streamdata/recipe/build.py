@@ -1,14 +1,16 @@
 """The files of a recipe → objects, built from the leaves up."""
 
 import contextlib
+import os
 import types
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.defaults import FOR_ALL, for_all
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe, locations_of
+from streamdata.recipe.limits import RecipeLimits, read_limits
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, folders_of, load_recipe, locations_of
 from streamdata.recipe.locations import Path, path_text
 from streamdata.recipe.mixture_check import MIXTURE
 from streamdata.recipe.own_targets import refusal_of_attribute
@@ -32,6 +34,8 @@ def instantiate_from_yaml(
     dynamic_objs: Mapping[str, object] | None = None,
     *,
     allow: Collection[str] | None = None,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
 ) -> "MergedDataset":
     """Builds what a YAML recipe describes.
 
@@ -47,25 +51,49 @@ def instantiate_from_yaml(
         variables: Values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
         dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
         allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
+        include_roots: Folders with files that it may include, beside its own folder and the working directory.
+        limits: How much is read: `file_bytes` (1 MiB), `total_bytes`, `num_files`, `repeated_nodes`,
+            `num_interpolations`, `interpolated_chars`; see `RecipeLimits`.
 
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
     allow = validated_allow(allow)
-    references = References(variables or {}, dynamic_objs or {})
-    file = load_recipe(config_path, references, locations_of(config_path))
+    file = authorised_recipe(config_path, References(variables or {}, dynamic_objs or {}), allow, include_roots, limits)
+    with under_allow(allow, variables or {}):
+        built: MergedDataset = build_node(file, file.value, (), allow)
+    return built
+
+
+def authorised_recipe(
+    config_path: Recipe,
+    references: References,
+    allow: Collection[str] | None,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
+) -> RecipeFile:
+    """Reads a recipe of which every target may be imported; see `instantiate_from_yaml`.
+
+    Raises:
+        RecipeError: It cannot be read, or names a target that may not be imported.
+    """
+    folders, bounds = folders_of(config_path, include_roots), read_limits(limits, RecipeLimits, "recipe")
+    file = load_recipe(config_path, references, locations_of(config_path), folders, bounds)
     assert file is not None, "the first problem raises"
     unused = newly_unused(references.variables, references.used)
     if unused:
         names = ", ".join(map(repr, unused))
-        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=2)
+        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
     for part in file.files():
         for path, node in part.buildable():
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
                 part.locations.report((*path, "target"), refusal)
-    with under_allow(allow, variables or {}):
-        built: MergedDataset = _Builder(file, allow, []).node(file.value, ())
-    return built
+    return file
+
+
+def build_node(file: RecipeFile, node: Any, path: Path, allow: Collection[str] | None) -> Any:
+    """Builds what stands at a path of a file; see `instantiate_from_yaml`."""
+    return _Builder(file, allow, []).node(node, path)
 
 
 class _Builder:
@@ -158,13 +186,13 @@ class _Builder:
         for key, child in attributes(node).items():
             at = (*path, key)
             if isinstance(obj, _SHARED):
-                message = f"attributes cannot be set on {obj!r}, which others share"
+                message = f"attributes cannot be set on {shown(obj)}, which others share"
                 self.locations.report(at, message, key=True, target=_name_of(node))
             value = self.node(child, at)
             try:
                 setattr(obj, key, value)
             except Exception as error:  # a property's setter may raise anything
-                message = f"setting the attribute {key!r} failed with {type(error).__name__}: {error}"
+                message = f"setting the attribute {shown(key)} failed with {type(error).__name__}: {error}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
                 self.locations.report(at, message + guess, key=True, target=_name_of(node), cause=error)
 

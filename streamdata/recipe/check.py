@@ -1,16 +1,21 @@
 """A recipe → all its problems at once, importing no target: signatures are read from source text."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from streamdata.errors import shown
 from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, load_recipe, locations_of
+from streamdata.recipe.defaults import FOR_ALL, for_all
+from streamdata.recipe.limits import RecipeLimits, read_limits, refusal_of_limits
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, folders_of, load_recipe, locations_of
 from streamdata.recipe.locations import UNKNOWN, Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture, check_root
 from streamdata.recipe.own_targets import is_own, public_name
 from streamdata.recipe.parameters import Parameters, parameters_of
 from streamdata.recipe.permission import refusal_of_text, under_allow
 from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
+from streamdata.recipe.source_parameters import Function, stage_parameters
 from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
 from streamdata.recipe.type_check import TypeCheck
@@ -28,6 +33,8 @@ def check_recipe(
     *,
     files: RefusalOfFiles | None = None,
     is_streamed: bool = False,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
 ) -> list[Problem]:
     """Finds every problem of a recipe that can be seen without importing a target.
 
@@ -37,7 +44,9 @@ def check_recipe(
         dynamic_objs_names: The names of the dynamic objects that will be given; None accepts any name.
         allow: As for building.
         files: Looks for the files that our own targets name, and says what is wrong with them.
-        is_streamed: Whether the root must be a mixture, as `streamdata run` takes it.
+        is_streamed: Whether the root must be a mixture or a source, as `streamdata run` takes it.
+        include_roots: As for building.
+        limits: As for building.
 
     Returns:
         The problems in the order of reading; errors, warnings, and what could not be checked.
@@ -48,9 +57,10 @@ def check_recipe(
     # A dict, for it keeps the order and drops what a file that is included twice repeats.
     problems: dict[Problem, None] = {}
     locations = locations_of(recipe, lambda problem, _: problems.setdefault(problem))
-    file = load_recipe(recipe, references, locations)
+    folders, bounds = folders_of(recipe, include_roots), read_limits(limits, RecipeLimits, "recipe")
+    file = load_recipe(recipe, references, locations, folders, bounds)
     for name in references.unused():
-        locations.report((), f"the variable {name!r} is not used by the recipe", at=(1, 1), kind="warning")
+        locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(check.allow, references.variables):
         for part in file.files() if file else ():
             check.file(part)
@@ -66,10 +76,14 @@ class _Check:
         self.allow = allow
         self.files = files
         self.definitions = Definitions()
+        self._said_for: dict[int, Mapping[str, Any]] = {}
+        """What mixtures above an included file say for all sources below them, by the file's id."""
         self.types = TypeCheck(self.definitions.modules)
 
     def file(self, file: RecipeFile) -> None:
         """Checks all the targets of one file."""
+        for path, included in file.includes.items():
+            self._said_for[id(included)] = self._said(file, path)
         for path, node in file.buildable():
             if isinstance(node.get("target"), str) and node["target"]:
                 self._target(file, path, node)
@@ -109,10 +123,12 @@ class _Check:
         if refusal:
             file.locations.report((*path, "target"), refusal)
             return
+        if definition.is_stage and "params" not in node:
+            file.locations.report(path, "expected its parameters, got none\n  Write 'params: {}' beside its target.")
         if not isinstance(node.get("params", UNKNOWN), dict | None):
             return
         params = [name for name in node["params"] or {} if isinstance(name, str)]
-        for parameters in self._parameters(definition):
+        for parameters in self._parameters(file, path, node, definition):
             parameters.check(params, path, file.locations, node["target"])
             self._types(file, path, node, parameters)
         if is_own(definition.name):
@@ -124,7 +140,10 @@ class _Check:
         for name, annotation in parameters.annotations.items():
             if name not in (node["params"] or {}) or (*path, "params", name) in file.includes or name in OF_SOURCES:
                 continue
-            refusal = self.types.refusal(node["params"][name], annotation)
+            value = node["params"][name]
+            refusal = self.types.refusal(value, annotation)
+            if refusal is None and name == "limits" and is_own(node["target"]) and value is not UNKNOWN:
+                refusal = refusal_of_limits(value)
             if refusal:
                 at = (*path, "params", name)
                 file.locations.report(at, refusal, key=True, target=node["target"])
@@ -134,8 +153,19 @@ class _Check:
         params = node["params"] or {}
         if self.files is None or not all(isinstance(name, str) for name in params):
             return
-        for name, refusal in self.files(public_name(origin) or origin, params):
-            file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+        with for_all(self._said(file, path)):
+            for name, refusal in self.files(public_name(origin) or origin, params):
+                file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+
+    def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
+        """What the mixtures above a path say for all sources below them, the nearest first."""
+        said, node = dict(self._said_for.get(id(file), {})), file.value
+        for key in path:
+            params = node.get("params") if isinstance(node, dict) and node.get("target") == MIXTURE else None
+            if isinstance(params, dict):
+                said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
+            node = node[key]
+        return said
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
@@ -153,7 +183,16 @@ class _Check:
             for key, child in node.items():
                 self._texts(file, child, (*path, key))
 
-    def _parameters(self, definition: Definition) -> list[Parameters]:
+    def _parameters(
+        self, file: RecipeFile, path: Path, node: dict[Any, Any], definition: Definition
+    ) -> list[Parameters]:
+        if definition.is_stage:
+            assert isinstance(definition.node, Function), "it was made of one"
+            try:
+                return [stage_parameters(definition.node, definition.module, (node["params"] or {}).get("args"))]
+            except ValueError as error:
+                file.locations.report((*path, "params", "args"), str(error), key=True, target=node["target"])
+                return []
         if definition.name in PERMITTED:
             own = parameters_of(callable_of(PERMITTED[definition.name]))
             return [own] if own else []

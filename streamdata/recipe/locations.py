@@ -8,21 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
-from streamdata.errors import RecipeError
+from streamdata.errors import RecipeError, printable, shown
 
 Key = str | int | float | bool
 Path = tuple[Key, ...]
 Kind = Literal["error", "warning", "not checked"]
+_MAX_KEY = 100
 
 
 def path_text(path: Path) -> str:
     """Shows a path as a reader would write it; the root itself is ``root``."""
     text = ""
     for key in path:
-        if isinstance(key, str) and key.isidentifier():
+        if isinstance(key, str) and key.isidentifier() and len(key) <= _MAX_KEY:
             text += f".{key}" if text else key
         else:
-            text += f"[{key!r}]"
+            text += f"[{shown(key)}]"
     return text or "root"
 
 
@@ -50,7 +51,7 @@ class Problem:
         """The problem as one message."""
         who = f"{self.path} ({self.target})" if self.target else self.path
         lines = [f"{self.location}: {who}: {self.message}", *(f"  included from {location}" for location in self.chain)]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 OnProblem = Callable[[Problem, BaseException | None], Any]

@@ -4,10 +4,11 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.recipe.holdout import HOLDOUT_KEYS, read_selection
 from streamdata.recipe.load import RecipeFile
 from streamdata.recipe.locations import UNKNOWN, Locations, Path
-from streamdata.recipe.own_targets import is_own, public_name
+from streamdata.recipe.own_targets import builds_source, is_own
 from streamdata.recipe.percent import is_absent, read_percent
 from streamdata.recipe.source_definitions import Definitions, NotCheckedError, NotFoundError
 
@@ -30,7 +31,7 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
     if isinstance(datasets, list) and not datasets:
         file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
     if isinstance(datasets, str | int | float):
-        message = f"expected a list of datasets, got {datasets!r}\n  Write '- target: …' for each."
+        message = f"expected a list of datasets, got {shown(datasets)}\n  Write '- target: …' for each."
         file.locations.report(at, message, key=True, target=node["target"])
     names: dict[str, str] = {}
     percents: list[object] = []
@@ -38,33 +39,37 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
         if not isinstance(child, dict) or not ("target" in child or "include" in child):
             continue
         where = (*at, index)
-        _check_name(file.locations, where, _attribute(file, where, "name", definitions), names)
-        percents.append(_attribute(file, where, "percent", definitions))
-        _check_percent(file.locations, where, percents[-1])
-        _check_holdout(file.locations, where, *(_attribute(file, where, key, definitions) for key in HOLDOUT_KEYS))
+        percents.append(_check_source(file, where, definitions, names))
     if percents and all(map(is_absent, percents)):
         file.locations.report(at, "expected a positive number as percent of some dataset, got 0 of all")
 
 
 def check_root(file: RecipeFile, definitions: Definitions) -> None:
-    """Reports a root that is certainly no mixture; one without a target may hold some, for who builds it to choose."""
+    """Reports a root that certainly cannot be streamed; one without a target may hold what is, for who builds it.
+
+    Of a source alone the rules for the sources of a mixture apply, but that a name and a percent may be left out.
+    """
     root = file.root()
     if "target" in root or "include" in root:
-        what = _not_a_mixture(root, definitions)
+        what = _not_streamed(root, definitions)
         if what:
-            message = f"expected a {MIXTURE} as the root, got {what}\n  Write it as the one dataset of a mixture."
+            message = f"expected a {MIXTURE} or a source as the root, got {what}\n  Name what is to be streamed."
             file.locations.report(("target",) if "target" in file.value else ("include",), message, key=True)
-    elif not any(_may_be_mixture(node, definitions) for part in file.files() for _, node in part.buildable()):
-        message = f"expected a {MIXTURE} as the root, got none at all\n  Write 'target: {MIXTURE}' and its params."
+        elif root.get("target") != MIXTURE:
+            _check_source(file, (), definitions)
+    elif not any(_may_be_streamed(node, definitions) for part in file.files() for _, node in part.buildable()):
+        message = (
+            f"expected a {MIXTURE} or a source as the root, got neither\n  Write 'target: {MIXTURE}' and its params."
+        )
         file.locations.report((), message, at=(1, 1))
 
 
-def _may_be_mixture(node: dict[Any, Any], definitions: Definitions) -> bool:
-    return "target" in node and _not_a_mixture(node, definitions) is None
+def _may_be_streamed(node: dict[Any, Any], definitions: Definitions) -> bool:
+    return "target" in node and _not_streamed(node, definitions) is None
 
 
-def _not_a_mixture(node: dict[Any, Any], definitions: Definitions) -> str | None:
-    """What a target certainly builds that is no mixture; None where it is one, or only running would show."""
+def _not_streamed(node: dict[Any, Any], definitions: Definitions) -> str | None:
+    """What a target certainly builds that is no mixture and no source; None where only running would show."""
     target = node.get("target")
     if not isinstance(target, str):
         return None
@@ -72,12 +77,31 @@ def _not_a_mixture(node: dict[Any, Any], definitions: Definitions) -> str | None
         definition = definitions.find(target)
     except (NotFoundError, NotCheckedError):
         return None  # reported already
-    if "params" in node and (is_own(definition.name) or isinstance(definition.node, ast.ClassDef)):
-        lineage = definitions.lineage(definition)
-        is_seen = all(cls.node is not None or definitions.is_neutral(cls) for cls in lineage)
-        is_mixture = any(public_name(cls.name) == MIXTURE for cls in lineage)
-        return target if not is_mixture and (is_seen or is_own(definition.name)) else None
-    return None if "params" in node else f"{target} itself, for it has no params"
+    if "params" not in node:
+        return f"{target} itself, for it has no params"
+    if is_own(definition.name):
+        return None if builds_source(definition.name) else target
+    is_class = isinstance(definition.node, ast.ClassDef)
+    has_records = any(definitions.sets_attribute(definition, name) for name in ("__iter__", "__getitem__"))
+    return target if is_class and not has_records else None
+
+
+def _check_source(
+    file: RecipeFile, path: Path, definitions: Definitions, names: dict[str, str] | None = None
+) -> object:
+    """Checks what one source is called and weighs, and which part is read; without `names`, of a source alone.
+
+    Returns:
+        Its percent.
+    """
+    keys = ("name", "percent", *HOLDOUT_KEYS)
+    name, percent, *selection = (_attribute(file, path, key, definitions) for key in keys)
+    if names is not None or name is not _ABSENT:
+        _check_name(file.locations, path, name, {} if names is None else names)
+    if names is not None or percent is not _ABSENT:
+        _check_percent(file.locations, path, percent)
+    _check_holdout(file.locations, path, *selection)
+    return percent
 
 
 def _check_name(locations: Locations, path: Path, name: object, names: dict[str, str]) -> None:
@@ -86,10 +110,10 @@ def _check_name(locations: Locations, path: Path, name: object, names: dict[str,
         locations.report(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
     elif isinstance(name, str) and name and "." not in name:
         if name in names:
-            locations.report(at, f"expected a unique name, got {name!r} again, first at {names[name]}")
+            locations.report(at, f"expected a unique name, got {shown(name)} again, first at {names[name]}")
         names.setdefault(name, locations.of(at))
     elif name is not UNKNOWN:
-        locations.report(at, f"expected text without '.' as a name, got {name!r}")
+        locations.report(at, f"expected text without '.' as a name, got {shown(name)}")
 
 
 def _check_percent(locations: Locations, path: Path, percent: object) -> None:

@@ -6,7 +6,7 @@ A name that is not listed is refused: a writer, a helper or a private class woul
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 
 OWN: Final = "streamdata"
 _SOURCE: Final = (
@@ -75,17 +75,23 @@ def public_name(origin: str) -> str | None:
     return next((name for name in TARGETS if origin.endswith(name.removeprefix(OWN))), None)
 
 
+def builds_source(origin: str) -> bool:
+    """Whether what a name in streamdata builds can be a source of a mixture; a mixture is one, too."""
+    public = public_name(origin)
+    return public is not None and "percent" in TARGETS[public]
+
+
 def refusal_of_own(name: str) -> str | None:
     """Returns why a name in streamdata is refused as a target's, or None."""
     if name in TARGETS:
         return None
     public = public_name(name)
     if public is not None:
-        return f"{name!r} is refused: a recipe names what is public\n  Write {public!r}."
+        return f"{shown(name)} is refused: a recipe names what is public\n  Write {shown(public)}."
     tails = [target.removeprefix(f"{OWN}.") for target in TARGETS]
     guess = did_you_mean(name.removeprefix(f"{OWN}."), tails)
     return (
-        f"{name!r} is refused: expected one of streamdata's targets{guess}\n"
+        f"{shown(name)} is refused: expected one of streamdata's targets{guess}\n"
         f"  These are, after 'streamdata.': {', '.join(sorted(tails))}."
     )
 
@@ -102,12 +108,12 @@ def refusal_of_attribute(name: str, origin: str, parameters: Collection[str], gi
     if not is_own(origin):
         return None
     if name in given:  # one of the two would be passed over
-        return f"expected {name!r} once, got it here and below 'params'\n  Remove one of them."
+        return f"expected {shown(name)} once, got it here and below 'params'\n  Remove one of them."
     public = public_name(origin)
     known = TARGETS[public] if public else ()
     if name in known:
         return None
     if name in parameters:
-        return f"expected {name!r} as a parameter, got it as an attribute\n  Write it below 'params'."
+        return f"expected {shown(name)} as a parameter, got it as an attribute\n  Write it below 'params'."
     guess = did_you_mean(name, [*known, *parameters])
-    return f"unknown attribute {name!r}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."
+    return f"unknown attribute {shown(name)}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import NamedTuple
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.locations import Locations, Path
 from streamdata.recipe.source_modules import SourceModule
 
@@ -75,7 +75,7 @@ class Parameters:
         for name in given:
             if name not in known and not self.accepts_any:
                 guess = did_you_mean(name, [other for other in known if other not in given])
-                yield name, f"unknown parameter {name!r}{guess}\n  It takes: {', '.join(known) or 'nothing'}."
+                yield name, f"unknown parameter {shown(name)}{guess}\n  It takes: {', '.join(known) or 'nothing'}."
         if self.positional:
             yield None, f"the parameters {', '.join(self.positional)} cannot be given by name, as a recipe does"
         missing = [name for name in self.required if name not in given]

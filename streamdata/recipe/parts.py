@@ -7,6 +7,8 @@ from itertools import accumulate
 from numbers import Real
 from typing import Any, Final, NamedTuple
 
+from streamdata.errors import shown
+
 NAMES: Final = ("train", "valid", "test")
 SEED, TAIL = "seed", "tail"
 _SEPARATED = re.compile(r"\s*[,/]\s*")
@@ -63,14 +65,14 @@ def read_parts(parts: Any, part: Any = None, parts_by: Any = None) -> PartRange:
     shares = _numbers(parts)
     if shares is None or not 1 <= len(shares) <= len(NAMES) or min(shares) < 0 or not 0 < sum(shares) < float("inf"):
         raise ValueError(
-            f"expected up to three shares as parts, got {parts!r}\n"
+            f"expected up to three shares as parts, got {shown(parts)}\n"
             "  They are those of train, valid and test, such as parts: 969,30,1."
         )
     if part is not None and part not in NAMES:
-        raise ValueError(f"expected one of {', '.join(NAMES)} as part, got {part!r}")
+        raise ValueError(f"expected one of {', '.join(NAMES)} as part, got {shown(part)}")
     if parts_by not in (None, SEED, TAIL):
         raise ValueError(
-            f"expected one of {SEED}, {TAIL} as parts_by, got {parts_by!r}\n"
+            f"expected one of {SEED}, {TAIL} as parts_by, got {shown(parts_by)}\n"
             "  tail: valid and test are the last records; seed (the default): they are spread over all."
         )
     shares += [0.0] * (len(NAMES) - len(shares))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, TypeAlias
 
+from streamdata.errors import shown
+
 Points: TypeAlias = list[list[float]]
 """Of a schedule: [time, percent] of each, by time."""
 
@@ -40,7 +42,7 @@ def read_percent(percent: Any) -> Weight | SizeWeight:
     if isinstance(percent, Sequence) and not isinstance(percent, str | bytes):
         return _read_points(percent)
     raise ValueError(
-        f"expected a positive number as percent, got {percent!r}\n"
+        f"expected a positive number as percent, got {shown(percent)}\n"
         "  Set its attribute `percent`; they need not add to 1. 0 leaves a source out; a list of [time, percent] "
         "is a schedule."
     )
@@ -59,7 +61,7 @@ def check_weight(weight: Any) -> None:
     """
     if type(weight) in (int, float):
         if not 0 < float(weight) < math.inf:
-            raise ValueError(f"expected positive numbers in 'weights', got {weight!r}")
+            raise ValueError(f"expected positive numbers in 'weights', got {shown(weight)}")
         return
     # Read and compared: what reads as a schedule but is written otherwise was not written by `to_state`.
     if not isinstance(weight, list | dict) or read_percent(weight) != weight:
@@ -71,27 +73,29 @@ def _read_mapping(percent: Mapping[Any, Any]) -> Weight | SizeWeight:
         return {STEPS: _read_points(percent[STEPS])}
     if not {"by"} <= set(percent) <= {"by", "exponent"}:
         raise ValueError(
-            f"expected 'steps', or 'by' and if need be 'exponent' in percent, got {percent!r}\n"
+            f"expected 'steps', or 'by' and if need be 'exponent' in percent, got {shown(percent)}\n"
             "  Such as {steps: [[0, 0.7], [1000000, 0.3]]} or {by: tokens, exponent: 0.7}."
         )
     if percent["by"] not in SIZES:
-        raise ValueError(f"expected one of {', '.join(SIZES)} as by in percent, got {percent['by']!r}")
+        raise ValueError(f"expected one of {', '.join(SIZES)} as by in percent, got {shown(percent['by'])}")
     exponent = percent.get("exponent", 1)
     # Not `_number`: an exponent below 0 is odd, but it says what it does.
     if type(exponent) not in (int, float) or not math.isfinite(exponent):
-        raise ValueError(f"expected a number as exponent in percent, got {exponent!r}")
+        raise ValueError(f"expected a number as exponent in percent, got {shown(exponent)}")
     return SizeWeight(percent["by"], float(exponent))
 
 
 def _read_points(points: Any) -> Points:
     if not isinstance(points, Sequence) or isinstance(points, str | bytes) or not points:
-        raise ValueError(f"expected a list of [time, percent] as percent, got {points!r}")
+        raise ValueError(f"expected a list of [time, percent] as percent, got {shown(points)}")
     read: Points = []
     for point in points:
         is_pair = isinstance(point, Sequence) and not isinstance(point, str | bytes) and len(point) == 2  # noqa: PLR2004
         numbers = [_number(number) for number in point] if is_pair else [None]
         if None in numbers:
-            raise ValueError(f"expected [time, percent], two numbers >= 0, in the schedule of percent, got {point!r}")
+            raise ValueError(
+                f"expected [time, percent], two numbers >= 0, in the schedule of percent, got {shown(point)}"
+            )
         read.append([number for number in numbers if number is not None])
         if len(read) > 1 and read[-1][0] <= read[-2][0]:
             raise ValueError(

@@ -10,18 +10,23 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
 
+from streamdata.recipe.bounded_config import bound_interpolations
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RecipeLimits
 from streamdata.recipe.locations import Key, Locations, Path, Unknown
 from streamdata.recipe.variables import References, first_line
-from streamdata.recipe.yaml_tree import MAX_DEPTH, MAX_REPEATED_NODES
+from streamdata.recipe.yaml_tree import MAX_DEPTH
 
 
-def resolve(tree: Any, references: References, locations: Locations) -> Any:
+def resolve(
+    tree: Any, references: References, locations: Locations, limits: RecipeLimits = DEFAULT_RECIPE_LIMITS
+) -> Any:
     """Resolves interpolations, and puts the held values back where their markers are.
 
     Args:
         tree: A dict or list as `References.rewrite` returns it.
         references: Holds the values behind markers.
         locations: Of the nodes. What does not resolve is reported to it and becomes `UNKNOWN`.
+        limits: What it may expand to.
 
     Raises:
         UnreadableError: The interpolations expand without bound, or OmegaConf refuses the tree as a whole.
@@ -29,9 +34,11 @@ def resolve(tree: Any, references: References, locations: Locations) -> Any:
     try:
         config = OmegaConf.create(tree)
     except (OmegaConfBaseException, RecursionError) as error:
-        raise locations.unreadable((), f"OmegaConf refuses it: {first_line(error)}") from error
-    limit = _count(tree) + MAX_REPEATED_NODES
-    return _Resolution(references, locations, limit).node(config, ())
+        refusal = f"OmegaConf refuses it: {first_line(error)}"
+    else:
+        bound_interpolations(config, limits.interpolated_chars)
+        return _Resolution(references, locations, _count(tree), limits).node(config, ())
+    raise locations.unreadable((), refusal)  # not inside `except`: OmegaConf's errors quote texts
 
 
 def _count(tree: Any) -> int:
@@ -51,10 +58,11 @@ class _Known:
 
 
 class _Resolution:
-    def __init__(self, references: References, locations: Locations, limit: int) -> None:
+    def __init__(self, references: References, locations: Locations, num_written: int, limits: RecipeLimits) -> None:
         self.references = references
         self.locations = locations
-        self.left = limit
+        self.repeated_nodes = limits.repeated_nodes
+        self.left = num_written + limits.repeated_nodes
         self.deepest = 0
         self.reported = 0
         self.known: dict[int, _Known] = {}
@@ -120,7 +128,7 @@ class _Resolution:
         self.left -= size
         self.deepest = max(self.deepest, len(path) + height)
         if self.left < 0:
-            message = f"interpolations add more than {MAX_REPEATED_NODES} nodes to what is written"
+            message = f"interpolations add more than {self.repeated_nodes} nodes to what is written"
             raise self.locations.unreadable(path, message)
         if len(path) + height > MAX_DEPTH:
             message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"

@@ -5,7 +5,7 @@ import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.own_targets import OWN
 from streamdata.recipe.parameters import Parameters
 from streamdata.recipe.source_modules import (
@@ -23,6 +23,7 @@ from streamdata.recipe.source_parameters import (
     function_parameters,
     is_dataclass,
     last_name,
+    stage_function,
 )
 from streamdata.recipe.trust import is_standard
 
@@ -51,12 +52,14 @@ class Definition:
         module: The module that defines it; None in the standard library, which is not read.
         node: The class or function; None in the standard library.
         owner: The class whose method it is.
+        is_stage: Whether it is one of webdataset's stages, whose function `node` is.
     """
 
     name: str
     module: SourceModule | None = None
     node: ast.ClassDef | Function | None = None
     owner: "Definition | None" = None
+    is_stage: bool = False
 
 
 class Definitions:
@@ -84,15 +87,15 @@ class Definitions:
         if module is None:
             guess = did_you_mean(parts[0], [OWN])
             remedy = "Install it, or put its directory on PYTHONPATH."
-            raise NotFoundError(f"no module {parts[0]!r} was found{guess}\n  {remedy}")
+            raise NotFoundError(f"no module {shown(parts[0])} was found{guess}\n  {remedy}")
         return self._inside(module, parts[1:], depth)
 
     def _inside(self, module: SourceModule, parts: list[str], depth: int) -> Definition:
         """Follows the rest of a name inside a module."""
         if depth > _MAX_STEPS:
-            raise NotCheckedError(f"the re-exports of {module.name!r} go round in circles")
+            raise NotCheckedError(f"the re-exports of {shown(module.name)} go round in circles")
         if not parts:
-            raise NotFoundError(f"it is the module {module.name!r}, expected something inside a module")
+            raise NotFoundError(f"it is the module {shown(module.name)}, expected something inside a module")
         binding = module.names.get(parts[0])
         if binding is not None:
             return self._bound(module, binding, parts, depth + 1)
@@ -103,6 +106,9 @@ class Definitions:
 
     def _bound(self, module: SourceModule, binding: Binding, parts: list[str], depth: int) -> Definition:
         first, rest = parts[0], parts[1:]
+        stage = stage_function(binding, module) if not rest else None
+        if stage is not None:
+            return Definition(f"{module.name}.{first}", module, stage, is_stage=True)
         leads_nowhere = isinstance(binding, Alias) and binding.dotted.partition(".")[0] not in module.names
         if isinstance(binding, Computed) or leads_nowhere:
             raise NotCheckedError(f"{module.name}.{first} is computed when {module.name} is imported")
@@ -126,7 +132,7 @@ class Definitions:
             return Definition(".".join([binding.module, *name, *rest]))
         source = self.modules.find(binding.module)
         if source is None:
-            raise NotFoundError(f"{module.name} imports {binding.module!r}, which was not found")
+            raise NotFoundError(f"{module.name} imports {shown(binding.module)}, which was not found")
         return self._inside(source, [*name, *rest], depth)
 
     def _from_stars(self, module: SourceModule, parts: list[str], depth: int) -> Definition:
@@ -139,14 +145,14 @@ class Definitions:
             except NotCheckedError:
                 dynamic = True
         if dynamic:
-            raise NotCheckedError(f"{module.name!r} does not show {parts[0]!r} in Python source")
+            raise NotCheckedError(f"{shown(module.name)} does not show {shown(parts[0])} in Python source")
         guess = did_you_mean(parts[0], [*module.names, *module.submodules()])
-        raise NotFoundError(f"module {module.name!r} has no {parts[0]!r}{guess}")
+        raise NotFoundError(f"module {shown(module.name)} has no {shown(parts[0])}{guess}")
 
     def _member(self, owner: Definition, name: str) -> Definition:
         """A method or inner class, of the class itself or of a base."""
         if not isinstance(owner.node, ast.ClassDef):
-            raise NotCheckedError(f"{name!r} of {owner.name} is known only at run time")
+            raise NotCheckedError(f"{shown(name)} of {owner.name} is known only at run time")
         known: list[str] = []
         for cls in self.lineage(owner):
             if self._is_opaque(cls):
@@ -159,7 +165,7 @@ class Definitions:
             known.extend(members)
             if name in _assigned_names(cls.node):
                 raise NotCheckedError(f"{cls.name}.{name} is computed")
-        raise NotFoundError(f"class {owner.name!r} has no {name!r}{did_you_mean(name, known)}")
+        raise NotFoundError(f"class {shown(owner.name)} has no {shown(name)}{did_you_mean(name, known)}")
 
     def lineage(self, cls: Definition) -> list[Definition]:
         """Returns a class and its bases, nearest first; one whose source is not read has ``node=None``."""
@@ -282,4 +288,4 @@ def _decorators(node: ast.ClassDef | Function) -> list[str]:
 def _refuse_decorators(node: ast.ClassDef | Function, name: str) -> None:
     unknown = [decorator for decorator in _decorators(node) if decorator not in _KEEPS_SIGNATURE]
     if unknown:
-        raise NotCheckedError(f"the decorator {unknown[0]!r} may change the parameters of {name}")
+        raise NotCheckedError(f"the decorator {shown(unknown[0])} may change the parameters of {name}")

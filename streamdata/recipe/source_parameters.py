@@ -6,7 +6,7 @@ from inspect import Parameter
 from typing import Any
 
 from streamdata.recipe.parameters import Annotation, Parameters
-from streamdata.recipe.source_modules import SourceModule, dotted_name
+from streamdata.recipe.source_modules import Binding, Computed, SourceModule, dotted_name
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,6 +29,35 @@ def function_parameters(node: Function, module: SourceModule | None, *, skip_fir
     if arguments.kwarg:
         found.append(Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD))
     return Parameters.of(found[skip_first:])
+
+
+def stage_function(binding: Binding, module: SourceModule) -> Function | None:
+    """Returns the function of one of webdataset's stages, which its module makes of it: ``x = pipelinefilter(_x)``."""
+    call = binding.value if isinstance(binding, Computed) and module.name == "webdataset.filters" else None
+    if not isinstance(call, ast.Call) or last_name(call) != "pipelinefilter" or not isinstance(call.args[0], ast.Name):
+        return None
+    function = module.names.get(call.args[0].id)
+    return function if isinstance(function, Function) else None
+
+
+def stage_parameters(node: Function, module: SourceModule | None, args: object) -> Parameters:
+    """Returns what a stage takes beside its data and `args`, a list of those that are given by position.
+
+    Raises:
+        ValueError: There are more `args` than it takes.
+    """
+    positional = [argument.arg for argument in node.args.posonlyargs + node.args.args][1:]
+    num_given = len(args) if isinstance(args, list) else 0
+    if num_given > len(positional) and not node.args.vararg:
+        raise ValueError(f"expected at most {len(positional)} args, got {num_given}")
+    filled = positional[:num_given]
+    own = function_parameters(node, module, skip_first=True)
+    return Parameters(
+        required=tuple(name for name in own.required if name not in filled),
+        optional=("args", *(name for name in own.optional if name not in filled)),
+        accepts_any=own.accepts_any,
+        annotations={"args": Annotation(ast.parse("list | None", mode="eval").body, None)},
+    )
 
 
 def _parameter(

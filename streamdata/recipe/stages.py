@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
+from streamdata.errors import shown
+
 
 def is_stage(target: object) -> bool:
     """Whether it is one of webdataset's, such as `webdataset.decode`."""
@@ -22,7 +24,7 @@ def stage_builder(stage: Any) -> Callable[..., Any]:
 
     def build(args: list[Any] | None = None, **keywords: Any) -> Any:
         if not isinstance(args, list | None):
-            raise TypeError(f"expected a list as args, got {args!r}")
+            raise TypeError(f"expected a list as args, got {shown(args)}")
         signature.bind(None, *(args or ()), **keywords)  # None for its data, which it is given when it is read
         return stage(*(args or ()), **keywords)
 

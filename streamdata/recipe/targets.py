@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeGuard
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.stages import is_stage, stage_builder
 from streamdata.recipe.trust import refusal_of_module, refusal_of_name, refusal_of_object
 
@@ -29,7 +29,7 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
     first, *rest = name.split(".")
     obj: object = _import(first)
     if obj is None:
-        raise TargetError(f"no module {first!r} was found\n  Install it, or put its directory on PYTHONPATH.")
+        raise TargetError(f"no module {shown(first)} was found\n  Install it, or put its directory on PYTHONPATH.")
     reached = first
     holder: object = None
     for part in rest:
@@ -38,7 +38,7 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
         holder, obj = obj, _attribute(obj, part, reached)
         reached = f"{reached}.{part}"
     refusal = refusal_of_object(obj, allow, holder=holder)
-    _raise_if(refusal and f"{name!r} leads elsewhere: {refusal}")
+    _raise_if(refusal and f"{shown(name)} leads elsewhere: {refusal}")
     return obj
 
 
@@ -54,7 +54,7 @@ def _import(name: str) -> types.ModuleType | None:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             return None
-        raise TargetError(f"importing {name!r} failed with {type(error).__name__}: {error}") from error
+        raise TargetError(f"importing {shown(name)} failed with {type(error).__name__}: {error}") from error
 
 
 def _attribute(obj: object, part: str, reached: str) -> object:
@@ -67,9 +67,11 @@ def _attribute(obj: object, part: str, reached: str) -> object:
             return submodule
         kind = "module" if isinstance(obj, types.ModuleType) else type(obj).__name__
         known = [name for name in dir(obj) if not name.startswith("_")]
-        raise TargetError(f"{kind} {reached!r} has no {part!r}{did_you_mean(part, known)}") from error
+        raise TargetError(f"{kind} {shown(reached)} has no {shown(part)}{did_you_mean(part, known)}") from error
     except Exception as error:
-        raise TargetError(f"reading {part!r} of {reached!r} failed with {type(error).__name__}: {error}") from error
+        raise TargetError(
+            f"reading {shown(part)} of {shown(reached)} failed with {type(error).__name__}: {error}"
+        ) from error
 
 
 def _is_package(obj: object) -> TypeGuard[types.ModuleType]:

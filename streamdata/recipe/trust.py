@@ -22,6 +22,7 @@ import types
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from streamdata.errors import shown
 from streamdata.recipe.own_targets import OWN, is_own, public_name, refusal_of_own
 
 _STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "distutils"}
@@ -54,7 +55,7 @@ def validated_allow(allow: Collection[str] | None) -> Collection[str] | None:
     if allow is None:
         return None
     if isinstance(allow, str) or not all(isinstance(name, str) and _is_dotted(name) for name in allow):
-        raise ValueError(f"allow: expected a list of package names, got {allow!r}\n  Write allow=['my_pkg'].")
+        raise ValueError(f"allow: expected a list of package names, got {shown(allow)}\n  Write allow=['my_pkg'].")
     return allow
 
 
@@ -66,9 +67,9 @@ def is_standard(name: str) -> bool:
 def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | None:
     """Returns why a target's name is refused, or None; imports nothing."""
     if not _is_dotted(name) or "." not in name:
-        return f"expected a dotted name such as 'my_pkg.MyDataset', got {name!r}"
+        return f"expected a dotted name such as 'my_pkg.MyDataset', got {shown(name)}"
     if any(part.startswith("__") for part in name.split(".")):
-        return f"{name!r} is refused: a part that begins with '__' reaches into Python itself"
+        return f"{shown(name)} is refused: a part that begins with '__' reaches into Python itself"
     refusal = _refusal_of_package(name, allow, permitted=name in PERMITTED)
     return refusal or (refusal_of_own(name) if is_own(name) else None)
 
@@ -123,7 +124,7 @@ def _parts(obj: object) -> Iterator[object]:
 
 def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
     if isinstance(obj, types.ModuleType):
-        return f"it is the module {obj.__name__!r}, expected something inside a module"
+        return f"it is the module {shown(obj.__name__)}, expected something inside a module"
     permitted = any(obj is known for known in PERMITTED.values())
     if permitted or isinstance(obj, type):
         return refusal_of_origin(origin_of(obj), allow, permitted=permitted)
@@ -168,11 +169,11 @@ def origin_of(obj: object) -> str:
 
 def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
     if _is_inside(name, _OWN_REFUSED):
-        return f"{name!r} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
+        return f"{shown(name)} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
     if is_standard(name) and not permitted:
-        return f"{name!r} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
+        return f"{shown(name)} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
     if allow is not None and not _is_inside(name, [*allow, OWN]):
-        return f"{name!r} is refused: the caller allows only {', '.join(sorted({*allow, OWN}))}"
+        return f"{shown(name)} is refused: the caller allows only {', '.join(sorted({*allow, OWN}))}"
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.recipe.locations import UNKNOWN
 from streamdata.recipe.parameters import Annotation
 from streamdata.recipe.source_modules import Alias, Computed, Imported, SourceModule, SourceModules, dotted_name
@@ -74,7 +75,7 @@ class TypeCheck:
         if any(self._takes(leaf, module, value) for leaf, module in leaves):
             return None
         names = dict.fromkeys(self._shown(leaf, module) for leaf, module in leaves)
-        return f"expected {' or '.join(names)}, got {value!r}" + _remedy(value, names)
+        return f"expected {' or '.join(names)}, got {shown(value)}" + _remedy(value, names)
 
     def _takes(self, leaf: ast.expr, module: SourceModule | None, value: Any) -> bool:
         if not _is_known(value):

@@ -9,13 +9,14 @@ import pathlib
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from streamdata.errors import did_you_mean, listing
+from streamdata.errors import did_you_mean, listing, shown
 from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
 from streamdata.recipe.locations import UNKNOWN, Key, Locations, Path, Unknown, UnreadableError
 from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
@@ -25,6 +26,7 @@ _OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)"
 _REFERENCE = re.compile(r"\$\{\s*(variables|dynamic_objs)\s*:(.*)\}", re.DOTALL)
 _MISSING_SPELLING = re.compile(r"\\*\?\?\?")
 _GRAMMAR_SAFE = re.compile(r"[\w.+\-/@%|?* ]*")
+_MAX_LINE = 300
 _SCALARS = (int, float, bool, bytes, type(None))
 
 
@@ -50,7 +52,7 @@ class _Reference:
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error of OmegaConf's; the others repeat the path, in its own words."""
-    return str(error).partition("\n")[0]
+    return str(error).partition("\n")[0][:_MAX_LINE]
 
 
 class References:
@@ -118,12 +120,13 @@ class _Rewriting:
 
     def _valid(self, value: Any, path: Path) -> Any:
         """The value if OmegaConf can parse it: given a whole tree, it would not say which text it cannot."""
-        try:
+        with suppress(OmegaConfBaseException, RecursionError):
             OmegaConf.create([value])
-        except (OmegaConfBaseException, RecursionError) as error:
-            message = f"expected a valid interpolation in {value!r}: {first_line(error)}"
-            return self.references.hold(self.report(path, message, cause=error))
-        return value
+            return value
+        # Only here, where OmegaConf's error, which quotes the text, is the context of no other.
+        return self.references.hold(
+            self.report(path, "expected valid interpolations, got one that OmegaConf cannot read")
+        )
 
     def _key(self, key: Key, path: Path) -> Key:
         if isinstance(key, str) and _OPENING.search(key):
@@ -143,11 +146,11 @@ class _Rewriting:
         match = _REFERENCE.fullmatch(part.text)
         if match is None:
             if _OPENING.match(part.text):
-                self.report(path, f"expected '}}' at the end of the reference {part.text!r}")
+                self.report(path, "expected '}' at the end of the reference")
             return None
         name, comma, default = match[2].partition(",")
         if "${" in name:
-            self.report(path, f"expected a plain name in {part.text!r}, got an interpolation")
+            self.report(path, f"expected a plain name after '{match[1]}:', got an interpolation")
         return _Reference(match[1], name.strip(), default.strip() if comma else None)
 
     def _whole(self, reference: _Reference, path: Path) -> Any:
@@ -168,7 +171,7 @@ class _Rewriting:
         if "${" not in default:
             return self._literal(self._yaml(reference, default, path), path, reference.name)
         if default[0] in "[{\"'":
-            message = f"the default of {reference.name!r} mixes YAML and interpolation: {default}"
+            message = f"the default of {shown(reference.name)} mixes YAML and interpolation"
             self.report(path, f"{message}\n  Write the list, mapping or text beside it, and let the default name it.")
         return self._text(default, path)
 
@@ -176,14 +179,14 @@ class _Rewriting:
         try:
             return read_yaml(default.encode(), Locations(self.locations.file, on_problem=self.locations.on_problem))
         except UnreadableError as error:
-            message = f"the default of {reference.name!r} is {error.problem.message}: {default}"
+            message = f"the default of {shown(reference.name)} is {error.problem.message}"
             self.report(path, message, cause=error)
             return None
 
     def _dynamic(self, reference: _Reference, path: Path) -> object:
         given = self.references.dynamic_objs
         if reference.default is not None:
-            self.report(path, f"${{dynamic_objs:{reference.name}}} takes no default, got {reference.default!r}")
+            self.report(path, f"${{dynamic_objs:{reference.name}}} takes no default")
         elif given is not None and reference.name not in given:
             return self._missing(reference, path)
         return Dynamic(reference.name, UNKNOWN if given is None else given.get(reference.name, UNKNOWN))
@@ -195,8 +198,9 @@ class _Rewriting:
         remedy = "" if dynamic else f", or write a default: ${{variables:{reference.name},…}}"
         return self.report(
             path,
-            f"no {what} {reference.name!r} was given{did_you_mean(reference.name, given)}; given: {listing(given)}\n"
-            f"  Pass {reference.kind}={{{reference.name!r}: …}}{remedy}.",
+            f"no {what} {shown(reference.name)} was given{did_you_mean(reference.name, given)}; "
+            f"given: {listing(given)}\n"
+            f"  Pass {reference.kind}={{{shown(reference.name)}: …}}{remedy}.",
         )
 
     def _part(self, part: Part, path: Path) -> list[Part]:
@@ -259,13 +263,16 @@ class _Rewriting:
                 return f"'{quoted}'"
         if isinstance(value, str | pathlib.Path) and _GRAMMAR_SAFE.fullmatch(str(value)):
             return str(value)
-        self.report(path, f"the variable {name!r} cannot stand inside another interpolation, its value is {value!r}")
+        self.report(
+            path,
+            f"the variable {shown(name)} cannot stand inside another interpolation, got {type(value).__name__}",
+        )
         return "null"
 
     def _literal(self, value: Any, path: Path, name: str, depth: int = 0) -> Any:
         """A value as OmegaConf must see it to give it back unchanged."""
         if depth > MAX_DEPTH:
-            self.report(path, f"the variable {name!r} is nested deeper than {MAX_DEPTH} levels")
+            self.report(path, f"the variable {shown(name)} is nested deeper than {MAX_DEPTH} levels")
         elif type(value) is dict and all(type(key) in (str, int, float, bool) for key in value):
             return {key: self._literal(child, path, name, depth + 1) for key, child in value.items()}
         elif type(value) is list:
@@ -282,7 +289,7 @@ class _Rewriting:
             got = f"{type(value).__module__}.{type(value).__qualname__}"
             self.report(
                 path,
-                f"expected text, a number, a path, a list or a dict in the variable {name!r}, got {got}\n"
-                f"  Pass an object as dynamic_objs={{{name!r}: …}} and write ${{dynamic_objs:{name}}}.",
+                f"expected text, a number, a path, a list or a dict in the variable {shown(name)}, got {got}\n"
+                f"  Pass an object as dynamic_objs={{{shown(name)}: …}} and write ${{dynamic_objs:{name}}}.",
             )
         return self.references.hold(UNKNOWN)

@@ -7,6 +7,7 @@ neither form a cycle nor multiply the document, and nesting is bounded.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import yaml
@@ -14,13 +15,15 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from yaml.constructor import SafeConstructor
 from yaml.representer import RepresenterError
 
-from streamdata.recipe.locations import Key, Locations, Path
+from streamdata.errors import shown
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RecipeLimits
+from streamdata.recipe.locations import Key, Locations, Path, UnreadableError
 
 MAX_DEPTH = 100
-MAX_REPEATED_NODES = 100_000
-"""How many nodes aliases (and interpolations of whole nodes) may add to what is written."""
 
 _TAG = "tag:yaml.org,2002:"
+_QUOTED = re.compile(r"'[^'<>]{3,}'")
+"""In PyYAML's messages: names out of the file; but not what it expected, such as '<block end>' or ':'."""
 # PyYAML follows YAML 1.1, where `1e-3` is text and `12:30` the number 750.
 _FLOAT = re.compile(
     r"""[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
@@ -51,12 +54,13 @@ _SCALARS = {
 _SCALARS[_TAG + "value"] = SafeConstructor.construct_yaml_str  # a plain "=", which is text
 
 
-def read_yaml(content: bytes, locations: Locations) -> Any:
+def read_yaml(content: bytes, locations: Locations, limits: RecipeLimits = DEFAULT_RECIPE_LIMITS) -> Any:
     """Reads the one document of a file, and notes the locations of its nodes.
 
     Args:
         content: The file's bytes, UTF-8.
         locations: Is filled. Duplicate keys, cycles and unknown tags are reported to it; then reading continues.
+        limits: What aliases may add.
 
     Returns:
         Nested dicts, lists and scalars that share nothing with one another; None for an empty document.
@@ -64,17 +68,24 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
     Raises:
         UnreadableError: It is not YAML in UTF-8, or aliases or nesting exceed their bounds.
     """
+    node = _composed(content, locations)
+    if isinstance(node, UnreadableError):
+        raise node
+    return None if node is None else _TreeBuilder(locations, limits.repeated_nodes).value(node, ())
+
+
+def _composed(content: bytes, locations: Locations) -> yaml.Node | UnreadableError | None:
+    """The graph of nodes, or what is to be raised outside of here: PyYAML's errors quote lines, also as its context."""
     try:
-        node = yaml.compose(content.decode("utf-8-sig"), _RecipeLoader)
+        return yaml.compose(content.decode("utf-8-sig"), _RecipeLoader)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         locations.values[()] = (line, error.start - content.rfind(b"\n", 0, error.start))
-        raise locations.unreadable((), f"expected UTF-8, got byte 0x{content[error.start]:02x}") from error
+        return locations.unreadable((), f"expected UTF-8, got byte 0x{content[error.start]:02x}")
     except yaml.YAMLError as error:
-        raise locations.unreadable((), _yaml_message(error, locations)) from error
-    except RecursionError as error:
-        raise locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels") from error
-    return None if node is None else _TreeBuilder(locations).value(node, ())
+        return locations.unreadable((), _yaml_message(error, locations))
+    except RecursionError:
+        return locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels")
 
 
 class _MappingDumper(yaml.SafeDumper):
@@ -110,7 +121,8 @@ def _yaml_message(error: yaml.YAMLError, locations: Locations) -> str:
     if mark is not None:
         locations.values[()] = (mark.line + 1, mark.column + 1)
     said = [getattr(error, "context", None), getattr(error, "problem", None)]
-    return "not valid YAML: " + (" ".join(part for part in said if part) or str(error))
+    text = " ".join(part for part in said if part) or str(error).partition("\n")[0]
+    return "not valid YAML: " + _QUOTED.sub("…", text)
 
 
 _Node = TypeVar("_Node", bound=yaml.Node)
@@ -125,8 +137,8 @@ def _mark(node: yaml.Node) -> tuple[int, int]:
 class _TreeBuilder:
     """Turns PyYAML's graph of nodes, where an alias is the same node again, into a tree."""
 
-    def __init__(self, locations: Locations) -> None:
-        self.locations = locations
+    def __init__(self, locations: Locations, max_repeated: int) -> None:
+        self.locations, self.max_repeated = locations, max_repeated
         self.report = locations.report
         self.constructor = SafeConstructor()
         self.built: set[int] = set()
@@ -160,8 +172,8 @@ class _TreeBuilder:
     def _bound(self, node: yaml.Node, path: Path) -> None:
         self.repeated += id(node) in self.built
         self.built.add(id(node))
-        if self.repeated > MAX_REPEATED_NODES:
-            message = f"aliases add more than {MAX_REPEATED_NODES} nodes to what is written (an alias bomb)"
+        if self.repeated > self.max_repeated:
+            message = f"aliases add more than {self.max_repeated} nodes to what is written (an alias bomb)"
             raise self.locations.unreadable(path, message)
         if len(path) > MAX_DEPTH:
             raise self.locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
@@ -169,14 +181,13 @@ class _TreeBuilder:
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
         construct = _SCALARS.get(node.tag)
         if construct is None or not isinstance(node, yaml.ScalarNode):
-            self.report(path, f"the YAML tag {node.tag!r} is refused, expected plain mappings, lists and scalars")
+            self.report(path, f"the YAML tag {shown(node.tag)} is refused, expected plain mappings, lists and scalars")
             return None
-        try:
+        with suppress(KeyError, ValueError):
             return construct(self.constructor, node)
-        except (KeyError, ValueError) as error:
-            kind = node.tag.removeprefix(_TAG)
-            self.report(path, f"expected a value of YAML type {kind}, got {node.value!r}", cause=error)
-            return None
+        # Only here, where no error of PyYAML's, which quotes the text, is the context of another.
+        self.report(path, f"expected a value of YAML type {node.tag.removeprefix(_TAG)}, got another text")
+        return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[Key, Any]:
         result = {}
@@ -204,15 +215,15 @@ class _TreeBuilder:
             if isinstance(source, yaml.MappingNode):
                 yield source
             else:
-                self.report(path, f"expected mappings after '<<', got {source.tag.removeprefix(_TAG)}")
+                self.report(path, f"expected mappings after '<<', got {shown(source.tag.removeprefix(_TAG))}")
 
     def _add(self, pairs: _Pairs, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> None:
         key = self._scalar(key_node, path)
         at = _mark(key_node)
         if not isinstance(key, Key):
-            self.report(path, f"expected text or a number as a key, got {key!r}", at=at)
+            self.report(path, f"expected text or a number as a key, got {shown(key)}", at=at)
         elif key in pairs:
             first = pairs[key][0].start_mark.line + 1
-            self.report((*path, key), f"the key {key!r} is given twice, the first time in line {first}", at=at)
+            self.report((*path, key), f"the key {shown(key)} is given twice, the first time in line {first}", at=at)
         else:
             pairs[key] = (key_node, value_node)

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from streamdata.remote.cache_files import CHUNK_BYTES, PAGE_BYTES, PageDamageError, PageKey, file_size_of
-from streamdata.run.recent import Recent
+from streamdata.run.recent import open_files
 
-MAX_OPEN_PAGES: Final = 128
 _MAX_CHECKED: Final = 1 << 14
 _SETTLED_NS: Final = 50_000_000
 """A change within one tick of the clock, of at most 10 ms, does not show in a file's time."""
@@ -44,7 +43,6 @@ class PageFiles:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._kept: Recent[PageKey, _OpenPage] = Recent(MAX_OPEN_PAGES)
         self._checked = _CheckedPages()
 
     def read_into(self, key: PageKey, page_size: int, pieces: Sequence[Piece]) -> None:
@@ -56,13 +54,15 @@ class PageFiles:
             FileNotFoundError: The page is not there.
             PageDamageError: They are not those that were written.
         """
+        named = self._folder, key
         try:
-            self._kept.get(key, lambda key: self._opened(key, page_size)).read_into(pieces)
+            page: _OpenPage = open_files.get(named, lambda _: self._opened(key, page_size))
+            page.read_into(pieces)
         except PageDamageError:
-            self._kept.forget(key)
+            open_files.forget(named)
             raise
         except FileNotFoundError:  # it was removed; there may be another one since
-            self._kept.forget(key)
+            open_files.forget(named)
             self._opened(key, page_size).read_into(pieces)
 
     def read(self, key: PageKey, page_size: int, begin: int, end: int) -> bytes:

@@ -1,13 +1,17 @@
 """What a thread keeps for the next reading: the objects that it used last, and memory."""
 
 import mmap
+import resource
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+MAX_OPEN_FILES = 256
+_FEWEST_FILES = 8
 
 
 class Recent(threading.local, Generic[Key, Value]):
@@ -34,14 +38,41 @@ class Recent(threading.local, Generic[Key, Value]):
         value = values.pop(key, None)
         if value is None:
             value = make(key)
-            while len(values) >= self._capacity:
+            while len(values) >= self._most():
                 del values[next(iter(values))]
         values[key] = value
         return value
 
+    def _most(self) -> int:
+        return self._capacity
+
     def forget(self, key: Key) -> None:
         """Drop `key`, so that the next `get` makes it afresh."""
         self._values.pop(key, None)
+
+
+def most_open_files() -> int:
+    """How many files a thread keeps open: a quarter of what the process may have open, at most `MAX_OPEN_FILES`.
+
+    The rest is of workers' pipes, shared memory, sockets, and of what others in the process open.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(_FEWEST_FILES, min(MAX_OPEN_FILES, limit // 4))
+
+
+class OpenFiles(Recent[Key, Value]):
+    """The files that a thread used last, of any kind, by keys that tell these apart.
+
+    Args:
+        capacity: How many there are at most, where the process's limit allows as many.
+    """
+
+    def _most(self) -> int:
+        return min(self._capacity, most_open_files())  # asked for each file that is opened: the limit may be set late
+
+
+open_files: OpenFiles[Any, Any] = OpenFiles(MAX_OPEN_FILES)
+"""Shards by their urls, their indexes by what these were built for, pages of caches: they share one number."""
 
 
 class ReadBuffer(threading.local):

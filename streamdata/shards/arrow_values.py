@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.shards.parquet_types import is_integer_list
 from streamdata.shards.readers import Int64s
 from streamdata.shards.stored_rows import import_pyarrow
@@ -61,9 +61,9 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
                 convert(column.slice(row, 1))
             except (ValueError, OverflowError, NotImplementedError) as error:
                 raise ShardError(
-                    f"shard '{url}', row {int(numbers[row])}, column {name!r}: expected a value that Python's types or "
-                    f"an int64 tensor can hold, got: {error}\n  Write the column in another type, such as times in "
-                    "microseconds, or leave it out of `columns`."
+                    f"shard '{url}', row {int(numbers[row])}, column {shown(name)}: expected a value that Python's "
+                    f"types or an int64 tensor can hold, got: {error}\n  Write the column in another type, such as times "
+                    "in microseconds, or leave it out of `columns`."
                 ) from error
         raise
 

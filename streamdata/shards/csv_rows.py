@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.chunks import ChunkBytes
+from streamdata.shards.json_lines import line_too_long
 from streamdata.shards.readers import Record
 from streamdata.shards.sequential import SequentialFiles
 from streamdata.shards.signatures import HEAD_BYTES, refuse_foreign
 from streamdata.shards.streams import ForwardStream, open_stream
 
 CSV_SUFFIXES = tuple(f".csv{compressed}" for compressed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz"))
-MAX_VALUE_BYTES = 64 << 20
-"""Of a line, and of a value over several: a quote that is never closed would take all of a file."""
 _BUFFER_BYTES = 1 << 20
 
 
@@ -33,10 +32,11 @@ class SequentialCsv(SequentialFiles):
             ShardError: A row has another number of fields than the header, or the shard is damaged or has changed.
         """
         url = self.urls[shard]
+        max_bytes = self.limits.line_bytes
         # The library's bound is for all of the process: it may be raised, and is never lowered.
-        csv.field_size_limit(max(csv.field_size_limit(), MAX_VALUE_BYTES))
+        csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
-            reader = csv.reader(_lines(stream, url), strict=True)
+            reader = csv.reader(_lines(stream, url, max_bytes), strict=True)
             names = _header(next(_rows(reader, url), []), url)
             for number, row in enumerate(_rows(reader, url)):
                 if len(row) != len(names):
@@ -63,15 +63,13 @@ class _StreamFile(io.RawIOBase):
         return len(piece)
 
 
-def _lines(stream: ForwardStream, url: str) -> Iterator[str]:
+def _lines(stream: ForwardStream, url: str, max_bytes: int) -> Iterator[str]:
     """The lines of a file with their ends."""
     with io.BufferedReader(_StreamFile(stream), _BUFFER_BYTES) as file:
         refuse_foreign(url, file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
-        for number, line in enumerate(iter(lambda: file.readline(MAX_VALUE_BYTES + 1), b""), 1):
-            if len(line) > MAX_VALUE_BYTES:
-                raise ShardError(
-                    f"{url}:{number}: expected a line of at most {MAX_VALUE_BYTES} bytes, got more\n  Is this CSV?"
-                )
+        for number, line in enumerate(iter(lambda: file.readline(max_bytes + 1), b""), 1):
+            if len(line) > max_bytes:
+                raise line_too_long(f"{url}:{number}", len(line), max_bytes)
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -99,6 +97,6 @@ def _header(names: list[str], url: str) -> list[str]:
     if not names or twins:
         raise ShardError(
             f"{url}:1: expected a header that names the fields, each once, and none as streamdata names its own, got "
-            f"{twins or 'an empty file'}\n  Write the names of the fields as the first line."
+            f"{shown(twins) if twins else 'an empty file'}\n  Write the names of the fields as the first line."
         )
     return names

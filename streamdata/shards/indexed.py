@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import Answer
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
-from streamdata.run.recent import ReadBuffer, Recent
+from streamdata.run.recent import ReadBuffer, open_files
 from streamdata.shards.build import headers_of
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.held import SharedVersions, shared_versions
@@ -21,6 +22,7 @@ from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeade
 from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
+from streamdata.shards.one_pass import ByteSource, byte_source
 from streamdata.shards.readers import Int64s
 from streamdata.shards.shard_pages import remote_pages
 from streamdata.shards.sidecar import find_sidecars
@@ -40,7 +42,6 @@ from streamdata.shards.storage import (
 )
 
 logger = logging.getLogger(__name__)
-MAX_OPEN_INDEXES = 128
 
 
 class Runs(NamedTuple):
@@ -68,6 +69,7 @@ class IndexedFiles:
         kind: Of their indexes.
         has_sidecars: Whether the kind is of shards with their sidecars.
         known: Of those shards that a manifest knows, nothing is asked here; of others not what is known.
+        limits: What a record may be.
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -80,8 +82,9 @@ class IndexedFiles:
         known: Known = NOTHING_KNOWN,
         *,
         has_sidecars: bool = False,
+        limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.urls, self._kind, self._dtype = urls, kind, KINDS[kind].dtype
+        self.urls, self._kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         # Under these urls another version may have been opened before, by an earlier reader.
         self.cache: CacheSettings | None = None
@@ -113,7 +116,7 @@ class IndexedFiles:
         unknown = [url for url in different if url not in known]
         stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
         sidecars = find_sidecars(different, known) if has_sidecars else dict.fromkeys(different, ("", NO_STAMP))
-        return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url]) for url in different}
+        return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url], self.limits) for url in different}
 
     def _shared_versions(self, *, has_sidecars: bool) -> SharedVersions | None:
         """What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it."""
@@ -287,6 +290,11 @@ class RecordBytes:
         self.is_cached = False
         """Whether its bytes are taken from the page cache."""
 
+    def source(self, position: int) -> ByteSource:
+        """The shard of a record, to look at some of its bytes alone."""
+        shard = int(self.shards[position])
+        return byte_source(self._files.urls[shard], self._files.stamps[shard])
+
     @property
     def file_spans(self) -> FileSpans:
         """Where the records lie."""
@@ -335,23 +343,22 @@ class RecordBytes:
         return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 
-_open_indexes: Recent[IndexJob, IndexFile] = Recent(MAX_OPEN_INDEXES)
-
-
 def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:
     """The rows of each run (first, count), and the row after it, from an index that is built again if it is damaged."""
     try:
-        return _open_indexes.get(job, _open_index).runs(runs)
+        rows: list[bytes] = open_files.get(job, _open_index).runs(runs)
+        return rows
     except IndexDamageError as damage:
         logger.warning("index of '%s': %s; it is built again", job.url, damage)
     path = build(job).path
-    _open_indexes.forget(job)
+    open_files.forget(job)
     try:
-        return _open_indexes.get(job, lambda _: IndexFile(path, KINDS[job.kind].dtype)).runs(runs)
+        rows = open_files.get(job, lambda _: IndexFile(path, KINDS[job.kind].dtype)).runs(runs)
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Check the disk that holds it."
         ) from damage
+    return rows
 
 
 def _open_index(job: IndexJob) -> IndexFile:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
 from streamdata.shards.one_pass import Ahead, byte_source
@@ -25,13 +26,17 @@ _MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds 
 
 
 class IndexJob(NamedTuple):
-    """One index: its kind, and which version of which shard; for the sidecar of a tar, of which sidecar too."""
+    """One index: its kind, and which version of which shard; for the sidecar of a tar, of which sidecar too.
+
+    What is larger than the limits is an error where the index is built; they are in no index.
+    """
 
     kind: str
     url: str
     stamp: FileStamp
     sidecar: str = ""
     sidecar_stamp: FileStamp = NO_STAMP
+    limits: ShardLimits = DEFAULT_LIMITS
 
 
 class Found(NamedTuple):
@@ -140,15 +145,16 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
 
 def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:
     """What is in the index of each of these jobs, which are of one shard, or why it cannot be built."""
-    url = jobs[0].url
+    url, limits = jobs[0].url, jobs[0].limits
     if jobs[0].kind == "jsonl":
-        return [jsonl_index.build_rows(url, jobs[0].stamp, ahead)]
+        return [jsonl_index.build_rows(url, jobs[0].stamp, ahead, limits.line_bytes)]
     own = tar_index.TarRows(url)
     joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
-    joins = {file: sidecar.JoinRows(url, file, stamp) for file, stamp in joined.items()}
+    joins = {file: sidecar.JoinRows(url, file, stamp, limits) for file, stamp in joined.items()}
     is_own_wanted = any(job.kind == "tar" for job in jobs)
     takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
-    for record in records(byte_source(url, jobs[0].stamp, ahead), url, ("id",) if joins else (), own.skip):
+    source, fields = byte_source(url, jobs[0].stamp, ahead), ("id",) if joins else ()
+    for record in records(source, url, fields, own.skip, max_bytes=limits.member_bytes):
         for taker in takers:
             taker.add(record)
     return [_tried(job, own, joins) for job in jobs]

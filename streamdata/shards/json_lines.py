@@ -13,6 +13,7 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError
+from streamdata.recipe.limits import DEFAULT_LIMITS
 from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Int64s
 from streamdata.shards.signatures import JSONL, refuse_foreign
@@ -21,6 +22,7 @@ BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"  # the white space of JSON
 _BLANK_CODES = np.frombuffer(BLANK, np.uint8)
 _CHUNK = 1 << 20
+MAX_LINE_BYTES = DEFAULT_LIMITS.line_bytes
 _LINE_FEED = 10
 _UNPACK = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 
@@ -39,17 +41,21 @@ class Lines(NamedTuple):
         return self.buffer[int(self.starts[number]) : int(self.ends[number])]
 
 
-def lines_of(source: ByteSource, url: str, *, is_whole: bool = True) -> Iterator[Lines]:
+def lines_of(
+    source: ByteSource, url: str, *, is_whole: bool = True, max_bytes: int = MAX_LINE_BYTES
+) -> Iterator[Lines]:
     """All lines of a file, which is read forward only.
 
     Args:
         source: The file, or a later part of it that begins with a line.
         url: The file, for messages.
         is_whole: Whether it is read from its beginning.
+        max_bytes: Of a line, without its end.
 
     Raises:
-        ShardError: It begins as files of another format do.
+        ShardError: It begins as files of another format do, or a line is longer.
     """
+    number = 0
     offset = at = 0
     begun: list[bytes] = []  # the line that has not ended yet; joined once, since it may be long
     while chunk := source.read(_CHUNK, at):
@@ -60,13 +66,34 @@ def lines_of(source: ByteSource, url: str, *, is_whole: bool = True) -> Iterator
         begun.append(chunk)
         if b"\n" in chunk:
             lines = _split(offset, b"".join(begun), may_have_bom=is_whole)
+            if len(lines.buffer) > max_bytes:
+                _check_lengths(url, number, lines, max_bytes)
             yield lines
+            number += len(lines.ends)
             rest = int(lines.ends[-1]) + 1
             begun = [lines.buffer[rest:]]
             offset += rest
+        if at - offset > max_bytes:  # before more of it is kept; a carriage return at its end counts
+            raise line_too_long(f"{url}:{number + 1}", at - offset, max_bytes)
     if at > offset:  # the last line has no line feed
         last = _split(offset, b"".join([*begun, b"\n"]), may_have_bom=is_whole)
         yield last._replace(buffer=last.buffer[:-1])
+
+
+def _check_lengths(url: str, number: int, lines: Lines, max_bytes: int) -> None:
+    """Raise if one of the lines, of which the first comes after `number` others, is too long."""
+    sizes = lines.ends - lines.starts
+    if sizes.max() > max_bytes:
+        first = int((sizes > max_bytes).argmax())
+        raise line_too_long(f"{url}:{number + first + 1}", int(sizes[first]), max_bytes)
+
+
+def line_too_long(where: str, size: int, max_bytes: int) -> ShardError:
+    """The error for a line of which so many bytes have been seen."""
+    return ShardError(
+        f"{where}: expected a line of at most {max_bytes} bytes, got at least {size}\n"
+        f"  Split it, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
+    )
 
 
 def _refuse_array(url: str, chunk: bytes) -> None:
@@ -97,10 +124,10 @@ def _split(offset: int, buffer: bytes, *, may_have_bom: bool) -> Lines:
     return Lines(offset, buffer, starts, ends, _blank_lines(buffer, text, starts, ends))
 
 
-def numbered_lines(source: ByteSource, url: str) -> Iterator[tuple[int, int, bytes]]:
+def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
     """The lines that are not blank: number from 1, offset in the file, bytes. Raises as `lines_of`."""
     number = 0
-    for lines in lines_of(source, url):
+    for lines in lines_of(source, url, max_bytes=max_bytes):
         for line in np.flatnonzero(~lines.is_blank).tolist():
             yield number + line + 1, lines.offset + int(lines.starts[line]), lines.line(line)
         number += len(lines.starts)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.fields import SET_HERE
 from streamdata.shards.readers import Int64s, Record
 
@@ -75,10 +75,10 @@ def syntax_flaw(line: bytes) -> Flaw:
         row = orjson.loads(line.decode("utf-8"))  # of a text, orjson says where it is wrong in characters, not bytes
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode("utf-8")) + 1
-        return Flaw(column, "UTF-8", f"{error.reason} {line[error.start : error.start + 1]!r}")
+        return Flaw(column, "UTF-8", f"{error.reason} {shown(line[error.start : error.start + 1])}")
     except orjson.JSONDecodeError as error:
         return Flaw(error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
-    assert type(row) is not dict, f"{line[:_SHOWN]!r} is an object on the second try"
+    assert type(row) is not dict, f"{shown(line[:_SHOWN])} is an object on the second try"
     return Flaw(1, "a JSON object", "null" if row is None else type(row).__name__)
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import orjson
 
 from streamdata.fields import INDEX, KEY, STATES, URL
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
+from streamdata.shards.json_lines import line_too_long
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
@@ -27,13 +29,20 @@ class JsonlShards(IndexedFiles):
         urls: The shards; one that is named n times counts as n shards.
         max_kept_bytes: Of a window; a larger one is read take by take.
         known: What is known of them already.
+        limits: What a line may be.
 
     Raises:
         FileNotFoundError: There is no such shard.
     """
 
-    def __init__(self, urls: list[str], max_kept_bytes: int = 8 << 20, known: Known = NOTHING_KNOWN) -> None:
-        super().__init__(urls, "jsonl", known)
+    def __init__(
+        self,
+        urls: list[str],
+        max_kept_bytes: int = 8 << 20,
+        known: Known = NOTHING_KNOWN,
+        limits: ShardLimits = DEFAULT_LIMITS,
+    ) -> None:
+        super().__init__(urls, "jsonl", known, limits=limits)
         complete(self)
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
@@ -64,11 +73,23 @@ class JsonlWindow:
         self._bytes = RecordBytes(shards, runs, rows["offset"].astype(np.int64), own, shards.buffer)
         self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
         self._numbers = runs.numbers() + rows["blanks"][own]
+        self._check_lengths(shards.limits.line_bytes)
         self._doubtful = bool(shards.noted[runs.shards].any())
         self.look_ahead = max(1, min(LOOK_AHEAD, shards.max_kept_bytes * len(own) // max(self._bytes.num_bytes, 1)))
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def _check_lengths(self, max_bytes: int) -> None:
+        """Raise if a line is too long: the index may have been built under other limits, or come with the shard."""
+        if self._bytes.num_bytes <= max_bytes:
+            return
+        # With a line, blank lines that follow are counted: so where its bytes are too many, it is looked at.
+        for position in np.flatnonzero(self._bytes.sizes > max_bytes).tolist():
+            start = self._bytes.source(position).read(max_bytes + 1, int(self._bytes.begins[position]))
+            if len(start) > max_bytes and b"\n" not in start:
+                url = self._urls[int(self._bytes.shards[position])]
+                raise line_too_long(f"{url}:{int(self._numbers[position]) + 1}", len(start), max_bytes)
 
     def spans(self) -> list[FileSpans]:
         """Where its rows lie."""

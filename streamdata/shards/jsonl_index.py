@@ -4,7 +4,7 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
-from streamdata.shards.json_lines import Lines, lines_of
+from streamdata.shards.json_lines import MAX_LINE_BYTES, Lines, lines_of
 from streamdata.shards.json_rows import doubtful_integers, integer_flaw
 from streamdata.shards.one_pass import Ahead, byte_source
 from streamdata.shards.storage import FileStamp
@@ -14,16 +14,19 @@ DTYPE = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
 _MAX_BLANKS = 2**32 - 1
 
 
-def build_rows(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> Contents:
+def build_rows(
+    url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None, max_bytes: int = MAX_LINE_BYTES
+) -> Contents:
     """Rows of the shard's records and one for its end; what is passed over are blank lines (the first from 1).
 
     Raises:
-        ShardError: There are more blank lines than 32 bits count, or the file is of another format.
+        ShardError: There are more blank lines than 32 bits count, a line of more than `max_bytes`, or the file is of
+            another format.
     """
     source = byte_source(url, stamp, ahead)
     parts = [np.zeros(0, DTYPE)]
     blanks = first_blank = lines = long_integers = 0
-    for piece in lines_of(source, url):
+    for piece in lines_of(source, url, max_bytes=max_bytes):
         before = blanks + np.cumsum(piece.is_blank)
         rows = np.zeros(len(before), DTYPE)
         rows["offset"], rows["blanks"] = piece.starts + piece.offset, before

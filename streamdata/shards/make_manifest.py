@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import check_can_put, put_once
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
@@ -65,13 +66,19 @@ class _Index(NamedTuple):
     sidecar: str
 
 
-def make_manifest(stock: Inventory, report: Report = lambda _: None, num_processes: int | None = None) -> str:
+def make_manifest(
+    stock: Inventory,
+    report: Report = lambda _: None,
+    num_processes: int | None = None,
+    limits: ShardLimits = DEFAULT_LIMITS,
+) -> str:
     """Index what has to be, and publish the manifest.
 
     Args:
         stock: The files.
         report: Called after each shard.
         num_processes: How many index local shards at the same time; by default one for each core.
+        limits: What a record may be.
 
     Returns:
         The manifest's url.
@@ -84,7 +91,7 @@ def make_manifest(stock: Inventory, report: Report = lambda _: None, num_process
     with locked("manifest", stock.target):
         old = _earlier(stock.target)
         kept = _kept_from(old, stock) if old else {}
-        wanted = _jobs(stock)
+        wanted = [job._replace(limits=limits) for job in _jobs(stock)]
         jobs = [job for job in wanted if (job.url, job.kind) not in kept]
         if old is not None and not jobs and _is_same(old[0], stock):
             report(IndexProgress(0, 0, 0, 0))

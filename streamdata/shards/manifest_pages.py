@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from streamdata.remote import Answer, StorageOptions, network, options_of
 from streamdata.remote.addresses import signed_url
-from streamdata.run.recent import Recent
+from streamdata.run.recent import OpenFiles
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.manifest import ManifestError
 from streamdata.shards.publish import cache_directory
@@ -173,7 +173,7 @@ def _pages_of(begin: int, end: int) -> range:
     return range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))
 
 
-_open_pages: Recent[PagesKey, ManifestPages] = Recent(_MAX_OPEN)
+_open_pages: OpenFiles[PagesKey, ManifestPages] = OpenFiles(_MAX_OPEN)
 
 
 def opened_pages(key: PagesKey) -> ManifestPages:

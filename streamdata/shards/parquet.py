@@ -14,7 +14,7 @@ from streamdata.remote import network
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
-from streamdata.run.recent import Recent
+from streamdata.run.recent import OpenFiles
 from streamdata.shards.arrow_values import objects_beside, values_of
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
@@ -385,5 +385,5 @@ class _OpenedHere(threading.local):
     """What a thread has open, and found out."""
 
     def __init__(self) -> None:
-        self.files: Recent[int, OpenParquet] = Recent(_MAX_OPEN_FILES)
+        self.files: OpenFiles[int, OpenParquet] = OpenFiles(_MAX_OPEN_FILES)
         self.decoded: DecodedRuns | None = None

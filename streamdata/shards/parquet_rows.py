@@ -10,7 +10,6 @@ import os
 import shutil
 import stat
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamdata.errors import ShardError, SourceError
+from streamdata.remote import NO_OPTIONS, StorageOptions
 from streamdata.run.recent import Recent
 from streamdata.shards.file_cache import FileCache, FileVersion, version_of
 from streamdata.shards.json_lines import lines_of
@@ -54,11 +54,13 @@ class ParquetRows:
     It pickles as paths. Files are opened by the process that reads them.
 
     Args:
-        data_files: A file, glob, brace expression or directory, or a list of these, here or in a store; the files are
-            sorted. One that a list names twice is there twice; one that two patterns find is an error.
+        data_files: A file, glob, brace expression or directory, or a list of these, here or in a store. A list keeps
+            its order, and the files that one of these finds are sorted. One that a list names twice is there twice; one
+            that two patterns find is an error.
         cache_dir: Of the files of rows, see `FileCache`.
         use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
+        options: Of the stores that hold the files.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -66,9 +68,15 @@ class ParquetRows:
         ImportError: pyarrow is missing.
     """
 
-    def __init__(self, data_files: str | Sequence[str], cache_dir: str | None = None, use_shm: bool = False) -> None:
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        cache_dir: str | None = None,
+        use_shm: bool = False,
+        options: StorageOptions = NO_OPTIONS,
+    ) -> None:
         cache = FileCache(cache_dir)
-        paths = _files(data_files)
+        paths = _files(data_files, options)
         found = {path: _row_file(path, cache, use_shm) for path in dict.fromkeys(paths)}
         self.files = [found[path] for path in paths]
         self._ends = list(accumulate(file.num_rows for file in self.files))
@@ -138,23 +146,23 @@ class ParquetRows:
         return {key: value for key, value in self.__dict__.items() if key != "_opened"}
 
 
-def _files(data_files: Any) -> list[str]:
-    """The files that are meant, sorted; what is named twice by the same words is there twice.
+def _files(data_files: Any, options: StorageOptions) -> list[str]:
+    """The files that are meant, in the order of a list; what is named twice by the same words is there twice.
 
     Of a folder its parquet files, or, where it has none, its JSON Lines.
     """
-    counts = Counter(_patterns(data_files))
-    found = {pattern: expand(pattern, _suffixes_of(pattern)) for pattern in counts}
+    patterns = _patterns(data_files)
+    found = {pattern: _expand(pattern, options) for pattern in dict.fromkeys(patterns)}
     expand([url for urls in found.values() for url in urls], SUFFIXES)  # by different words twice is an error
-    return sorted(local_path(url) for pattern, urls in found.items() for url in urls * counts[pattern])
+    # Where rows are chosen by number, they are those of whoever else reads the same list one file after another.
+    return [url if is_remote(url) else local_path(url) for pattern in patterns for url in found[pattern]]
 
 
-def _suffixes_of(pattern: str) -> tuple[str, ...]:
+def _expand(pattern: str, options: StorageOptions) -> list[str]:
     try:
-        expand(pattern, PARQUET_SUFFIXES)
+        return expand(pattern, PARQUET_SUFFIXES, None, options)
     except FileNotFoundError:
-        return SUFFIXES
-    return PARQUET_SUFFIXES
+        return expand(pattern, SUFFIXES, None, options)
 
 
 def _patterns(data_files: Any) -> list[str]:

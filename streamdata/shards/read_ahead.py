@@ -137,10 +137,11 @@ class ReadAhead:
     def drop(self, requests: Sequence[Request]) -> None:
         """Let go of what some requests brought; those that are not answered yet are cancelled."""
         under_way = []
-        # One of a parent process is not this one's, and its lock may be held for ever.
-        mine = [request for request in requests if request.asked_of is self and not request.is_dropped]
         with self._lock:
-            for request in mine:
+            for request in requests:
+                # One of a parent process is not this one's; one that several portions share comes several times.
+                if request.asked_of is not self or request.is_dropped:
+                    continue
                 request.is_dropped = True
                 self._num_dropped += 1
                 self._settle(request)

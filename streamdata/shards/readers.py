@@ -105,6 +105,10 @@ class IndexedShards(_Shards, Protocol):
 class SequentialShards(_Shards, Protocol):
     """Shards that are read from their start."""
 
+    def count_records(self) -> int:
+        """How many records all shards have; each is read whole for it, once on a node."""
+        ...
+
     def chunks(self, shard: int) -> "FileSpans | None":
         """Of a shard that is better asked for before it is needed: what is asked for at once, one after another."""
         ...

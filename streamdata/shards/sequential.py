@@ -6,10 +6,14 @@ Uncompressed shards can be read this way too.
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
+from functools import partial
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.run.recent import Recent
@@ -21,6 +25,7 @@ from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_f
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import Record
+from streamdata.shards.record_counts import kept_count
 from streamdata.shards.sidecar import (
     RecordNames,
     SidecarKeys,
@@ -48,8 +53,8 @@ _BLANK = "blank lines"
 class SequentialFiles:
     """What sequential shards of all formats have in common."""
 
-    def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN) -> None:
-        self.urls = urls
+    def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN, limits: ShardLimits = DEFAULT_LIMITS) -> None:
+        self.urls, self.limits = urls, limits
         self.cache: CacheSettings | None = None
         self.sidecars: list[str] = []
         self.sidecar_stamps: list[FileStamp] = []
@@ -84,6 +89,28 @@ class SequentialFiles:
         """Base name and size in bytes per shard (0 for a pipe)."""
         return [(base_name(url), stamp.size) for url, stamp in zip(self.urls, self._stamps, strict=True)]
 
+    def count_records(self) -> int:
+        """How many records all shards have; each is read whole for it, once on a node.
+
+        Raises:
+            ValueError: A shard is a pipe.
+            ShardError: A shard is damaged, or has changed.
+        """
+        kind, files = type(self).__name__, dict(zip(self.urls, range(len(self.urls)), strict=True))
+        counts = {
+            url: kept_count(kind, url, self._stamps[shard], partial(self._count, shard)) for url, shard in files.items()
+        }
+        return sum(counts[url] for url in self.urls)
+
+    def _count(self, shard: int) -> int:
+        twin = copy(self)
+        twin._counts = Counter()  # noqa: SLF001  of this class: what a lane meets is counted when it is read
+        return sum(1 for _ in twin.stream(shard))
+
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`."""
+        raise NotImplementedError
+
     def chunks(self, shard: int) -> FileSpans | None:
         """What is asked for at once of a remote shard; a disk looks ahead by itself where a file is read through."""
         url = self.urls[shard]
@@ -117,6 +144,7 @@ class SequentialTar(SequentialFiles):
         meta_names: Fields of the sidecars (which are not compressed) that join the records.
         sidecar_key: What the keys of sidecars are (see `sidecar`).
         known: What is known of them already.
+        limits: What a member, and a line of a sidecar, may be.
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -129,8 +157,9 @@ class SequentialTar(SequentialFiles):
         meta_names: Sequence[str] = (),
         sidecar_key: str | None = None,
         known: Known = NOTHING_KNOWN,
+        limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
-        super().__init__(urls, known)
+        super().__init__(urls, known, limits)
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
         wanted = urls if meta_names else []
@@ -168,7 +197,8 @@ class SequentialTar(SequentialFiles):
         notice = _Notice(self._counts, _NO_FIELD, url)
 
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
-            yield from records(stream, url, None, lambda member: notice(1, f"at offset {member.offset}"))
+            skipped = lambda member: notice(1, f"at offset {member.offset}")  # noqa: E731
+            yield from records(stream, url, None, skipped, max_bytes=self.limits.member_bytes)
 
 
 class _Lines:
@@ -201,7 +231,7 @@ class _Joiner:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
         self._sidecar = shards.sidecars[shard]
         self._lines = _Lines(self._sidecar, shards.sidecar_stamps[shard])
-        self._keys = SidecarKeys(self._sidecar)
+        self._keys = SidecarKeys(self._sidecar, max_bytes=shards.limits.line_bytes)
         self._used = np.zeros(len(self._keys) + 1, np.bool_)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
         self._first: RecordNames | None = None
@@ -215,7 +245,7 @@ class _Joiner:
         if length:
             line = self._lines.read(offset, offset + length)
         else:
-            self._notice(1, f"record '{record[KEY]}'")
+            self._notice(1, f"record {shown(record[KEY])}")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
 
     def _line_of(self, record: Record) -> int:
@@ -250,6 +280,7 @@ class SequentialJsonl(SequentialFiles):
     Args:
         urls: The shards.
         known: What is known of them already.
+        limits: What a line may be.
 
     Raises:
         FileNotFoundError: There is no such shard.
@@ -266,7 +297,7 @@ class SequentialJsonl(SequentialFiles):
         notice = _Notice(self._counts, _BLANK, url)
         number = 0
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
-            for lines in lines_of(stream, url):
+            for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):
                 first = int(lines.is_blank.argmax()) + 1
                 notice(int(lines.is_blank.sum()), f"line {number + first}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())

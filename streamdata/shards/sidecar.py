@@ -17,16 +17,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, URL, is_reserved
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards.index_file import Contents, Rows
-from streamdata.shards.json_lines import numbered_lines
+from streamdata.shards.json_lines import MAX_LINE_BYTES, numbered_lines
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.readers import Int64s, Record
 from streamdata.shards.stamps import stamps_there
 from streamdata.shards.storage import FileStamp
 from streamdata.shards.suffixes import SIDECAR_SUFFIXES, sidecars_of
+from streamdata.shards.tar_headers import ANY_SIZE
 from streamdata.shards.tar_records import TarRecord, key_hash, records
 
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
@@ -41,11 +43,13 @@ def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
         ValueError: One is not a name, comes twice, or is reserved.
     """
     if isinstance(meta_names, str):
-        raise ValueError(f"meta_names: expected a list of names, got the text {meta_names!r}\n  Write [{meta_names}].")
+        raise ValueError(
+            f"meta_names: expected a list of names, got the text {shown(meta_names)}\n  Write [{meta_names}]."
+        )
     for index, name in enumerate(meta_names):
         if not isinstance(name, str) or name in meta_names[:index] or is_reserved(name):
             raise ValueError(
-                f"meta_names: expected different names, without two underscores at both ends, got {name!r}\n"
+                f"meta_names: expected different names, without two underscores at both ends, got {shown(name)}\n"
                 "  Name each field of the sidecar once."
             )
     return tuple(meta_names)
@@ -59,12 +63,12 @@ def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> s
     """
     if sidecar_key not in (None, *SIDECAR_KEYS):
         raise ValueError(
-            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {sidecar_key!r}\n"
+            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {shown(sidecar_key)}\n"
             "  The keys of sidecars are the texts of '.id' members, or the records' keys. Without it, each shard tells."
         )
     if sidecar_key is not None and not meta_names:
         raise ValueError(
-            f"sidecar_key: expected meta_names with it, got {sidecar_key!r} alone\n"
+            f"sidecar_key: expected meta_names with it, got {shown(sidecar_key)} alone\n"
             "  Name the fields of the sidecar, or drop it."
         )
     return sidecar_key
@@ -121,7 +125,7 @@ def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> Re
         text = identifier.decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise ShardError(
-            f"shard '{url}': record '{key}': expected text in its '.id' member, got {error.reason}\n"
+            f"shard '{url}': record {shown(key)}: expected text in its '.id' member, got {error.reason}\n"
             f"  Write the id as UTF-8 text, or say sidecar_key: {BY_KEY}."
         ) from error
     return RecordNames(key, text, text if by == BY_ID else key, has_id=True)
@@ -139,7 +143,7 @@ def line_key(row: Record, url: str, number: int) -> str:
     if type(key) is int:
         return str(key)
     raise ShardError(
-        f"{url}:{number}:1: expected a 'key' that is a text or an integer, got {key!r}\n"
+        f"{url}:{number}:1: expected a 'key' that is a text or an integer, got {shown(key)}\n"
         "  Give each line of a sidecar the key of its record."
     )
 
@@ -151,10 +155,10 @@ class SidecarKeys:
         ShardError: A line is broken or has no key, or a key comes twice.
     """
 
-    def __init__(self, sidecar: str, stamp: FileStamp | None = None) -> None:
-        self.url = sidecar
+    def __init__(self, sidecar: str, stamp: FileStamp | None = None, max_bytes: int = MAX_LINE_BYTES) -> None:
+        self.url, self._max_bytes = sidecar, max_bytes
         hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
-        for number, offset, line in numbered_lines(byte_source(sidecar, stamp), sidecar):
+        for number, offset, line in numbered_lines(byte_source(sidecar, stamp), sidecar, max_bytes):
             hashes.append(key_hash(line_key(parse_row(line, sidecar, number), sidecar, number)))
             offsets.append(offset)
             lengths.append(len(line))
@@ -188,11 +192,11 @@ class SidecarKeys:
 
     def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
         """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
-        line = next(numbered_lines(byte_source(self.url), self.url), None)
+        line = next(numbered_lines(byte_source(self.url), self.url, self._max_bytes), None)
         lines = "no line"
         if line is not None:
             key = line_key(parse_row(line[2], self.url, line[0]), self.url, line[0])
-            lines = f"none that joins{f' by sidecar_key: {by}' if by else ''}, the first is for '{key}'"
+            lines = f"none that joins{f' by sidecar_key: {by}' if by else ''}, the first is for {shown(key)}"
         records = f"the first is {_described(first)}" if first else "there is none"
         return ShardError(
             f"sidecar '{self.url}': expected lines for the records of '{url}' ({records}), got {lines}\n"
@@ -209,7 +213,7 @@ class SidecarKeys:
 
 
 def _described(names: RecordNames) -> str:
-    return f"record '{names.record}'" + (f" with the id '{names.by_id}'" if names.has_id else "")
+    return f"record {shown(names.record)}" + (f" with the id {shown(names.by_id)}" if names.has_id else "")
 
 
 class JoinRows:
@@ -224,8 +228,10 @@ class JoinRows:
         ShardError: The sidecar is damaged.
     """
 
-    def __init__(self, url: str, sidecar: str, stamp: FileStamp | None = None) -> None:
-        self._url, self._keys = url, SidecarKeys(sidecar, stamp)
+    def __init__(
+        self, url: str, sidecar: str, stamp: FileStamp | None = None, limits: ShardLimits = DEFAULT_LIMITS
+    ) -> None:
+        self._url, self._keys, self._limits = url, SidecarKeys(sidecar, stamp, limits.line_bytes), limits
         self._ids, self._own, self._has_id = array("Q"), array("Q"), bytearray()
         self._broken_id: ShardError | None = None
 
@@ -265,7 +271,7 @@ class JoinRows:
 
 
 def _names(url: str, by: str | None) -> Iterator[RecordNames]:
-    for record in records(byte_source(url), url, ("id",)):
+    for record in records(byte_source(url), url, ("id",), max_bytes=ANY_SIZE):
         yield names_of(record.key, record.fields.get("id"), url, by)
 
 
@@ -298,15 +304,15 @@ def join(
     if line is not None:
         names = names_of(record[KEY], record.get("id"), url, by)
         if (got := line_key(row, sidecar, 1)) not in (names.by_id, names.by_key):
-            expected = " or ".join(dict.fromkeys([f"'{names.by_id}'", f"'{names.by_key}'"]))
+            expected = " or ".join(dict.fromkeys([shown(names.by_id), shown(names.by_key)]))
             raise ShardError(
-                f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of '{got}'\n"
+                f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of {shown(got)}\n"
                 "  Delete the index of the shard; it is then built again."
             )
     for name in meta_names:
         if name in record:
             raise ShardError(
-                f"shard '{url}': record '{record[KEY]}': expected no field '{name}', since meta_names asks for "
+                f"shard '{url}': record {shown(record[KEY])}: expected no field '{name}', since meta_names asks for "
                 f"it, got one in the archive\n  Rename the field in '{sidecar}', or drop it from meta_names."
             )
         record[name] = row.get(name)

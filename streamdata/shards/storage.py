@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,11 +18,10 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
-from streamdata.run.recent import Recent
+from streamdata.run.recent import open_files
 from streamdata.shards.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.shards.readers import Int64s
 
-MAX_OPEN_SHARDS = 128
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
@@ -239,9 +238,9 @@ class LocalShard:
         self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
         if self.fd >= 0:
-            os.close(self.fd)
+            close(self.fd)
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
@@ -286,23 +285,21 @@ class LocalShard:
                 self._fail(expected)
 
     def _fail(self, expected: FileStamp) -> NoReturn:
-        _open_shards.forget(self.url)
+        open_files.forget(self.url)
         check_stamp(self.url, expected)
         raise changed(self.url, expected, expected)
 
 
-_open_shards: Recent[str, LocalShard] = Recent(MAX_OPEN_SHARDS)
-
-
 def opened(url: str) -> LocalShard:
     """The open local file, one of a bounded number per thread."""
-    return _open_shards.get(url, LocalShard)
+    found: LocalShard = open_files.get(url, LocalShard)
+    return found
 
 
 def opened_shard(url: str) -> LocalShard:
     """As `opened`, of a shard that was indexed."""
     try:
-        return _open_shards.get(url, LocalShard)
+        return opened(url)
     except FileNotFoundError as error:
         raise removed(url) from error
 
@@ -318,7 +315,7 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    for url in {*_open_shards, *held_urls()}.intersection(urls):
+    for url in {*open_files, *held_urls()}.intersection(urls):
         forget_open(url)
         if let_go(url):  # what it was met as says nothing of what lies there now
             _versions.pop(url, None)
@@ -326,7 +323,7 @@ def close_unused(urls: Iterable[str]) -> None:
 
 def forget_open(url: str) -> None:
     """Let go of one file: the next `opened` opens what lies at its path then."""
-    _open_shards.forget(url)
+    open_files.forget(url)
 
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:

@@ -10,21 +10,22 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
-from streamdata.errors import ShardError, needs
+from streamdata.errors import ShardError
 from streamdata.remote import network
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
-from streamdata.shards.signatures import HEAD_BYTES, ZSTD, check_compressed
+from streamdata.shards.signatures import HEAD_BYTES, check_compressed
 from streamdata.shards.storage import FileStamp, LocalShard, is_pipe, is_remote, submit_range
+from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
-_ZSTD_STEP = 1 << 14  # of compressed bytes, so that what one step gives stays bounded
+_MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
 _SKIP_STEP = 1 << 20
 _PIECE_BYTES, _PIECES_AHEAD = 4 << 20, 3
-_FLAGS_AT, _CHECKSUM_FLAG = 4, 0x04  # in the header of a zstd frame: RFC 8878, section 3.1.1.1.1
 
 
 class _Bytes(Protocol):
@@ -116,73 +117,18 @@ class _RemoteBytes:
             self._coming.pop().cancel()
 
 
-class DamagedFrameError(Exception):
-    """A zstd frame is damaged or ends early."""
-
-
 _unchecked_in_this_process: set[str] = set()
 
 
-class _ZstdBytes:
-    """Zstandard frames (RFC 8878), one after another, uncompressed.
-
-    The package's own readers take a frame that is cut short for the end of the file, so frames are decompressed one by
-    one here, and each must be complete.
-    """
-
-    def __init__(self, url: str, stream: _Bytes, unchecked: set[str]) -> None:
-        with needs("zstandard", "zstd", f"shard '{url}': reading .zst"):
-            import zstandard
-        self._error = zstandard.ZstdError
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._url, self._stream, self._unchecked = url, stream, unchecked
-        self._rest, self._ready = b"", memoryview(b"")
-
-    def read(self, size: int, /) -> bytes:
-        while not self._ready and self._more():
-            pass
-        piece = bytes(self._ready[:size])
-        self._ready = self._ready[len(piece) :]
-        return piece
-
-    def _more(self) -> bool:
-        """Decompress some more; False at the end."""
-        compressed = self._rest or self._stream.read(_ZSTD_STEP)
-        self._rest = b""
-        if not compressed:
-            if self._frame is not None:
-                raise DamagedFrameError("the end of the file within a zstd frame")
-            return False
-        if self._frame is None:
-            compressed = self._begin_frame(compressed)
-        try:
-            self._ready = memoryview(self._frame.decompress(compressed))
-        except self._error as error:
-            raise DamagedFrameError(str(error)) from error
-        if self._frame.eof:
-            self._rest, self._frame = self._frame.unused_data, None
-        return True
-
-    def _begin_frame(self, compressed: bytes) -> bytes:
-        """Look at the header that the bytes begin with, and add bytes until all of it is there."""
-        while len(compressed) <= _FLAGS_AT and (more := self._stream.read(_ZSTD_STEP)):
-            compressed += more
-        flags = compressed[_FLAGS_AT : _FLAGS_AT + 1]
-        if compressed.startswith(ZSTD) and flags and not flags[0] & _CHECKSUM_FLAG:
-            self._note_unchecked()
-        self._frame = self._decompressor.decompressobj()
-        return compressed
-
-    def _note_unchecked(self) -> None:
-        """Warn of the first file without checksums, and of no more: whoever wrote it wrote the others so too."""
-        if not self._unchecked:
-            self._unchecked.add(self._url)
-            logger.warning(
-                "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
-                "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
-                self._url,
-            )
+def _note_unchecked(url: str, unchecked: set[str]) -> None:
+    """Warn of the first file without checksums, and of no more: whoever wrote it wrote the others so too."""
+    if not unchecked:
+        unchecked.add(url)
+        logger.warning(
+            "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
+            "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
+            url,
+        )
 
 
 class _Headed:
@@ -227,7 +173,8 @@ def open_stream(
             with gzip.GzipFile(fileobj=compressed, mode="rb") as unzipped:
                 yield ForwardStream(url, unzipped)
         elif suffix == ".zst":
-            yield ForwardStream(url, _ZstdBytes(url, compressed, unchecked))
+            note = partial(_note_unchecked, url, unchecked)
+            yield ForwardStream(url, ZstdFrames(f"shard '{url}'", compressed, note))
         else:
             yield ForwardStream(url, _UnpackedBytes(_DECOMPRESSORS[suffix], compressed))
 
@@ -262,6 +209,8 @@ class _UnpackedBytes:
         if not self._unpack.eof and not self._unpack.needs_input:
             return b""
         packed: bytes = self._unpack.unused_data if self._unpack.eof else b""
+        if self._unpack.eof and self._new is lzma.LZMADecompressor:
+            packed = self._past_padding(packed)
         packed = packed or self._stream.read(_RAW_STEP)
         if self._unpack.eof and packed:
             self._unpack = self._new()
@@ -269,9 +218,24 @@ class _UnpackedBytes:
             raise DamagedFrameError("the end of the file within compressed data")
         return packed or None
 
+    def _past_padding(self, packed: bytes) -> bytes:
+        """What comes behind a stream of xz and its padding: zeros by fours, as section 2.2 of the format says."""
+        padding = 0
+        while packed := packed or self._stream.read(_RAW_STEP):
+            rest = packed.lstrip(b"\0")
+            padding, packed = padding + len(packed) - len(rest), rest
+            if rest:
+                break
+        if padding % 4:
+            raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
+        return packed
+
 
 _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {".bz2": bz2.BZ2Decompressor, ".xz": lzma.LZMADecompressor}
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES),
+}
 
 
 @contextmanager

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import Answer
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
+from streamdata.shards.json_lines import line_too_long
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
 from streamdata.shards.spans import read_spans
-from streamdata.shards.tar_headers import BLOCK, damaged
+from streamdata.shards.tar_headers import BLOCK, damaged, members_of
 from streamdata.shards.tar_records import plain_record, records
 
 _MAX_LOOK_AHEAD = 128
@@ -35,6 +37,7 @@ class TarShards(IndexedFiles):
         sidecar_key: What the keys of sidecars are (see `sidecar`).
         max_kept_bytes: Of a window with remote shards, which is fetched at once; a larger one is fetched take by take.
         known: What is known of them already.
+        limits: What a member, and a line of a sidecar, may be.
 
     Raises:
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
@@ -48,15 +51,17 @@ class TarShards(IndexedFiles):
         sidecar_key: str | None = None,
         max_kept_bytes: int = 128 << 20,
         known: Known = NOTHING_KNOWN,
+        limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
         self.meta_names = checked_names(meta_names)
         self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
-        super().__init__(urls, "tar", known)
+        super().__init__(urls, "tar", known, limits=limits)
         self.sidecars: IndexedFiles | None = None
         if meta_names:
             stamps = {**known.stamps, **{job.url: job.stamp for job in self.jobs.values()}}
             known = known._replace(stamps=stamps)
-            self.sidecars = IndexedFiles(urls, sidecar_kind(sidecar_key), known, has_sidecars=True)
+            kind = sidecar_kind(sidecar_key)
+            self.sidecars = IndexedFiles(urls, kind, known, has_sidecars=True, limits=limits)
         complete(*filter(None, (self, self.sidecars)))
         self.max_kept_bytes = max_kept_bytes
         self.buffer = ReadBuffer()
@@ -95,6 +100,8 @@ class TarWindow:
         rows, own = shards.rows(runs)
         self._bytes = RecordBytes(shards, runs, rows["block"].astype(np.int64) * BLOCK, own, shards.buffer)
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes
+        if size > shards.limits.member_bytes:
+            self._check_members(shards.limits.member_bytes)
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // (size or 1)))
         # A request takes about as long for all records of a window as for some of them.
         is_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
@@ -103,6 +110,24 @@ class TarWindow:
         if shards.sidecars is not None:
             lines, _ = shards.sidecars.rows(runs)
             self._lines = np.stack([lines["offset"][own], lines["length"][own]], axis=1).astype(np.int64)
+            self._check_lines(shards.sidecars, shards.limits.line_bytes)
+
+    def _check_members(self, max_bytes: int) -> None:
+        """Raise if one is too large: the index may have been built under other limits, or come with the shard."""
+        for position in np.flatnonzero(self._bytes.sizes > max_bytes).tolist():
+            url, located = self._urls[int(self._bytes.shards[position])], self._bytes
+            begin, end = int(located.begins[position]), int(located.ends[position])
+            for _ in members_of(located.source(position), url, begin, end, max_bytes):
+                pass
+
+    def _check_lines(self, sidecars: IndexedFiles, max_bytes: int) -> None:
+        """The same of the lines of the sidecars."""
+        assert self._lines is not None, "there are sidecars, so there are lines"
+        wrong = np.flatnonzero(self._lines[:, 1] > max_bytes)
+        if len(wrong):
+            sidecar = sidecars.sidecar_urls[int(self._bytes.shards[wrong[0]])]
+            offset, size = self._lines[wrong[0]].tolist()
+            raise line_too_long(f"{sidecar}, offset {offset}", size, max_bytes)
 
     def __len__(self) -> int:
         return len(self._crcs)
@@ -157,7 +182,7 @@ class TarWindow:
         """The record in `buffer`, whatever its headers are like, or the error that says why it is not one."""
         url, begin = self._urls[int(self._bytes.shards[position])], int(self._bytes.begins[position])
         source = _Buffer(buffer, begin)
-        record = next(records(source, url, start=begin, stop=begin + len(buffer)), None)
+        record = next(records(source, url, start=begin, stop=begin + len(buffer), max_bytes=len(buffer)), None)
         if record is None or record.crc() != crc:
             got = f"headers with CRC32 {record.crc():08x}" if record else "none"
             remedy = "The shard has changed: copy it again, delete its index, and start the run again."

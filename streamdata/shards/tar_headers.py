@@ -12,13 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
+from streamdata.recipe.limits import DEFAULT_LIMITS
 from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.signatures import TAR, refuse_foreign
 
 BLOCK = 512
 SHORT_PAX = 2 * BLOCK  # bytes of a pax header whose records fit into one block
-MAX_EXTENSION_BYTES = 1 << 20  # of one long name or one set of pax records
+MAX_EXTENSIONS = 100  # headers before a member's own
+MAX_EXTENSION_BYTES = 1 << 20  # of all long names and pax records of a member
+MAX_END_BYTES = 64 << 20  # of zeros after the end-of-archive marker: tar fills up its last write, most often to 10 KiB
+ANY_SIZE = 1 << 63  # of archives whose members were looked at before
+MAX_MEMBER_BYTES = DEFAULT_LIMITS.member_bytes
 _ZEROS = bytes(BLOCK)
 _BASE_256 = 0x80
 _MAX_DIGITS = 19
@@ -48,21 +53,24 @@ class Member(NamedTuple):
 
 def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str, *, remedy: str = "") -> ShardError:
     """The error for an archive that is not as the format says."""
-    name = f", member '{member.decode('utf-8', 'backslashreplace')}'" if member is not None else ""
+    name = f", member {shown(member.decode('utf-8', 'backslashreplace'))}" if member is not None else ""
     return ShardError(
         f"shard '{url}': offset {offset}{name}: expected {expected}, got {got}\n"
         f"  {remedy or 'The archive is damaged or incomplete: copy or write it again.'}"
     )
 
 
-def members_of(source: ByteSource, url: str, start: int = 0, stop: int | None = None) -> Iterator[Member]:
-    """The members from offset `start` to the end-of-archive marker, or up to offset `stop`.
+def members_of(
+    source: ByteSource, url: str, start: int = 0, stop: int | None = None, max_bytes: int = MAX_MEMBER_BYTES
+) -> Iterator[Member]:
+    """The members from offset `start` to the end-of-archive marker, or up to offset `stop`, of `max_bytes` at most.
 
     Headers are asked of `source` in order of offset, so that one that only reads forward will do; whoever wants a
     member's bytes reads them before asking for the next one.
 
     Raises:
-        ShardError: A checksum does not match, the archive ends early or not at all, or a member is no file.
+        ShardError: A checksum does not match, the archive ends early or not at all, or a member is no
+            file or too large.
     """
     offset = start
     while stop is None or offset < stop:
@@ -73,6 +81,8 @@ def members_of(source: ByteSource, url: str, start: int = 0, stop: int | None = 
         member = _member(source, url, offset, header)
         if source.size is not None and member.end > source.size:
             _truncated(url, member, source.size - member.data)
+        if member.size > max_bytes:  # before any of it is read
+            _too_large(url, member, max_bytes)
         yield member
         offset = member.end
 
@@ -83,6 +93,12 @@ def data_of(source: ByteSource, url: str, member: Member) -> bytes:
     if len(data) < member.size:
         _truncated(url, member, len(data))
     return data
+
+
+def _too_large(url: str, member: Member, max_bytes: int) -> NoReturn:
+    expected = f"a member of at most {max_bytes} bytes"
+    remedy = f"Split it, or allow more in the source: limits: {{member_bytes: {member.size}}}."
+    raise damaged(url, member.offset, member.name, expected, f"{member.size}", remedy=remedy)
 
 
 def _truncated(url: str, member: Member, got: int) -> NoReturn:
@@ -106,7 +122,12 @@ def _check_end(source: ByteSource, url: str, offset: int) -> None:
         got = "other data" if len(second) == BLOCK else f"{len(second)} bytes, where the file ends"
         raise damaged(url, offset + BLOCK, None, "the second block of zeros of the end-of-archive marker", got)
     offset += 2 * BLOCK
+    stop = offset + MAX_END_BYTES
     while piece := source.read(_ZERO_STEP, offset):
+        if offset >= stop:
+            remedy = "It was cut short and filled up, or is no archive at all: copy or write it again."
+            expected = f"at most {MAX_END_BYTES} bytes after the end-of-archive marker"
+            raise damaged(url, offset, None, expected, "more zeros", remedy=remedy)
         if piece.count(0) != len(piece):
             remedy = "Archives that were joined with cat must be split again; anything else is damage."
             at = offset + len(piece) - len(piece.lstrip(b"\0"))
@@ -127,11 +148,15 @@ class _Overrides:
 
 def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
     """The member whose first header is `header`: extension headers, if any, then its own."""
-    raw, offset = header, start
+    raw, offset, left = header, start, MAX_EXTENSION_BYTES
     overrides = _Overrides()
     _check_sum(url, offset, header)
     while (kind := header[156:157]) in _EXTENSIONS:
-        payload = _extension(source, url, offset, header)
+        if overrides.count == MAX_EXTENSIONS:
+            expected = f"at most {MAX_EXTENSIONS} extension headers before a member"
+            raise damaged(url, offset, overrides.name, expected, "more of them")
+        payload = _extension(source, url, offset, header, left)
+        left -= len(payload)
         _override(overrides, url, offset, kind, payload)
         offset += BLOCK + padded(len(payload))
         header = _header(source, url, offset, overrides.name)
@@ -173,7 +198,7 @@ def _check_sum(url: str, offset: int, header: bytes) -> None:
     field = _OCTAL.fullmatch(header[148:156])
     if field is None or int(field[1], 8) != got:
         _refuse_foreign(url, offset, header)
-        expected = f"a header whose checksum field {header[148:156]!r} is its sum"
+        expected = f"a header whose checksum field {shown(header[148:156])} is its sum"
         raise damaged(url, offset, _short_name(header), expected, f"the sum {got:o} (octal)")
 
 
@@ -183,11 +208,12 @@ def _refuse_foreign(url: str, offset: int, header: bytes) -> None:
         refuse_foreign(url, header, TAR)
 
 
-def _extension(source: ByteSource, url: str, offset: int, header: bytes) -> bytes:
+def _extension(source: ByteSource, url: str, offset: int, header: bytes, left: int) -> bytes:
     """The payload of an extension header."""
     size = _number(url, offset, header[124:136])
-    if size > MAX_EXTENSION_BYTES:
-        raise damaged(url, offset, None, f"a long name or pax header of at most {MAX_EXTENSION_BYTES} bytes", str(size))
+    if size > left:
+        expected = f"long names and pax headers of at most {MAX_EXTENSION_BYTES} bytes before a member"
+        raise damaged(url, offset, None, expected, f"{MAX_EXTENSION_BYTES - left + size}")
     payload = source.read(size, offset + BLOCK)
     if len(payload) < size:
         raise damaged(url, offset + BLOCK, None, f"{size} bytes of a long name or pax header", f"{len(payload)}")
@@ -217,7 +243,7 @@ def _is_file(url: str, offset: int, header: bytes, name: bytes) -> bool:
         return False
     if kind in _FILES:
         return True
-    got = _UNREADABLE.get(kind, "member of unknown type") + f" (type {kind!r})"
+    got = _UNREADABLE.get(kind, "member of unknown type") + f" (type {shown(kind)})"
     raise damaged(
         url, offset, name, "a regular file or a directory", got, remedy="Write the archive anew, with files only."
     )
@@ -251,7 +277,7 @@ def _pax_fields(url: str, offset: int, payload: bytes, *, is_global: bool) -> tu
         if key.startswith(b"GNU.sparse."):
             raise damaged(url, offset, path, "a regular file", "a sparse file", remedy="Write it without --sparse.")
         if is_global and key in (b"path", b"size"):
-            raise damaged(url, offset, None, "a global pax header without path and size", key.decode())
+            raise damaged(url, offset, None, "a global pax header without path and size", shown(key))
         if key == b"path":
             path = value
         elif key == b"size":

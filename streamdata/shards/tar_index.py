@@ -7,7 +7,7 @@ import numpy as np
 from streamdata.errors import ShardError
 from streamdata.shards.index_file import Contents
 from streamdata.shards.one_pass import byte_source
-from streamdata.shards.tar_headers import BLOCK, Member
+from streamdata.shards.tar_headers import ANY_SIZE, BLOCK, Member
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 
 # Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
@@ -64,4 +64,4 @@ def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uin
 
 
 def _key_at(url: str, offset: int) -> str:
-    return next(records(byte_source(url), url, (), None, offset)).key
+    return next(records(byte_source(url), url, (), None, offset, max_bytes=ANY_SIZE)).key

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, URL, is_reserved
 from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Record
-from streamdata.shards.tar_headers import BLOCK, SHORT_PAX, Member, damaged, data_of, members_of
+from streamdata.shards.tar_headers import BLOCK, MAX_MEMBER_BYTES, SHORT_PAX, Member, damaged, data_of, members_of
 
 _MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
 _MAX_FIELD_NAMES = 4096
@@ -126,6 +126,7 @@ def records(
     skipped: Callable[[Member], object] | None = None,
     start: int = 0,
     stop: int | None = None,
+    max_bytes: int = MAX_MEMBER_BYTES,
 ) -> Iterator[TarRecord]:
     """The records of an archive, or of some of it.
 
@@ -136,12 +137,13 @@ def records(
         skipped: Called with the files whose names have no key and field. Directories are passed over.
         start: Offset of the first record.
         stop: Offset of what follows the last one; None: the archive's end.
+        max_bytes: Of a member.
 
     Raises:
         ShardError: As `members_of`, or a record has a field twice or one of a reserved name.
     """
     record: TarRecord | None = None
-    for member in members_of(source, url, start, stop):
+    for member in members_of(source, url, start, stop, max_bytes):
         parts = _split_name(member.name) if member.is_file else None
         if parts is None:
             if member.is_file and skipped is not None:
@@ -166,12 +168,12 @@ def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -
     name = _field_name(suffix)
     if name in record.names:
         raise damaged(
-            url, member.offset, member.name, f"each field of record '{record.key}' once", f"'{name}' twice",
+            url, member.offset, member.name, f"each field of record {shown(record.key)} once", f"{shown(name)} twice",
             remedy="Names differ by more than case within a record; rename one of the two.",
         )  # fmt: skip
     if is_reserved(name):
         remedy = "Names with two underscores at both ends are streamdata's own; rename the member."
-        raise damaged(url, member.offset, member.name, "another field name", f"'{name}'", remedy=remedy)
+        raise damaged(url, member.offset, member.name, "another field name", shown(name), remedy=remedy)
     record.names.add(name)
     return name
 
@@ -202,7 +204,7 @@ def interleaved(url: str, key: str, offset: int, first: int | None = None) -> Sh
     """The error for a key that comes again after another one."""
     before = f"which began at offset {first}, " if first is not None else ""
     return ShardError(
-        f"shard '{url}': offset {offset}: expected the members of record '{key}', {before}side by side, "
+        f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, {before}side by side, "
         "got them apart, with another record's between them\n"
         "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
     )

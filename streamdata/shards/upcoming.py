@@ -37,8 +37,8 @@ class LaneAhead:
 
     def close(self) -> None:
         """Let go of all that its sources hold, and cancel what is under way."""
-        for upcoming in list(self.upcoming):
-            upcoming.close()
+        # Together: the connections that one of them frees would be taken by what the next had waiting.
+        read_ahead().drop([request for upcoming in list(self.upcoming) for request in upcoming.ended()])
 
 
 class Upcoming:
@@ -91,13 +91,17 @@ class Upcoming:
 
     def close(self) -> None:
         """Let go of everything, and cancel what is under way."""
+        read_ahead().drop(self.ended())
+
+    def ended(self) -> list[Request]:
+        """Plan no more; return what is to be dropped."""
         if not self.is_on:
-            return
+            return []
         self._coming, self.is_on = None, False
         self._lane.upcoming.remove(self)
-        for portion in self._all():
-            read_ahead().drop(portion.requests)
+        requests = [request for portion in self._all() for request in portion.requests]
         self._clear()
+        return requests
 
     def alone(self) -> "Upcoming":
         """The same for what comes between, and is read as it is needed."""

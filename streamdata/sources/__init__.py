@@ -9,7 +9,7 @@ A process function is one of three kinds:
 
 - per record, `single_process_fn`: `fn(record) -> sample | None | list of samples`;
 - stream, `process_fn`: `fn(iterator of records) -> iterator of samples`, which holds nothing from one burst to the
-  next;
+  next; a list of such functions is applied in its order;
 - stateful stream: one that does, and has `state_dict()` (small JSON, with `"rewind": n`, how many of the last records
   it still needs) and `load_state_dict(state)`.
 

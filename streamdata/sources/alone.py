@@ -38,19 +38,19 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
 
     def __iter__(self) -> Iterator[Sample]:
         """As `MergedDataset.__iter__`."""
-        return iter(self._mixture())
+        return iter(self.mixture())
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """As `MergedDataset.__iter_from__`."""
-        return self._mixture().__iter_from__(states, reload_from_url_level)
+        return self.mixture().__iter_from__(states, reload_from_url_level)
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
         """As `MergedDataset.set_dataloader_states`."""
-        self._mixture().set_dataloader_states(states, reload_from_url_level)
+        self.mixture().set_dataloader_states(states, reload_from_url_level)
 
     def set_epoch(self, epoch: int | None) -> None:
         """As `MergedDataset.set_epoch`."""
-        self._mixture().set_epoch(epoch)
+        self.mixture().set_epoch(epoch)
 
     def set_data_parallel(
         self,
@@ -61,9 +61,19 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
         dims: str | Sequence[str] | None = None,
     ) -> None:
         """As `MergedDataset.set_data_parallel`."""
-        self._mixture().set_data_parallel(dp_size, dp_rank, mesh=mesh, dims=dims)
+        self.mixture().set_data_parallel(dp_size, dp_rank, mesh=mesh, dims=dims)
 
-    def _mixture(self) -> "MergedDataset":
+    def verify_agreement(self) -> None:
+        """As `MergedDataset.verify_agreement`."""
+        self.mixture().verify_agreement()
+
+    def mixture(self) -> "MergedDataset":
+        """The mixture of it that is iterated, always the same.
+
+        Raises:
+            ValueError: Its name, percent or another attribute is not valid.
+            RuntimeError: A worker asks, of a source that was given to another mixture.
+        """
         if self._own_mixture is None:
             if get_worker_info() is not None and self not in _apart:  # its trainer would not hear of passes that end
                 raise RuntimeError(
@@ -101,7 +111,7 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
     def __getstate__(self) -> dict[str, Any]:
         # Workers share the notes on passes that the mixture has in this process, so it must be there before they are.
         if self in _apart and get_worker_info() is None:
-            self._mixture()
+            self.mixture()
         return self.__dict__
 
 
@@ -112,7 +122,7 @@ _apart: "weakref.WeakSet[SourceAlone]" = weakref.WeakSet()
 def _mix_all() -> None:
     for source in list(_apart):
         with suppress(ValueError):  # raised again where it is iterated, which most never are
-            source._mixture()  # noqa: SLF001  of this very class
+            source.mixture()
 
 
 @cache

@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
 from streamdata.shards.csv_rows import CSV_SUFFIXES, SequentialCsv
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
-from streamdata.sources.functions import PerRecordFn, StreamFn
-from streamdata.sources.shard_source import SequentialSource, ShardDataset
+from streamdata.sources.functions import PerRecordFn, StreamFns
+from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.shard_source import ShardDataset
 
 
 class CsvDataset(ShardDataset):
@@ -21,7 +23,7 @@ class CsvDataset(ShardDataset):
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas:
             files of `.csv`, compressed or not.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps their order.
         name: Its name in a mixture, without a ".".
@@ -31,6 +33,7 @@ class CsvDataset(ShardDataset):
         cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line, and a value over several, may have at most.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -41,7 +44,7 @@ class CsvDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         single_process_fn: PerRecordFn | None = None,
         shuffle_buffer: int = 1000,
@@ -51,12 +54,13 @@ class CsvDataset(ShardDataset):
         part: str | None = None,
         cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings = read_cache_settings(cache)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "CsvDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
         urls, known = find_shards(path, CSV_SUFFIXES, None, options_of_source(storage_options, "CsvDataset"))
         # Where a row begins is known only to who has read all quotes before it: so a file is read from its start.
-        self.source = SequentialSource("csv", SequentialCsv(urls, known), shuffle_buffer)
+        self.source = SequentialSource("csv", SequentialCsv(urls, known, bounds), shuffle_buffer)
         self.cache = settings

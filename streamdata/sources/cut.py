@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.shards.readers import IndexedShards, Int64s
+from streamdata.shards.readers import IndexedShards, Int64s, SequentialShards
 
 # A window of the default 1,000 records that is read at once (they have up to 130 KB each) then takes an object store at
 # most 0.04 requests per sample; with larger blocks, fewer shards would be mixed in one of 100 KB records than in one of
@@ -72,3 +72,10 @@ def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: i
             f"got {wrong | {'shuffle_buffer': shuffle_buffer}}\n"
             "  shuffle_buffer=0 keeps the order inside blocks."
         )
+
+
+def describe_content(shards: IndexedShards | SequentialShards) -> str:
+    """Say which shards they are, by a hash."""
+    # Base names and sizes, not paths: a resume may find the shards in another directory.
+    text = repr([tuple(pair) for pair in shards.identity()])
+    return blake2b(text.encode(), digest_size=6).hexdigest()

@@ -108,6 +108,10 @@ class DealtLane:
             return position
         return epoch, self._first_number(epoch, self._tails), 0, 0
 
+    def tails_of(self, epoch: int) -> list[DealtPiece]:
+        """The tails of windows that it reads as a part of an epoch."""
+        return [tail for tail in self._tails if tail.epoch == epoch]
+
     def check(self, position: Position) -> None:
         """Refuse a position where the lane has nothing.
 
@@ -138,7 +142,7 @@ class DealtLane:
         source, part = self.dealt.source, self.dealt.part
         if source.count(np.zeros(1, np.int64), part) is None:
             return None
-        stretches = (_counted(source, part, order, start) for _, order, start in self._stretches(position))
+        stretches = (_counted(source, part, order, start) for _, order, start in self.stretches(position))
         return chain.from_iterable(stretches)
 
     def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
@@ -148,7 +152,7 @@ class DealtLane:
         """
         source = self.dealt.source
         try:
-            for number, (tail, order, start) in enumerate(self._stretches(position)):
+            for number, (tail, order, start) in enumerate(self.stretches(position)):
                 task.later = partial(self._after, position, number)
                 if tail is not None:
                     yield start[3], self._read_tail(task, tail, order, start)
@@ -160,7 +164,7 @@ class DealtLane:
 
     def _after(self, position: Position, number: int) -> Iterator[Stretch]:
         """What comes after stretch `number` from the position on."""
-        return ((order, start) for _, order, start in islice(self._stretches(position), number + 1, None))
+        return ((order, start) for _, order, start in islice(self.stretches(position), number + 1, None))
 
     def section(self, task: ReadTask, piece: DealtPiece) -> Iterator[tuple[int, Records]]:
         """The records from the start of an open burst on, as `segments`; its end is the caller's to find."""
@@ -169,7 +173,7 @@ class DealtLane:
         burst.upcoming = task.upcoming and task.upcoming.alone()
         return piece.begun_by().segments(burst, piece.start)
 
-    def _stretches(self, position: Position) -> Iterator[tuple[DealtPiece | None, BlockOrder, Position]]:
+    def stretches(self, position: Position) -> Iterator[tuple[DealtPiece | None, BlockOrder, Position]]:
         """What lies from the position on: blocks and a position in them, and of which tail they are."""
         order = self.order
         epoch: int | None = position[0]

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from PIL import Image
 
-from streamdata.errors import listing
+from streamdata.errors import listing, shown
 from streamdata.fields import is_reserved
 from streamdata.sources.process_image import ImageDtype, Size, checked_size, decode_image, one_of, scaled_to_tensor
 
@@ -36,7 +36,9 @@ class DecodeImages:
     ) -> None:
         self.fields = [fields] if isinstance(fields, str) or not isinstance(fields, Sequence) else list(fields)
         if not self.fields or not all(isinstance(field, str) for field in self.fields):
-            raise ValueError(f"{_WHO}: expected fields to be names of fields, got {fields!r}\n  Name one or several.")
+            raise ValueError(
+                f"{_WHO}: expected fields to be names of fields, got {shown(fields)}\n  Name one or several."
+            )
         self.size = checked_size(_WHO, "size", size)
         self.resize: Resize = one_of(_WHO, "resize", resize, get_args(Resize))
         self.dtype: ImageDtype = one_of(_WHO, "dtype", dtype, get_args(ImageDtype))
@@ -55,15 +57,16 @@ class DecodeImages:
         if field not in record:
             names = listing(name for name in record if not is_reserved(name))
             raise ValueError(
-                f"{_WHO}: expected an image in field {field!r}, the record has: {names}\n  Name one of these in fields."
+                f"{_WHO}: expected an image in field {shown(field)}, the record has: {names}\n"
+                "  Name one of these in fields."
             )
         value = record[field]
         # Not by its path: data that name files of this machine would have them read.
         data = value.get("bytes") if isinstance(value, Mapping) else value
         if not isinstance(data, bytes | Image.Image):
             raise ValueError(
-                f"{_WHO}: field {field!r}: expected the bytes of an image file, a dict with these as its 'bytes', or a "
-                f"PIL image, got {type(value).__name__}{' without bytes' if isinstance(value, Mapping) else ''}\n"
+                f"{_WHO}: field {shown(field)}: expected the bytes of an image file, a dict with these as its 'bytes', "
+                f"or a PIL image, got {type(value).__name__}{' without bytes' if isinstance(value, Mapping) else ''}\n"
                 "  Write the images into the records, or open them in a function before this one."
             )
         image = decode_image(data) if isinstance(data, bytes) else data

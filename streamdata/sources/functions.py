@@ -18,6 +18,8 @@ from streamdata.sources.tally import Tally
 
 PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
 StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
+StreamFns = StreamFn | list[StreamFn]
+"""One, or several of which each reads what the one before it yields; only one alone may keep something."""
 
 StreamPosition = TypeVar("StreamPosition")
 """Where the records' stream stands: a `Position`, or for a merged stream the entries of what was pulled."""
@@ -226,14 +228,14 @@ def _checked_rewind(state: Any, held: int) -> int:
     return rewind
 
 
-def run_bursts(function: StreamFn, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
+def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
     """Yield what a stream function makes of a stream of records.
 
     After each output `feed.start`, `feed.given` and `feed.state` are the cursor: feeding a new copy of the function
     from there, with that state, and dropping the given outputs, goes on with the next one.
 
     Args:
-        function: The stream function; stateful if it has `state_dict` and `load_state_dict`.
+        function: The stream function, stateful if it has `state_dict` and `load_state_dict`; or several.
         feed: Its records.
         state: State of the function at the start of the first burst.
 
@@ -267,15 +269,19 @@ def run_bursts(function: StreamFn, feed: Feed[Any], state: FunctionState | None)
         )
 
 
-def _call(function: StreamFn, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
+def _call(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
     try:
-        own: Any = fresh(function, f"source {feed.tally.name!r}: {feed.what}")
-        if is_stateful(own):
-            feed.stateful = own
+        who = f"source {feed.tally.name!r}: {feed.what}"
+        own: list[Any] = [fresh(one, who) for one in (function if isinstance(function, list) else [function])]
+        if is_stateful(own[0]):
+            feed.stateful = own[0]
             if state is not None:
-                own.load_state_dict(copy.deepcopy(state))  # it may keep and change what it is given
+                own[0].load_state_dict(copy.deepcopy(state))  # it may keep and change what it is given
                 feed.state = state
-        return iter(own(feed))
+        outputs: Iterator[Any] = feed
+        for one in own:
+            outputs = iter(one(outputs))
+        return outputs
     except Exception as error:
         error.add_note(f"source {feed.tally.name!r}: {feed.what} could not be called")
         raise

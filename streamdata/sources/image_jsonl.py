@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.jsonl import JsonlShards
@@ -51,7 +51,7 @@ class ImageJsonlDataset(NamedSource):
         self.single_process_fn = single_process_fn
         if is_sequential(jsonl_path):
             raise ValueError(
-                f"ImageJsonlDataset: expected a JSONL file any line of which can be read, got {jsonl_path!r}\n"
+                f"ImageJsonlDataset: expected a JSONL file any line of which can be read, got {shown(jsonl_path)}\n"
                 "  Decompress it, or read it by JsonlIterableDataset with a process function that opens the images."
             )
         url = expand_home(jsonl_path)  # a recipe's path is expanded by `expand`, which this single file does not need
@@ -89,7 +89,7 @@ class ImageJsonlDataset(NamedSource):
         name = record.get("imagepath")
         if not isinstance(name, str):
             raise ShardError(
-                f"{self._path}:{int(record[KEY]) + 1}: expected an image's path in 'imagepath', got {name!r}\n"
+                f"{self._path}:{int(record[KEY]) + 1}: expected an image's path in 'imagepath', got {shown(name)}\n"
                 f"  Its fields are {sorted(key for key in record if not is_reserved(key))}."
             )
         record["image"] = open_image(Path(self._path).parent / name)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
@@ -11,8 +12,9 @@ from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
-from streamdata.sources.functions import PerRecordFn, StreamFn
-from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
+from streamdata.sources.functions import PerRecordFn, StreamFns
+from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.shard_source import BlockSource, ShardDataset
 
 
 class JsonlIterableDataset(ShardDataset):
@@ -24,7 +26,7 @@ class JsonlIterableDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
         block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
         block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
@@ -38,6 +40,7 @@ class JsonlIterableDataset(ShardDataset):
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line may have at most.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -48,7 +51,7 @@ class JsonlIterableDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         single_process_fn: PerRecordFn | None = None,
         block_size: int | None = None,
@@ -60,17 +63,18 @@ class JsonlIterableDataset(ShardDataset):
         part: str | None = None,
         cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings = read_cache_settings(cache)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "JsonlIterableDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "JsonlIterableDataset")
         urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known), shuffle_buffer)
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known, bounds), shuffle_buffer)
         else:
-            shards = JsonlShards(urls, known=known)
+            shards = JsonlShards(urls, known=known, limits=bounds)
             self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
         self.cache = settings

@@ -112,6 +112,17 @@ class MapStyleSource:
     def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
         return position[2]  # of one block: who took some of it took all of the part
 
+    def block_of(self, index: int) -> tuple[int, int] | None:
+        """The block of a record of its part, and which of the block's records it is; None of another part."""
+        block = index // self._block_size
+        if self._spread is not None:
+            block = int(self._spread.inverse(np.array([block]))[0])
+        return (block - self._first, index % self._block_size) if self._first <= block < self._last else None
+
+    def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
+        """How many records of a window are read before one of its records, of a block of it."""
+        return offset
+
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         ahead = getattr(self._dataset, "__getitems__", None)
         taken = position[2]

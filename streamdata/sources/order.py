@@ -111,6 +111,23 @@ class BlockOrder:
         # Of a number that is not in the rest, this is the index of the next one.
         return numbers, np.where(self._rest.select(indices) == numbers, indices % self._lanes, -1)
 
+    def index_of(self, epoch: int, number: int) -> int:
+        """Which of the lane's blocks of an epoch has a number of the endless sequence: the inverse of `number`."""
+        return (self._rest.index(number) - self._first(epoch)) // self._lanes
+
+    def ahead(self, epoch: int, index: int, blocks: int) -> tuple[int, int]:
+        """Where the lane's block lies that comes so many after number `index` of an epoch: its epoch, its number in it.
+
+        Epochs that the order does not read count, too.
+        """
+        place = self._first(epoch) + (index + blocks) * self._lanes
+        later = self._rest.number(place) // self.num_blocks
+        return later, (place - self._first(later)) // self._lanes
+
+    def is_all(self, epoch: int) -> bool:
+        """Whether the lane reads every block of the epoch, and of all later ones."""
+        return self._lanes == 1 and self.is_whole(epoch)
+
     def next_epoch(self, epoch: int) -> int | None:
         """The next epoch of which the lane has a share, or None when its stream ends."""
         following = self._rest.number(self._first(epoch + 1)) // self.num_blocks

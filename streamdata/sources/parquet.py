@@ -15,7 +15,7 @@ from streamdata.shards.parquet_window import ParquetWindow
 from streamdata.shards.portion import Portion
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
-from streamdata.sources.functions import PerRecordFn, StreamFn
+from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
@@ -91,7 +91,7 @@ class ParquetDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         columns: Which columns are read, by their names; None for all.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
@@ -116,7 +116,7 @@ class ParquetDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         columns: Sequence[str] | None = None,
         single_process_fn: PerRecordFn | None = None,

@@ -97,6 +97,10 @@ class TextJsonlProcessFnBuilder:
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
+    def num_tokens(self, record: dict[str, Any]) -> int:
+        """How many tokens of rows a record becomes, its end token among them."""
+        return len(self._tokens(record)) + 1
+
     def _tokens(self, record: dict[str, Any]) -> npt.NDArray[np.int64]:
         if self.text_key not in record:
             raise ValueError(

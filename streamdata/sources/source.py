@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
 from streamdata.progress import Position
 from streamdata.run import Lane
@@ -167,5 +167,11 @@ def describe_record(record: object) -> str:
     if not isinstance(record, dict):
         return "a record without fields"
     if URL in record:
-        return f"{record[URL]}, key {record.get(KEY)!r}"
+        return f"{record[URL]}, key {shown(record.get(KEY))}"
     return f"index {record[INDEX]}" if INDEX in record else f"record {record.get(CURSOR)}"
+
+
+def start_within_window(after: Position) -> Position:
+    """The position before the record that `after` is the position after; each is counted within its window."""
+    epoch, window, taken, _ = after
+    return epoch, window, taken - 1, 0

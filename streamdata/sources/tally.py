@@ -3,8 +3,11 @@
 import logging
 from collections.abc import Callable
 from operator import attrgetter
+from typing import Any
 
-from streamdata.errors import SourceError
+from numpy import ndarray
+
+from streamdata.errors import SourceError, printable
 from streamdata.progress import COUNTS
 
 logger = logging.getLogger("streamdata")
@@ -48,7 +51,7 @@ class Tally:
         Raises:
             Exception: `error` itself, with the record added as a note.
         """
-        self._last = f"{record}: {what} raised {type(error).__name__}: {error}"
+        self._last = printable(f"{record}: {what} raised {type(error).__name__}: {error}")
         # It was counted when the burst was first fed, and then forgiven: there is nothing to raise, either.
         if self.replaying:
             return
@@ -83,3 +86,15 @@ class Tally:
 
 counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
 """What a cursor holds of a tally; made for each sample, so in C."""
+
+
+def num_tokens(ids: Any) -> int:
+    """How many token ids a sample has: of a tensor or array of any shape all, of what is not a collection none."""
+    try:
+        return ids.size if type(ids) is ndarray else len(ids) if type(ids) is list else _num_others(ids)
+    except TypeError:
+        return 0
+
+
+def _num_others(ids: Any) -> int:
+    return int(ids.numel()) if hasattr(ids, "numel") else len(ids)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
@@ -11,8 +12,9 @@ from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
 from streamdata.shards.tar import TarShards
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut, cut_shards
-from streamdata.sources.functions import PerRecordFn, StreamFn
-from streamdata.sources.shard_source import BlockSource, SequentialSource, ShardDataset
+from streamdata.sources.functions import PerRecordFn, StreamFns
+from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.shard_source import BlockSource, ShardDataset
 
 
 class MetaDistributedWebDataset(ShardDataset):
@@ -23,7 +25,7 @@ class MetaDistributedWebDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
         meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
             missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
         sidecar_key: What the `key` of a line is: `id`, the text of the record's `.id` member where it has one, or
@@ -42,6 +44,8 @@ class MetaDistributedWebDataset(ShardDataset):
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), what a member and a line of a
+            sidecar may have at most.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -52,7 +56,7 @@ class MetaDistributedWebDataset(ShardDataset):
     def __init__(
         self,
         path: str | Sequence[str],
-        process_fn: StreamFn | None = None,
+        process_fn: StreamFns | None = None,
         *,
         meta_names: Sequence[str] = (),
         include_dirs: str | Sequence[str] | None = None,
@@ -67,18 +71,19 @@ class MetaDistributedWebDataset(ShardDataset):
         part: str | None = None,
         cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings = read_cache_settings(cache)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "MetaDistributedWebDataset")
         urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
-            forward = SequentialTar(urls, meta_names, sidecar_key, known)
+            forward = SequentialTar(urls, meta_names, sidecar_key, known, bounds)
             self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
-            shards = TarShards(urls, meta_names, sidecar_key, known=known)
+            shards = TarShards(urls, meta_names, sidecar_key, known=known, limits=bounds)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
         self.cache = settings

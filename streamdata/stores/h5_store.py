@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.run.recent import Recent
+from streamdata.run.recent import OpenFiles
 from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.files import H5_SUFFIXES, natural, store_files, suffixed
@@ -44,7 +44,7 @@ class H5Store(Store):
     def __init__(self, max_open_files: int = MAX_OPEN_FILES) -> None:
         super().__init__()
         self._max_open_files = max_open_files
-        self._open_files: Recent[str, Any] | None = None
+        self._open_files: OpenFiles[str, Any] | None = None
         self._opened_in = 0
         self._shared: torch.Tensor | None = None
         self._shared_at: dict[tuple[str, str], int] = {}
@@ -90,7 +90,7 @@ class H5Store(Store):
 
     def _file(self, path: str) -> Any:
         if self._opened_in != os.getpid():  # a handle must not cross a fork
-            self._open_files, self._opened_in = Recent(self._max_open_files), os.getpid()
+            self._open_files, self._opened_in = OpenFiles(self._max_open_files), os.getpid()
         assert self._open_files is not None, "no open files in this process"
         return self._open_files.get(path, _open)
 

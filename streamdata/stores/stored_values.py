@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.run.recent import Recent
+from streamdata.run.recent import OpenFiles, Recent
 from streamdata.shards.storage import LocalShard
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Values
@@ -24,7 +24,7 @@ MAX_OPEN: Final = 192
 _KEPT_BLOCKS = 1024
 _KEPT_VALUES = 512
 
-_open: Recent[StoredArray, "StoredValues"] = Recent(MAX_OPEN)
+_open: OpenFiles[StoredArray, "StoredValues"] = OpenFiles(MAX_OPEN)
 _kept: Recent[tuple[StoredArray, int], Values] = Recent(_KEPT_BLOCKS)
 
 

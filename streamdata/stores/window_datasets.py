@@ -203,6 +203,14 @@ class WindowDataset(BaseDataset):
                         self._who, windows.unused, tokens, self.store.path)  # fmt: skip
         return windows
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the store has, or those of its records that windows are cut from."""
+        if self._records is None:
+            return super().num_tokens
+        begin, end = self._token_range(in_rows=False)
+        return end - begin
+
     def _token_range(self, *, in_rows: bool) -> tuple[int, int]:
         """Where the tokens that windows are cut from begin and end."""
         if self._records is None:

@@ -15,6 +15,7 @@ two are conversational. Online and offline, rows are recognised here.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from streamdata.errors import shown
 from streamdata.text.masks import TRAIN_KEY
 from streamdata.text.messages import Message, media_beside_text, messages_of
 
@@ -60,7 +61,7 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
     found = fitting(row, choices)
     if len(found) == 1:
         return found[0]
-    fields = ", ".join(repr(key) if row[key] is not None else f"{key!r} (null)" for key in sorted(row))
+    fields = ", ".join(repr(key) if row[key] is not None else f"{shown(key)} (null)" for key in sorted(row))
     if found:
         fits = " and ".join(map(str, found))
         raise ValueError(
@@ -148,7 +149,7 @@ def label_of(row: Row, who: str) -> bool:
     """
     label = row.get("label")
     if label not in (0, 1):
-        raise ValueError(f"{who}: expected a label of true or false, got {label!r}\n  Store a boolean.")
+        raise ValueError(f"{who}: expected a label of true or false, got {shown(label)}\n  Store a boolean.")
     return bool(label)
 
 
@@ -167,7 +168,9 @@ def _text(row: Row, key: str, who: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
         have = "" if key in row else f"; the row has {sorted(row)}"
-        raise ValueError(f"{who}: expected a text in {key!r}, got {value!r}{have}\n  All rows are of one format.")
+        raise ValueError(
+            f"{who}: expected a text in {shown(key)}, got {shown(value)}{have}\n  All rows are of one format."
+        )
     return value
 
 
@@ -186,7 +189,7 @@ def _instruction(row: Row, who: str) -> list[Message]:
     asked = "\n".join(filter(None, (_text(row, "instruction", who), given)))
     history = row.get("history") or ()
     if wrong := [pair for pair in history if len(pair) != len(_TURN)]:
-        raise ValueError(f"{who}: expected pairs of a question and its answer in 'history', got {wrong[0]!r}")
+        raise ValueError(f"{who}: expected pairs of a question and its answer in 'history', got {shown(wrong[0])}")
     turns = [turn for pair in history for turn in zip(_TURN, pair, strict=True)]
     messages = [{"role": role, "content": content} for role, content in [*turns, ("user", asked)]]
     return [*_system(row), *messages]

@@ -22,6 +22,7 @@ _ASKED, _SAID, _AGAIN = "\ue0e1", "\ue0e2", "\ue0e3"
 _ASK: Final[Message] = {"role": "user", "content": _ASKED}
 _SAY: Final[Message] = {"role": "assistant", "content": _SAID}
 _ASK_AGAIN: Final[Message] = {"role": "user", "content": _AGAIN}
+_MAX_CHARS: Final = 1 << 18  # of a small conversation, whose text is looked at character by character
 _CALL_ID: Final = "probe0000"  # Mistral's templates want nine letters
 _CALL: Final[Message] = {
     "role": "assistant",
@@ -121,7 +122,7 @@ def learn_frame(conversation: Conversation, tokens: AddedTokens) -> Frame | None
     """
     has_tools = conversation.variables.get("tools") is not None
     variables = {**conversation.variables, "tools": [_TOOL] if has_tools else None}
-    small = replace(conversation, variables=variables)
+    small = replace(conversation, variables=variables, max_chars=min(conversation.max_chars, _MAX_CHARS))
     # Texts first: a template that expects texts may take typed parts too, and print them as a list.
     return _Lesson(small, tokens, typed=False).frame() or _Lesson(small, tokens, typed=True).frame()
 

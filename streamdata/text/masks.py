@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.text.frame import AddedTokens, Frame, learn_frame
 from streamdata.text.messages import Message
 from streamdata.text.sandbox import MAX_CHARS
@@ -47,6 +47,33 @@ class EncodedChat(NamedTuple):
     def num_trained(self) -> int:
         """How many tokens are trained; a sample where it is 0 teaches nothing."""
         return int(np.count_nonzero(self.train))
+
+
+class MessageTokens(NamedTuple):
+    """Where a message lies in a conversation in tokens.
+
+    Attributes:
+        number: The message's.
+        role: Who says it.
+        begin: The first token of what it says.
+        end: The one after the last.
+        trained: Whether it is to be trained.
+        because: What says so, in words.
+    """
+
+    number: int
+    role: str
+    begin: int
+    end: int
+    trained: bool
+    because: str
+
+
+class LocatedChat(NamedTuple):
+    """A conversation in tokens, int64 (n,), and where its messages lie, as far as the template shows it."""
+
+    input_ids: npt.NDArray[np.int64]
+    messages: list[MessageTokens]
 
 
 class ChatEncoder:
@@ -110,13 +137,45 @@ class ChatEncoder:
         text, spans = self._spans(conversation, trained)
         return self._encoded(text, spans)
 
+    def locate(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None) -> LocatedChat:
+        """Encodes a conversation, and finds all its messages, for somebody who looks at them.
+
+        Args:
+            messages: As of `encode`.
+            tools: The same.
+
+        Raises:
+            ValueError: The template fails, or a message is invalid.
+        """
+        conversation = self._renderer.conversation(_without_key(messages), tools)
+        text = conversation.render(conversation.messages)
+        spans = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        begins = np.array([begin for begin, _ in encoded["offset_mapping"]], dtype=np.int64)
+        located = []
+        for number, message in enumerate(messages):
+            try:
+                found = spans.spans(number)
+            except ValueError:  # what nobody trains need not be found
+                continue
+            first, last = np.searchsorted(begins, (found[0][0], found[-1][1])).tolist()
+            trained = self._is_trained(number, message)
+            located.append(MessageTokens(number, message["role"], first, last, trained, self._because(message)))
+        return LocatedChat(np.array(encoded["input_ids"], dtype=np.int64), located)
+
+    def _because(self, message: Mapping[str, Any]) -> str:
+        if message.get(TRAIN_KEY) is not None:
+            return f"the message says {TRAIN_KEY}: {str(message[TRAIN_KEY]).lower()}"
+        role = message["role"]
+        return f"actions say {self._actions[role]} for {role}" if role in self._actions else f"no action for {role}"
+
     def _is_trained(self, number: int, message: Mapping[str, Any]) -> bool:
         train = message.get(TRAIN_KEY)
         if train is None:
             return self._actions.get(message["role"], "mask") == "train"
         if not isinstance(train, bool):
             raise ValueError(
-                f"chat: expected {TRAIN_KEY} of message {number} to be true or false, got {train!r}\n"
+                f"chat: expected {TRAIN_KEY} of message {number} to be true or false, got {shown(train)}\n"
                 "  Leave it out to follow the action of the message's role."
             )
         return train
@@ -176,7 +235,7 @@ class ChatEncoder:
         where = "the generation marks of the template" if has_marks else "the template"
         remedy = f"Write an end-of-turn token into {where}."
         if frame.next_user and not has_marks:
-            remedy = f"Set append_stop, for {frame.next_user!r}, with which the next message begins, to be one."
+            remedy = f"Set append_stop, for {shown(frame.next_user)}, with which the next message begins, to be one."
         logger.warning(
             "chat template of %r: expected answers that are trained to end with an added token, got none there: "
             "a model does not learn to stop\n  %s",
@@ -206,7 +265,9 @@ def _checked_actions(actions: Mapping[str, str]) -> dict[str, str]:
     for role, action in actions.items():
         if action not in {"train", "mask"}:
             hint = did_you_mean(str(action), ("train", "mask"))
-            raise ValueError(f"actions: role {role!r} has {action!r}{hint}\n  Give train or mask for each role.")
+            raise ValueError(
+                f"actions: role {shown(role)} has {shown(action)}{hint}\n  Give train or mask for each role."
+            )
     return dict(actions)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from streamdata.errors import shown
 from streamdata.text.sharegpt import with_role
 
 Message = dict[str, Any]
@@ -84,7 +85,7 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         have = "" if key in row else f"; the row has {sorted(row)}"
         raise ValueError(
-            f"{who}: expected a list of messages in {key!r}, got {messages!r}{have}\n"
+            f"{who}: expected a list of messages in {shown(key)}, got {shown(messages)}{have}\n"
             "  A message is a dict with role and content; the config names their column."
         )
     return [with_role(without_nulls(message)) for message in messages]
@@ -137,7 +138,7 @@ def without_nulls(value: Any) -> Any:
 def _listed(value: Any, key: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return list(value or ())
-    raise ValueError(f"prompt: expected a list of media in {key!r}, got {type(value).__name__}\n  Store a list.")
+    raise ValueError(f"prompt: expected a list of media in {shown(key)}, got {type(value).__name__}\n  Store a list.")
 
 
 def _says_something(message: Any) -> bool:

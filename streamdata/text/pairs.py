@@ -10,6 +10,7 @@ Offline and online, pairs are put together here.
 from collections.abc import Sequence
 from itertools import takewhile
 
+from streamdata.errors import shown
 from streamdata.text.masks import TRAIN_KEY
 from streamdata.text.messages import Message, text_of
 
@@ -34,7 +35,8 @@ def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) ->
     asked = next((text_of(message) for message in messages if message.get("role") == "user"), None)
     if asked is None or asked.strip() != prompt.strip():
         raise ValueError(
-            f"prompt: expected messages, or the text that the first user says, {asked!r}, got the text {prompt!r}\n"
+            f"prompt: expected messages, or the text that the first user says, {shown(asked)}, "
+            f"got the text {shown(prompt)}\n"
             "  Store the prompt as messages, or name no field of prompts (prompt_key: null in a dataset)."
         )
     return list(messages)
@@ -46,8 +48,9 @@ def _check_not_repeated(prompt: Sequence[Message], messages: Sequence[Message]) 
     if prompt and any(_gist(message) == _gist(prompt[-1]) for message in asked):
         raise ValueError(
             f"prompt: expected the conversation to begin with all of it or to answer it, got its last message again, "
-            f"{text_of(prompt[-1])!r}\n  Store whole conversations, and name no field of prompts (prompt_key: null in "
-            "a dataset), or leave the prompt out of them."
+            f"{shown(text_of(prompt[-1]))}\n"
+            "  Store whole conversations, and name no field of prompts (prompt_key: null in a dataset), "
+            "or leave the prompt out of them."
         )
 
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from streamdata.errors import shown
+
 _ROLES: Final = {
     "system": "system",
     "human": "user",
@@ -31,7 +33,7 @@ def with_role(message: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in message.items() if key not in ("from", "value")}
     speaker, value = message["from"], message.get("value")
     if speaker not in _ROLES:
-        raise ValueError(f"chat: expected `from` among {', '.join(_ROLES)}, got {speaker!r}\n  Rename who speaks.")
+        raise ValueError(f"chat: expected `from` among {', '.join(_ROLES)}, got {shown(speaker)}\n  Rename who speaks.")
     if speaker == "function_call":
         return {**rest, "role": "assistant", "content": "", "tool_calls": _calls(value)}
     return {**rest, "role": _ROLES[speaker], "content": value}
@@ -45,6 +47,7 @@ def _calls(value: Any) -> list[dict[str, Any]]:
     calls = calls if isinstance(calls, list) else [calls]
     if not all(isinstance(call, Mapping) and "name" in call for call in calls):
         raise ValueError(
-            f"chat: expected a function_call to be JSON with a name and arguments, got {value!r}\n  Correct the row."
+            f"chat: expected a function_call to be JSON with a name and arguments, got {shown(value)}\n"
+            "  Correct the row."
         )
     return [{"type": "function", "function": call} for call in calls]

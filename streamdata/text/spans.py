@@ -25,6 +25,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Final
 
+from streamdata.errors import shown
 from streamdata.text.frame import AddedTokens, Frame
 from streamdata.text.messages import Message
 from streamdata.text.probes import Probes, without_thinking
@@ -341,7 +342,7 @@ class MessageSpans:
 
     def _lost(self, number: int, why: str) -> ValueError:
         return ValueError(
-            f"chat template of {self._conversation.name!r}: expected to find what message {number} "
+            f"chat template of {shown(self._conversation.name)}: expected to find what message {number} "
             f"({self._messages[number]['role']}) says in the rendered conversation, but {why}\n"
             "  Mark in the template what the assistant says, by {% generation %} and {% endgeneration %}."
         )

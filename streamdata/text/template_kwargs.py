@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.text.messages import without_nulls
 
 ROW_KWARGS: Final = "chat_template_kwargs"
@@ -36,7 +37,7 @@ def row_template_kwargs(row: Mapping[str, Any]) -> dict[str, Any]:
         kwargs = None
     if not isinstance(kwargs, dict) or not_variables(kwargs) or "add_generation_prompt" in kwargs:
         raise ValueError(
-            f"{ROW_KWARGS}: expected variables of the chat template by name, got {given!r}\n"
+            f"{ROW_KWARGS}: expected variables of the chat template by name, got {shown(given)}\n"
             "  Store a mapping, or its JSON text, of what the template reads."
         )
     return kwargs

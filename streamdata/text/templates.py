@@ -7,6 +7,7 @@ from datetime import date
 from itertools import accumulate
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.text.messages import Message
 from streamdata.text.sandbox import MARK_BEGIN, MARK_END, MAX_CHARS, SandboxedTemplate, compile_template
 from streamdata.text.tokenizer import tokenizer_of
@@ -145,14 +146,14 @@ def _failure(name: str, error: Exception) -> ValueError:
     remedy = "Change the messages or the tokenizer's chat_template."
     if _DATE in str(error):
         remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
-    return ValueError(f"chat template of {name!r}: {type(error).__name__}: {error}\n  {remedy}")
+    return ValueError(f"chat template of {shown(name)}: {type(error).__name__}: {error}\n  {remedy}")
 
 
 def _formatter(day: Any) -> Callable[[str], str]:
     try:
         return date.fromisoformat(day).strftime
     except (TypeError, ValueError) as error:
-        raise ValueError(f'template_kwargs: {_DATE} is {day!r}\n  Give a day such as "2025-06-01".') from error
+        raise ValueError(f'template_kwargs: {_DATE} is {shown(day)}\n  Give a day such as "2025-06-01".') from error
 
 
 def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any] | None = None) -> str:
@@ -200,7 +201,7 @@ def _no_message(expected: str, got: Any) -> ValueError:
 
 def _plain_message(number: int, message: Mapping[str, Any]) -> Message:
     return {
-        key: _plain(value, None if _is_medium(key) else f"message {number}, key {key!r}")
+        key: _plain(value, None if _is_medium(key) else f"message {number}, key {shown(key)}")
         for key, value in message.items()
         if value is not None
     }

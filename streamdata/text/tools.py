@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from streamdata.errors import shown
 from streamdata.text.messages import without_nulls
 
 
@@ -29,7 +30,7 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
 
 
 def _no_schemas(value: Any) -> ValueError:
-    return ValueError(f"tools: expected JSON schemas, got {value!r}\n  Store a list of dicts, or its JSON text.")
+    return ValueError(f"tools: expected JSON schemas, got {shown(value)}\n  Store a list of dicts, or its JSON text.")
 
 
 def read_tool_file(path: str) -> list[dict[str, Any]]:

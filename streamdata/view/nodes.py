@@ -6,28 +6,24 @@ from typing import Any
 
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.node_shares import NodeShare, mean_node_shares, node_shares
+from streamdata.mixing.top import top_of
 from streamdata.mixing.tree import tree_of
 
 __all__ = ["NodeShare", "functions_of", "mean_shares", "shares_of"]
 
 
-def shares_of(dataset: MergedDataset, time: float = 0.0) -> dict[str, NodeShare]:
+def shares_of(dataset: Any, time: float = 0.0) -> dict[str, NodeShare]:
     """Return the nodes of a dataset's tree by path, parents first, with their shares.
 
     Args:
-        dataset: The top.
+        dataset: A mixture, or a source alone.
         time: Where shares follow schedules, those of this time of a pass.
 
     Raises:
-        ValueError: It is not a MergedDataset.
+        ValueError: It is neither.
         SourceError: A source has no records.
     """
-    if not isinstance(dataset, MergedDataset):
-        raise ValueError(
-            f"describe: expected a MergedDataset, got {type(dataset).__name__}\n"
-            "  A single dataset can be mixed alone: MergedDataset([dataset])."
-        )
-    return node_shares(tree_of(dataset), time)
+    return node_shares(tree_of(top_of(dataset, "describe")), time)
 
 
 def mean_shares(dataset: MergedDataset, until: float) -> dict[str, float]:
@@ -46,7 +42,9 @@ def functions_of(dataset: Any) -> dict[str, str]:
     }
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any] | list[Any]) -> str:
+    if isinstance(function, list):
+        return " + ".join(map(_name_of, function))
     if isinstance(function, functools.partial):
         return f"partial of {_name_of(function.func)}"
     return getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamdata.fields import is_reserved
-from streamdata.mixing import MergedDataset
+from streamdata.mixing.top import top_of
 from streamdata.progress import States, to_state
 from streamdata.view.nodes import functions_of, mean_shares, shares_of
 from streamdata.view.table import percent_text, table
@@ -42,7 +42,7 @@ class Delivery:
     workers read ahead, and with a `customized_yield_fn` everything up to the burst under way.
 
     Args:
-        dataset: What is iterated.
+        dataset: What is iterated: a mixture, or a source alone.
         states: What the run resumed from.
 
     Attributes:
@@ -51,11 +51,11 @@ class Delivery:
         states: The checkpoint after the last batch.
     """
 
-    def __init__(self, dataset: MergedDataset, states: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, dataset: Any, states: Mapping[str, Any] | None = None) -> None:
         self.samples = self.size_bytes = 0
         self.states: States = dict(states or {})
-        shares = shares_of(dataset)
-        self._dataset = dataset
+        self._dataset = top_of(dataset, "Delivery")
+        shares = shares_of(self._dataset)
         self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
         self._is_scheduled = any(share.node.children and share.node.shares is not None for share in shares.values())
         functions = [functions_of(share.node.dataset) for share in shares.values()]

@@ -1,18 +1,46 @@
 """States in words: under which topologies and weights they were written, and what was delivered of each source."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamdata.progress import COUNTS, Progress, history_of
+from streamdata.progress import Progress, history_of
 from streamdata.progress.joining import named_ranks
 from streamdata.recipe.percent import STEPS, Weight
-from streamdata.view.table import table
 
 
-def describe_states(states: Mapping[str, Any]) -> str:
+def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
+    """Generations with their topologies and weights, passes and ranks, as plain JSON.
+
+    Raises:
+        StateError: They do not come from `to_state`.
+    """
+    progress = Progress(states)
+    if not progress:
+        return {"generations": [], "passes": [], "ranks": 0, "workers": 0, "idle": [], "missing": []}
+    idle, missing = _lacking(progress)
+    size, workers = progress.topology()
+    names = {"generation": "generation", "step": "step", "dp_size": "ranks", "num_workers": "workers"}
+    generations = [
+        {name: line[key] for key, name in names.items()} | {"weights": line.get("weights", {})}
+        for line in history_of(progress)
+    ]
+    return {
+        "generations": generations,
+        "passes": _passes(progress),
+        "ranks": size,
+        "workers": workers,
+        "idle": idle,
+        "missing": missing,
+    }
+
+
+def describe_states(states: Mapping[str, Any], sources: Callable[[Progress], str]) -> str:
     """Describe the states of some or all ranks of a run.
+
+    Args:
+        states: What `to_state` filled.
+        sources: Says what was delivered of each source.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -22,7 +50,7 @@ def describe_states(states: Mapping[str, Any]) -> str:
         return "nothing was delivered yet"
     headers = {int(key.split("/")[1]): value for key, value in states.items() if key.startswith("generation/")}
     history = history_of(progress)
-    return "\n".join([*_generations(headers, history), _sources(history), *_ranks(progress)])
+    return "\n".join([*_generations(headers, history), sources(progress), *_ranks(progress)])
 
 
 def _generations(headers: Mapping[int, Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -32,7 +60,8 @@ def _generations(headers: Mapping[int, Mapping[str, Any]], history: Sequence[Map
             f"{_name(path)} {counts.get('samples', 0):,}" for path, counts in sorted(line["sources"].items())
         )
         more = "" if line["generation"] in headers else f"; its entries are left out, it gave samples: {given}"
-        yield f"generation {line['generation']}: {_topology(line)}; weights: {_weights(line)}{more}"
+        changed = "" if line is history[0] else f"; from step {line['step']} on"
+        yield f"generation {line['generation']}: {_topology(line)}; weights: {_weights(line)}{changed}{more}"
 
 
 def _topology(facts: Mapping[str, Any]) -> str:
@@ -52,29 +81,27 @@ def _weight(weight: Weight) -> str:
     return json.dumps(weight) if isinstance(weight, list) else f"{weight:g}"
 
 
-def _sources(history: Sequence[Mapping[str, Any]]) -> str:
-    """What was delivered of each source and what not, in all generations and passes."""
-    # By the lines and not by the entries: some of these may have been left out by `compact`.
-    totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for line in history:
-        for path, counts in line["sources"].items():
-            totals[path].update(counts)
-    names = ["samples", *(name for name in COUNTS if name != "records")]
-    rows = [[_name(path), *(f"{counts[name]:,}" for name in names), ""] for path, counts in sorted(totals.items())]
-    return table([["source", *names, ""], *rows])
-
-
 def _name(path: str) -> str:
     return path or "(the top)"
 
 
-def _ranks(progress: Progress) -> Iterator[str]:
-    passes = sorted({number for rank in progress.ranks() if (number := progress.newest_pass(rank)) is not None})
-    yield f"in pass {', '.join(map(str, passes or [progress.first_pass]))}"
-    size = progress.topology().dp_size
-    lacking = sorted(set(range(size)) - set(progress.ranks()))
+def _passes(progress: Progress) -> list[int]:
+    """Those in which ranks are."""
+    passes = {number for rank in progress.ranks() if (number := progress.newest_pass(rank)) is not None}
+    return sorted(passes) or [progress.first_pass]
+
+
+def _lacking(progress: Progress) -> tuple[list[int], list[int]]:
+    """The ranks that delivered nothing, and those of which nothing is known."""
+    lacking = sorted(set(range(progress.topology().dp_size)) - set(progress.ranks()))
     idle = [rank for rank in lacking if progress.is_idle(rank)]
-    missing = [rank for rank in lacking if rank not in idle]
+    return idle, [rank for rank in lacking if rank not in idle]
+
+
+def _ranks(progress: Progress) -> Iterator[str]:
+    yield f"in pass {', '.join(map(str, _passes(progress)))}"
+    size = progress.topology().dp_size
+    idle, missing = _lacking(progress)
     if idle:
         yield f"delivered nothing since the topology last changed: {named_ranks(idle)}"
     yield f"missing: {named_ranks(missing)} of {size}" if missing else "no rank is missing"

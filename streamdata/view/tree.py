@@ -8,7 +8,7 @@ from streamdata.mixing.tree import Node
 from streamdata.recipe.percent import STEPS
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.part import range_of
-from streamdata.sources.shard_source import SequentialSource
+from streamdata.sources.sequential_source import SequentialSource
 from streamdata.view.nodes import NodeShare, functions_of, shares_of
 from streamdata.view.table import percent_text, table
 
@@ -16,8 +16,10 @@ _MAX_PERCENTS = 3
 _HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind and options"]
 
 
-def describe(dataset: MergedDataset) -> str:
-    """Draw the tree of sources of a dataset, a line for each: weight, shares, sizes, functions and options.
+def describe(dataset: Any) -> str:
+    """Draw the tree of sources of a mixture, or of a source alone, a line for each.
+
+    It has weight, shares, sizes, functions and options.
 
     `share` is that among the sources of the same mixture, `of all` that of the whole stream; where they follow
     schedules, those at the start of a pass. Where shards are read from their start, records have not been counted, and
@@ -25,11 +27,16 @@ def describe(dataset: MergedDataset) -> str:
     data is read.
 
     Raises:
-        ValueError: It is not a MergedDataset.
+        ValueError: It is neither.
         SourceError: A source has no records.
     """
+    return table(tree_rows(dataset))
+
+
+def tree_rows(dataset: MergedDataset) -> list[list[str]]:
+    """The lines of `describe` in cells, the first of them the header."""
     shares = shares_of(dataset)
-    return table([_HEADER, *(_row(shares, path, drawn) for path, drawn in _drawn(shares[""].node, "", ""))])
+    return [_HEADER, *(_row(shares, path, drawn) for path, drawn in _drawn(shares[""].node, "", ""))]
 
 
 def _drawn(node: Node, branch: str, margin: str) -> Iterator[tuple[str, str]]:

@@ -92,3 +92,32 @@ def test_resume_shows_an_error_of_building_as_its_message(streamdata: Streamdata
     assert done.exit_code == 1
     assert done.stderr.startswith(f"error: {recipe}:5:5: params.datasets[0] (streamdata.JsonlIterableDataset)")
     assert "Traceback" not in done.output
+
+
+def test_data_that_are_sound_pass(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """All of them are read."""
+    done = streamdata("check", write_recipe(params=function("same")), "--data", "-j", 1)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "data: 80 records of 2 sources read: nothing is wrong")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_lists_what_is_wrong_by_kind_and_place(
+    streamdata: Streamdata, write_recipe: WriteRecipe, tmp_path: Path, jobs: int
+) -> None:
+    """In the order of the recipe, in whichever process it was read."""
+    recipe = write_recipe()
+    for name in "ab":
+        with (tmp_path / f"{name}.jsonl").open("a") as file:
+            file.write('{"value": 1, "value": 2}\n{\n')
+    done = streamdata("check", recipe, "--data", "-j", jobs)
+    assert done.exit_code == 1
+    lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1:3] for line in lines] == [
+        ["damaged", "a"], ["key given twice", "a"], ["damaged", "b"], ["key given twice", "b"],
+    ]  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "data: 82 records of 2 sources read: damaged: 2, key given twice: 2"
+
+
+def test_jobs_are_of_data_alone(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Nothing else has any."""
+    assert streamdata("check", write_recipe(), "-j", 2).exit_code == 2

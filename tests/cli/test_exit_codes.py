@@ -16,7 +16,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     contents = {
         "broken.yaml": "a: [1", "empty.yaml": "", "binary.yaml": "\x00\x01", "list.yaml": "- 1\n",
-        "source.yaml": "target: streamdata.JsonlIterableDataset\nparams: {path: a.jsonl}\n",
+        "function.yaml": "target: streamdata.DecodeImages\nparams: {fields: [jpg], size: 8}\n",
         "gone.yaml": "target: streamdata.MergedDataset\nparams: {datasets: [{target: streamdata.JsonlIterableDataset, "
         "params: {path: gone.jsonl}, name: a, percent: 1}]}\n",
         "a.jsonl": '{"text": "a"}\n', "html.jsonl": "<html>\n", "cut.tar": "no tar", "states.json": "not JSON",
@@ -29,21 +29,23 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MESSAGES = [
-    "run broken.yaml", "run empty.yaml", "run binary.yaml", "run list.yaml", "run source.yaml", "run gone.yaml",
-    "check broken.yaml", "check empty.yaml", "check binary.yaml", "check list.yaml", "check source.yaml",
+    "run broken.yaml", "run empty.yaml", "run binary.yaml", "run list.yaml", "run function.yaml", "run gone.yaml",
+    "check broken.yaml", "check empty.yaml", "check binary.yaml", "check list.yaml", "check function.yaml",
     "check gone.yaml", "check gone.yaml --no-files --resume",
+    "plan broken.yaml --samples 9", "plan list.yaml --samples 9", "plan gone.yaml --samples 9", "profile gone.yaml",
     "index gone", "index empty", "index html.jsonl", "index cut.tar", "index a.jsonl -o empty/x/y/z.manifest",
     "state states.json", "state other.json", "state empty", "state states.json --compact -o out.json",
-    "inspect store", "inspect empty", "verify empty", "verify store",
+    "show store", "show empty", "show a.jsonl", "show broken.yaml", "show gone.yaml", "verify empty", "verify store",
     "prepare gone.jsonl -c pretrain --tokenizer ./gone -o out", "prepare cut.tar -c pretrain --tokenizer ./gone -o out",
     "prepare a.jsonl -c broken.yaml --tokenizer ./gone -o out", "prepare a.jsonl -c pretrain --tokenizer ./gone -o out",
     "prepare merge empty store -o out", "prepare a.jsonl -c pretrain --tokenizer damaged -o out",
 ]  # fmt: skip
 USAGE = [
-    "run nowhere.yaml", "run empty", "check nowhere.yaml", "check empty", "state nowhere", "inspect nowhere",
-    "inspect a.jsonl", "verify nowhere", "run source.yaml --batches 0", "run source.yaml --var x", "index",
+    "run nowhere.yaml", "run empty", "check nowhere.yaml", "check empty", "state nowhere", "show nowhere",
+    "show nowhere.yaml", "verify nowhere", "run function.yaml --batches 0", "run function.yaml --var x", "index",
     "prepare a.jsonl -c presett --tokenizer ./gone -o out", "nonsense",
-    "state states.json --compact", "index a.jsonl -o out.txt",
+    "state states.json --compact", "index a.jsonl -o out.txt", "plan source.yaml", "plan nowhere.yaml --samples 9",
+    "plan source.yaml --samples 9 --tokens 9", "profile nowhere.yaml", "profile source.yaml --workers 999",
 ]  # fmt: skip
 
 

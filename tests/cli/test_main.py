@@ -13,7 +13,7 @@ from streamdata.errors import ShardError
 
 Streamdata = Callable[..., Result]
 HEAVY = ("torch", "transformers", "numpy", "h5py", "pyarrow", "PIL", "webdataset")
-COMMANDS = ([], ["run"], ["check"], ["prepare"], ["prepare", "merge"], ["inspect"], ["verify"])
+COMMANDS = ([], ["run"], ["check"], ["prepare"], ["prepare", "merge"], ["show"], ["verify"])
 
 
 def words(text: str) -> str:

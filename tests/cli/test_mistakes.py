@@ -101,8 +101,8 @@ MISTAKES = {
     "a root that is no mixture": Mistake("", "", 1, "as the root"),
 }  # fmt: skip
 ROOT = """\
-target: streamdata.JsonlIterableDataset
-params: {path: shards}
+target: streamdata.DecodeImages
+params: {fields: [jpg], size: 8}
 """
 
 
@@ -183,6 +183,16 @@ def test_stores_and_blends_are_looked_for() -> None:
     assert "'n'" in check_recipe_text(blend)
     assert check_recipe_text(load.replace("PATH", "m")) == ""
     assert "no/such" in check_recipe_text(load.replace("PATH", "no/such"))
+
+
+@pytest.mark.parametrize("params", ["JsonlIterableDataset\nparams: {path: shards}", "SeqDataset\nparams: {}"])
+def test_a_source_may_be_the_root(params: str) -> None:
+    """It is mixed alone; without a name and a percent, which are looked at where they are given."""
+    found = errors(f"target: streamdata.{params}\n")
+    assert not [problem for problem in found if "root" in problem.message]
+    (found,) = errors("target: streamdata.JsonlIterableDataset\nname: a.b\nparams: {path: shards}\n")
+    assert found.location == "r.yaml:2:7"
+    assert found.message.startswith("expected text without '.' as a name, got 'a.b'")
 
 
 def check_recipe_text(text: str) -> str:

@@ -116,7 +116,7 @@ def test_a_dry_run_shows_what_is_trained_and_where_rows_end(
     assert done.exit_code == 0
     assert done.stdout.count("── row") == 2
     assert "q0 «yes»│" in done.stdout
-    assert done.stdout.rstrip().endswith("┃")
+    assert done.stdout.count("┃\npieces: ") == 2
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.jsonl", "config.json"]
 
 
@@ -125,9 +125,12 @@ def test_padding_is_shown_as_its_number(streamdata: Streamdata, options: Callabl
     path = write(tmp_path / "a.jsonl", [{"q": "ask ", "a": "yes"}])
     packed = options(SFT | {"packing": "bfd", "max_packed_len": 4000, "max_seq_len": 4000})
     shown = streamdata("prepare", path, *packed, "--dry-run", 1).stdout
-    assert re.fullmatch(r"── row 0, 4000 tokens, \d trained\nask «yes»│<pad> × 3,99\d┃\n", shown)
+    assert re.match(
+        r"── row 0\nsequence  uint32 \(4000\)  4,000 tokens, \d trained, 1 document, 3,99\d padding\n", shown
+    )
+    assert re.search(r"\nask «yes»│<pad> × 3,99\d┃\npieces: ", shown)
     assert streamdata("prepare", path, "-o", tmp_path / "out", *packed, "--workers", 1).exit_code == 0
-    assert "│<pad> × 3,99" in streamdata("inspect", tmp_path / "out").stdout
+    assert "│<pad> × 3,99" in streamdata("show", tmp_path / "out").stdout
 
 
 def test_the_first_bad_record_is_shown(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
@@ -144,22 +147,23 @@ def test_the_first_bad_record_is_shown(streamdata: Streamdata, options: Callable
 def test_what_is_trained_is_green_in_a_terminal(
     streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the rest is dim."""
+    """And the rest is dim; tokens side by side have two shades."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     path = write(tmp_path / "a.jsonl", [{"q": "ask ", "a": "yes"}])
     shown = streamdata("prepare", path, *options(SFT), "--dry-run", 1).stdout
-    assert "\x1b[2mask \x1b[0m\x1b[32myes\x1b[0m" in shown
+    assert "\x1b[2ma\x1b[0m" in shown
+    assert "\x1b[32my\x1b[0m\x1b[92me\x1b[0m\x1b[32ms\x1b[0m" in shown
     assert "\u00ab" not in shown
 
 
-def test_inspect_and_verify_a_finished_store(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
+def test_show_and_verify_a_finished_store(streamdata: Streamdata, options: Callable, tmp_path: Path) -> None:
     """With the tokenizer that its manifest names."""
     path = write(tmp_path / "a.jsonl", [{"q": f"q{number} ", "a": "yes"} for number in range(9)])
     assert streamdata("prepare", path, "-o", tmp_path / "out", *options(SFT)).exit_code == 0
-    shown = streamdata("inspect", tmp_path / "out", "--record", 4).stdout
-    assert re.match(r"── record 4, sequence, \d+ tokens, \d+ trained\nq4 «yes»┃", shown)
-    assert streamdata("inspect", tmp_path / "out", "--record", 9).exit_code == 2
+    shown = streamdata("show", tmp_path / "out", "--step", 4, "-n", 1).stdout
+    assert re.match(r"── record 4\nsequence  int\d+ \(\d+\)  \d+ tokens, \d+ trained\nq4 «yes»┃\n", shown)
+    assert streamdata("show", tmp_path / "out", "--step", 9).exit_code == 2
     assert streamdata("verify", tmp_path / "out").stdout == f"{tmp_path / 'out'}: no problems\n"
     for sums in (tmp_path / "out" / "data").rglob("*.sums"):
         sums.unlink()
@@ -213,7 +217,7 @@ def test_errors_are_their_messages(streamdata: Streamdata, options: Callable, tm
         (["prepare", "x.jsonl"], "missing --output, --config, --tokenizer"),
         (["prepare", "--shard", "2/2", "x"], "missing"),
         (["prepare", "x", "-o", "o", "--tokenizer", "t", "-c", "chats"], "did you mean 'chat'? The presets are:"),
-        (["inspect", "gone"], "does not exist"),
+        (["show", "gone"], "does not exist"),
     ],
 )
 def test_usage_errors_have_their_own_exit_code(streamdata: Streamdata, arguments: list[str], told: str) -> None:
@@ -255,7 +259,7 @@ def test_impossible_options_are_usage_errors(
     assert not (tmp_path / "out").exists()
 
 
-def test_inspect_imports_neither_torch_nor_transformers(
+def test_show_of_a_store_imports_neither_torch_nor_transformers(
     streamdata: Streamdata, options: Callable, tmp_path: Path
 ) -> None:
     """Which would take seconds, for one record; the text is the same."""
@@ -264,8 +268,8 @@ def test_inspect_imports_neither_torch_nor_transformers(
     code = (
         "import sys; from streamdata.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
-        "finally: assert not {'torch', 'transformers', 'pyarrow'} & set(sys.modules)"
+        "finally: assert not {'torch', 'transformers', 'pyarrow', 'jinja2'} & set(sys.modules)"
     )
-    command = [sys.executable, "-c", code, "inspect", tmp_path / "out"]
+    command = [sys.executable, "-c", code, "show", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "q, 'n .«yes»" in done.stdout

@@ -16,6 +16,7 @@ from streamdata.progress import Traffic
 from streamdata.remote.network import _OfProcess
 from streamdata.view import Delivery
 from tests.remote.servers import http_server
+from tests.shard_files import jpeg
 from tests.streams import Numbers
 from tests.text.chat_templates import chat_tokenizer
 
@@ -199,10 +200,25 @@ def test_a_mixture_is_built_with_its_variables(write_recipe: WriteRecipe) -> Non
     assert dataset.seed == 8
 
 
+def test_a_source_may_be_the_root(tmp_path: Path, streamdata: Streamdata) -> None:
+    """Of shards, or map-style; it is read to its end."""
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 5)
+    for number in range(5):
+        (tmp_path / "cat" / f"{number}.jpg").write_bytes(jpeg(number))
+    recipe = tmp_path / "recipe.yaml"
+    for target in ("JsonlIterableDataset", "ImageFolderDataset"):
+        recipe.write_text(f"target: streamdata.{target}\nparams: {{path: {tmp_path}}}\n")
+        done = streamdata("run", recipe)
+        assert done.exit_code == 0, done.output
+        assert f"└─ {target}" in done.stdout
+        assert "5 samples" in done.stdout
+
+
 def test_a_root_that_is_no_mixture_is_refused(tmp_path: Path, streamdata: Streamdata) -> None:
     """It says what it is, and what is wanted."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("a: 1\n")
-    with pytest.raises(RecipeError, match=r"root: expected a streamdata\.MergedDataset, got dict\n"):
+    with pytest.raises(RecipeError, match=r"root: expected a MergedDataset or a source, got dict\n"):
         build_mixture(recipe, {}, None)
     assert streamdata("run", recipe).exit_code == 1

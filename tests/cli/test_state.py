@@ -48,8 +48,9 @@ def test_a_steps_folder_is_described(streamdata: Streamdata, saved: Path) -> Non
     assert done.stdout.splitlines() == [
         f"{saved / 'step-10'}: step 10, 2 ranks of 2",
         "generation 0: 2 ranks with 1 worker each; weights: a 3, b 1",
-        "source  samples  dropped  bad  skipped",
+        "source  samples  tokens  epochs  wanted  achieved  records  dropped  bad  skipped",
         *[line for line in done.stdout.splitlines() if line.startswith(("a ", "b "))],
+        "32 samples, 0 tokens",
         "in pass 0",
         "no rank is missing",
     ]
@@ -74,10 +75,10 @@ def test_what_changed_is_said_and_the_sums_go_on(streamdata: Streamdata, saved: 
     """Over a change of topology and weights; of the directory the newest step is taken."""
     done = streamdata("state", saved)
     assert done.stdout.startswith(f"{saved}: step 20\n")
-    assert "generation 1: 3 ranks with 1 worker each; weights: a 4, b 1\n" in done.stdout
+    assert "generation 1: 3 ranks with 1 worker each; weights: a 4, b 1; from step 0 on\n" in done.stdout
     assert done.stdout.endswith("delivered nothing since the topology last changed: rank 2\nno rank is missing\n")
     before, after = (
-        [int(line.split()[2]) for line in streamdata("state", path).stdout.splitlines() if line.startswith("b ")]
+        [int(line.split()[-3]) for line in streamdata("state", path).stdout.splitlines() if line.startswith("b ")]
         for path in (saved / "step-10", saved)
     )
     assert after >= before > [0]
@@ -94,14 +95,45 @@ def test_a_missing_rank_is_named(streamdata: Streamdata, saved: Path) -> None:
 
 
 def test_json_of_a_trainer_is_described_too(streamdata: Streamdata, saved: Path, tmp_path: Path) -> None:
-    """Each file by itself."""
+    """Several files are one run's, joined."""
     path = tmp_path / "states.json"
     path.write_text(json.dumps(dict(load_states(saved, step=5))))
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
     done = streamdata("state", path, empty)
-    assert done.stdout.startswith(f"{path}\ngeneration 0: 2 ranks with 1 worker each")
-    assert done.stdout.endswith(f"no rank is missing\n\n{empty}\nnothing was delivered yet\n")
+    assert done.stdout.startswith(f"{path}, {empty}\ngeneration 0: 2 ranks with 1 worker each")
+    assert done.stdout.endswith("no rank is missing\n")
+    assert streamdata("state", empty).stdout == f"{empty}\nnothing was delivered yet\n"
+
+
+def test_states_are_one_document_of_json(streamdata: Streamdata, saved: Path) -> None:
+    """Totals over ranks since the beginning, and what one holds more than another."""
+    whole, before = (json.loads(streamdata("state", path, "--json").stdout) for path in (saved, saved / "step-10"))
+    more = json.loads(streamdata("state", saved, "--diff", saved / "step-10", "--json").stdout)
+    assert (whole["samples"], before["samples"], more["samples"]) == (40, 32, 8)
+    (first, second), (was, _), (a, b) = (one["sources"] for one in (whole, before, more))
+    assert first["name"] == "a"
+    assert a["samples"] == first["samples"] - was["samples"]
+    assert first["wanted"] == pytest.approx((0.75 * 32 + 0.8 * 8) / 40)
+    assert a["wanted"] == pytest.approx(0.8)
+    assert a["achieved"] + b["achieved"] == pytest.approx(1)
+    assert second["dropped"] >= b["dropped"] > 0
+    assert first["epochs"] == first["samples"] / 400
+    assert second["epochs"] == second["records"] / 400
+    assert (whole["ranks"], whole["workers"], whole["idle"], whole["passes"]) == (3, 1, [2], [0])
+    assert [(one["ranks"], one["weights"]["a"]) for one in whole["generations"]] == [(2, 3), (3, 4)]
+
+
+def test_the_names_of_sources_may_not_steer_a_terminal(streamdata: Streamdata, tmp_path: Path) -> None:
+    """They come from states that somebody wrote."""
+    states: dict[str, object] = {}
+    for sample in islice(MergedDataset([Numbers("a\x1b[2Jb", 40)]), 4):
+        states.update(to_state([sample]))
+    (tmp_path / "states.json").write_text(json.dumps(states))
+    done = streamdata("state", tmp_path / "states.json")
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    assert "a\\x1b[2Jb" in done.stdout
 
 
 def test_states_are_merged_into_one_file(streamdata: Streamdata, saved: Path, tmp_path: Path) -> None:

@@ -453,7 +453,7 @@ def test_options_of_the_stock_loader_are_passed_on() -> None:
         ({"shuffle": True}, "'shuffle'"),
         ({"steps_per_epoch": 0}, "expected steps_per_epoch to be an int from 1 on, got 0"),
         ({"uneven": "repeat"}, "expected uneven to be one of"),
-        ({"dataset": [1, 2]}, "expected a MergedDataset, got list"),
+        ({"dataset": [1, 2]}, "StreamLoader: expected a MergedDataset or a source, got list"),
     ],
 )
 def test_settings_are_checked(settings: dict, message: str) -> None:

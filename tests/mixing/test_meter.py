@@ -96,12 +96,15 @@ def test_a_loader_says_it_too(tmp_path):
         assert on_device.traffic.requests == len(server.log) > loader.num_workers
 
 
-def test_of_local_files_nothing_travels(tmp_path):
+def test_of_local_files_nothing_but_times_travels(tmp_path):
     """A batch says of its lane what it said before."""
     dataset = rows(write_jsonl(tmp_path, [30, 30]))
     *_, sample = dataset
     link = node_of(sample[CURSOR][-1]).link
-    assert link.__reduce__()[1][2] is None
+    report = link.__reduce__()[1][2]
+    assert not report.traffic.is_any
+    assert report.times.keys() == {"web"}
+    assert link.__reduce__()[1][2] is None  # nothing was read since
     assert b"eport" not in pickle.dumps(link)
     assert len(batches(dataset, 1)) == 8
     assert dataset.traffic()._replace(read_s=0) == Traffic()

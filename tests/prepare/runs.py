@@ -7,6 +7,8 @@ import json
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from streamdata.prepare import Pipeline
 
 PRETRAIN = {"train_type": "seq", "sections": [{"field": "text", "action": "train"}], "end_of_document": True}
@@ -52,3 +54,16 @@ def tree(output: Path) -> dict[str, bytes]:
 def run(config: dict, tokenizer: str, inputs: object, output: Path, **options: object) -> dict:
     """A run from its config to its manifest."""
     return Pipeline(config, tokenizer).run(inputs, output, **options)
+
+
+def interrupt(config: dict, tokenizer: str, texts: str, out: Path, after: int = 2) -> None:
+    """A run that ends in the midst of things."""
+    seen = []
+
+    def stop(progress: object) -> None:
+        seen.append(progress)
+        if len(seen) > after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tokenizer, texts, out, progress=stop)

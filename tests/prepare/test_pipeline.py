@@ -12,7 +12,7 @@ import pytest
 from streamdata.prepare import Pipeline, PrepareError, merge, run_directory
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.worker import workers_locked
-from tests.prepare.runs import PRETRAIN, documents, run, tree, write
+from tests.prepare.runs import PRETRAIN, documents, interrupt, run, tree, write
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 SMALL = PRETRAIN | {"task_bytes": 4000}
@@ -98,19 +98,6 @@ def test_a_change_is_refused_unless_it_is_to_be_overwritten(
     manifest = run(*changed, out, overwrite=True)
     assert manifest == run(*changed, tmp_path / "fresh")
     assert tree(out) == tree(tmp_path / "fresh")
-
-
-def interrupt(config: dict, tokenizer: str, texts: str, out: Path, after: int = 2) -> None:
-    """A run that ends in the midst of things."""
-    seen = []
-
-    def stop(progress: object) -> None:
-        seen.append(progress)
-        if len(seen) > after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(config, tokenizer, texts, out, progress=stop)
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

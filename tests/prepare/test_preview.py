@@ -6,6 +6,7 @@ from streamdata.errors import StoreError
 from streamdata.prepare import load_config
 from streamdata.prepare.preview import first_records
 from streamdata.prepare.stored_record import Shown, manifest_of, stored_record
+from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, run, write
 
@@ -28,7 +29,7 @@ def told(shown: list[Shown], tokenizer: str) -> list[tuple]:
     decode = load_tokenizer(tokenizer).decode
     return [
         (
-            record.name,
+            ", ".join(filter(None, (record.name, record.key))),
             [decode(piece.ids) for piece in record.pieces],
             [decode(piece.ids[piece.train]) for piece in record.pieces if piece.train is not None],
             record.note,
@@ -47,8 +48,8 @@ def test_the_first_records_are_shown_as_they_would_be_written(tokenizer: str, tm
     path = write(tmp_path / "a.jsonl", RECORDS)
     shown = first(SFT | {"task_bytes": 40}, tokenizer, path, 4)
     assert shown == [
-        ("document 0", ["q1answer"], ["answer"], ""),
-        ("document 1", ["q3answer"], ["answer"], ""),
+        ("document 0, sequence", ["q1answer"], ["answer"], ""),
+        ("document 1, sequence", ["q3answer"], ["answer"], ""),
         ("left out", [], [], "nothing to train 2"),
     ]
 
@@ -59,12 +60,12 @@ def test_rows_are_shown_with_their_documents_and_padding(tokenizer: str, tmp_pat
     shown = first(PACKED, tokenizer, path, 100)
     run(PACKED, tokenizer, path, tmp_path / "out")
     for number, (name, pieces, trained, _) in enumerate(shown[:-1]):
-        assert name == f"row {number}"
+        assert name == f"row {number}, sequence"
         assert [piece for piece in pieces if "answer" in piece] == [["q1answer", "q3answer", "q5answer"], ["q7answer"]][
             number
         ]
         assert "".join(trained) == "answer" * (3, 1)[number]
-        ((stored, *rest),) = told(list(stored_record(tmp_path / "out", number)), tokenizer)
+        ((stored, *rest),) = told(list(stored_record(open_store(tmp_path / "out"), number)), tokenizer)
         assert stored == f"record {number}, sequence"
         assert rest == [pieces, trained, ""]
 
@@ -75,7 +76,7 @@ def test_a_pair_is_two_texts(tokenizer: str, tmp_path: Path) -> None:
     shown = first(PAIRS, tokenizer, path, 1)
     assert shown == [("record 0, chosen", ["qyes"], ["yes"], ""), ("record 0, rejected", ["qno"], ["no"], "")]
     run(PAIRS, tokenizer, path, tmp_path / "out")
-    assert told(list(stored_record(tmp_path / "out", 0)), tokenizer) == shown
+    assert told(list(stored_record(open_store(tmp_path / "out"), 0)), tokenizer) == shown
 
 
 def test_a_rollout_shows_its_responses_and_rewards(tokenizer: str, tmp_path: Path) -> None:
@@ -94,15 +95,15 @@ def test_a_rollout_shows_its_responses_and_rewards(tokenizer: str, tmp_path: Pat
         ("record 0, rewards", [], [], "0.5, 1"),
     ]
     run(config, tokenizer, path, tmp_path / "out")
-    assert told(list(stored_record(tmp_path / "out", 0)), tokenizer) == shown
+    assert told(list(stored_record(open_store(tmp_path / "out"), 0)), tokenizer) == shown
 
 
 @pytest.mark.parametrize("train_type", ["seq", "sft"])
 def test_a_stored_record_is_shown_once(tokenizer: str, texts: str, tmp_path: Path, train_type: str) -> None:
     """With its mask or without; both train types call its tokens the same."""
     run(PRETRAIN | {"train_type": train_type}, tokenizer, texts, tmp_path / "out")
-    (shown,) = stored_record(tmp_path / "out", 0)
-    assert shown.name == "record 0, sequence"
+    (shown,) = stored_record(open_store(tmp_path / "out"), 0)
+    assert (shown.name, shown.key) == ("record 0", "sequence")
     assert (shown.pieces[0].train is not None) == (train_type == "sft")
 
 
@@ -117,7 +118,7 @@ def test_a_record_that_is_not_there_is_an_error(tokenizer: str, texts: str, tmp_
     """As is a store that is none."""
     run(PRETRAIN, tokenizer, texts, tmp_path / "out")
     with pytest.raises(ValueError, match="expected a record of 60"):
-        list(stored_record(tmp_path / "out", 60))
+        list(stored_record(open_store(tmp_path / "out"), 60))
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError):
-        list(stored_record(tmp_path / "empty", 0))
+        list(stored_record(open_store(tmp_path / "empty"), 0))

@@ -95,6 +95,8 @@ def test_a_format_may_be_named():
     """Where there are no sections, and of those that the train type takes."""
     assert load_config({"train_type": "sft", "records": "alpaca"}).records == "alpaca"
     assert load_config({"train_type": "sft", "format": "auto"}).format == "bin"
+    with pytest.raises(RecipeError, match=r"format: expected .*\n.* said by 'records: sharegpt'"):
+        load_config({"train_type": "sft", "format": "sharegpt"})
     with pytest.raises(RecipeError, match="records: expected preference for train_type 'dpo', got 'alpaca'"):
         load_config({"train_type": "dpo", "records": "alpaca"})
     with pytest.raises(RecipeError, match="records: goes without sections"):

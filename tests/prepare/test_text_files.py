@@ -8,7 +8,7 @@ from streamdata.prepare import PrepareError
 from streamdata.prepare.inputs import TaskInput, plan_tasks
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
-from tests.prepare.runs import PRETRAIN, run
+from tests.prepare.runs import PRETRAIN, interrupt, run, tree
 
 
 @pytest.fixture
@@ -35,6 +35,21 @@ def test_each_file_is_a_document(texts: Path, tokenizer: str, tmp_path: Path, pa
     first, second = stored(tmp_path / "out", tokenizer)
     assert first.startswith("One.\nTwo.\n")
     assert second.startswith("{Three}")
+
+
+def test_an_interrupted_run_over_texts_goes_on(texts: Path, tokenizer: str, tmp_path: Path) -> None:
+    """What was tokenized is not tokenized again; and a text that has changed since is noticed."""
+    for out in ("out", "changed"):
+        interrupt(PRETRAIN, tokenizer, str(texts), tmp_path / out, 2)
+    markers = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "tasks").iterdir()}
+    assert len(markers) == 2
+    for out in ("out", "whole"):
+        run(PRETRAIN, tokenizer, str(texts), tmp_path / out)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+    assert all(path.stat().st_mtime_ns == mtime for path, mtime in markers.items())
+    (texts / "a.txt").write_text("Four.\n")
+    with pytest.raises(PrepareError, match=r"expected a run of the same inputs, .* got a change in the input"):
+        run(PRETRAIN, tokenizer, str(texts), tmp_path / "changed")
 
 
 def test_a_text_that_is_not_utf_8_is_a_bad_record(texts: Path, tokenizer: str, tmp_path: Path) -> None:

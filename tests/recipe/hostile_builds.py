@@ -201,7 +201,7 @@ def attacks(folder: Path) -> dict[str, Any]:
     private = "streamdata.shards"
     shards = {"target": f"{private}.sequential.SequentialJsonl", "params": {"urls": [command]}}
     sizes = {"kind": "jsonl", "shuffle_buffer": 0}
-    other = {"target": "streamdata.sources.shard_source.SequentialSource", "params": {"shards": shards, **sizes}}
+    other = {"target": "streamdata.sources.sequential_source.SequentialSource", "params": {"shards": shards, **sizes}}
     source = {"target": "streamdata.JsonlIterableDataset", "params": {"path": str(folder / "jsonl")}}
     named = {**source, "name": "a", "percent": 1}
     outside = {"storage_type": "bin", "directory": str(folder / "outside" / "x"), "keys": {"sequence": "uint16"}}

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe.limits import RecipeLimits
 from streamdata.recipe.load import load_recipe, locations_of
 from streamdata.recipe.variables import References
 
@@ -97,14 +98,14 @@ def test_includes_that_multiply_are_bounded(write: Write) -> None:
         write(f"- include: {number + 1}.yaml\n- include: {number + 1}.yaml\n", f"{number}.yaml")
     write("[]", "10.yaml")
     with pytest.raises(RecipeError, match="more than 50 files"):
-        load_recipe("0.yaml", References({}, {}), locations_of("0.yaml"), max_files=50)
+        load_recipe("0.yaml", References({}, {}), locations_of("0.yaml"), limits=RecipeLimits(num_files=50))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", r":1:1: root: expected a mapping or a list as the root, got an empty file"),
-        ("7", r":1:1: root: expected a mapping or a list as the root, got 7"),
+        ("7", r":1:1: root: expected a mapping or a list as the root, got a single value \(int\)"),
         ("a:\n  target: 3\n", r":2:11: a\.target: expected text after 'target', got 3"),
         ("a: {include: [x]}", r":1:14: a\.include: expected text after 'include'"),
         ("target: zoo.Any\ninclude: x.yaml\n", r":2:1: include: expected either 'target' or 'include'"),

@@ -89,7 +89,7 @@ def test_two_recipes_are_built_at_once(write: Write) -> None:
         ("x:\n  - y: ${nope.z}\n", r"recipe\.yaml:2:8: x\[0\]\.y: Interpolation key 'nope\.z' not found"),
         ("x: ${oc.env:NO_SUCH_NAME}\n", r"recipe\.yaml:1:4: x: .*NO_SUCH_NAME"),
         ("x: ${nobody:1}\n", r"recipe\.yaml:1:4: x: Unsupported interpolation type nobody\n  Register it"),
-        ("a: 1\nx: ['${']\n", r"recipe\.yaml:2:5: x\[0\]: expected a valid interpolation in '\$\{'"),
+        ("a: 1\nx: ['${']\n", r"recipe\.yaml:2:5: x\[0\]: expected valid interpolations, got one"),
         ("x: ${y}\ny: ${x}\n", r"recipe\.yaml:1:4: x: Recursive"),
         ("x: {y: '${x}'}\n", r"recipe\.yaml:1:\d: x"),
         ("x: '???'\n", r"recipe\.yaml:1:4: x: expected a value instead of '\?\?\?'"),

@@ -117,7 +117,7 @@ def test_keys_are_text_or_numbers(text: str) -> None:
 
 def test_a_wrong_number_is_an_error() -> None:
     """An explicit tag that its text does not fit is reported, not raised as KeyError."""
-    with pytest.raises(ValueError, match="expected a value of YAML type bool, got 'perhaps'"):
+    with pytest.raises(ValueError, match="expected a value of YAML type bool, got another text"):
         read("a: !!bool perhaps")
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from streamdata.remote import cache_pages
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, reserve, shard_key, write_page
-from streamdata.remote.cache_pages import MAX_OPEN_PAGES, PageFiles
+from streamdata.remote.cache_pages import PageFiles
 from streamdata.remote.cache_settings import _MIN_BYTES
 from streamdata.remote.page_cache import PageCache
+from streamdata.run.recent import MAX_OPEN_FILES
 from tests.remote.child import forked
 from tests.remote.test_page_cache import MB, URL, Store, below, pages, settled
 
@@ -141,12 +142,12 @@ def test_what_is_removed_takes_no_room_though_it_is_open(tmp_path):
 
 def test_a_bounded_number_stays_open_and_is_seen_to_be_in_use(tmp_path):
     """However many are read: those that were read last. Their time is that of ten minutes ago at most."""
-    files, keys = PageFiles(str(tmp_path)), [PageKey("0" * 24, number) for number in range(MAX_OPEN_PAGES + 9)]
+    files, keys = PageFiles(str(tmp_path)), [PageKey("0" * 24, number) for number in range(MAX_OPEN_FILES + 9)]
     memory = memoryview(bytearray(9))
     for key in keys:
         write_page(reserve(tmp_path, key, 9), key, bytes(9))
         files.read_into(key, 9, [(start := key.number * PAGE_BYTES, start + 9, memory)])
-    assert len(open_pages(tmp_path)) == MAX_OPEN_PAGES
+    assert len(open_pages(tmp_path)) == MAX_OPEN_FILES
     for key in (keys[0], keys[-1]):
         os.utime(tmp_path / key.name, (1, 1))
         files.read_into(key, 9, [(start := key.number * PAGE_BYTES, start + 9, memory)])

@@ -122,7 +122,7 @@ def test_any_damage_of_an_index_is_found_and_repaired(write_tar, write_jsonl, tm
     damages = [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in range(len(data))]
     for damage in [*damages, b"", data[:50], data[:-1], data + b"x", data[: HEADER_BYTES + 3]]:
         path.write_bytes(damage)
-        indexed._open_indexes._values.clear()
+        indexed.open_files._values.clear()
         assert read_all(reader([url])) == good
         assert path.read_bytes() == data or damage == data
 
@@ -134,7 +134,7 @@ def test_damage_that_appears_later_is_repaired_too(write_jsonl, tmp_path, caplog
     data = bytearray(path.read_bytes())
     data[HEADER_BYTES + 12 * (CHUNK_ROWS + 5)] ^= 1
     path.write_bytes(data)
-    indexed._open_indexes._values.clear()
+    indexed.open_files._values.clear()
     zeros = np.zeros(1, np.int64)
     assert next(shards.window(zeros, zeros, zeros + 10).take([3]))["n"] == 3
     assert not caplog.records

@@ -25,14 +25,21 @@ def test_rows_are_those_of_the_parquet_file(tmp_path):
 
 
 def test_several_files_follow_one_another(tmp_path):
-    """Files of a directory, a glob or a list, sorted, each with columns of its own."""
+    """Files of a directory, a glob or a text with commas are sorted; each has columns of its own."""
     one, two = sums(tmp_path / "a.parquet", 3), write(tmp_path / "b.parquet", [{"prompt": user("x"), "level": 1}])
-    for data_files in (str(tmp_path), str(tmp_path / "*.parquet"), [two, one], f"{one},{two}"):
+    for data_files in (str(tmp_path), str(tmp_path / "*.parquet"), [one, two], f"{two},{one}"):
         rows = ParquetRows(data_files)
         assert len(rows) == 4
         assert (rows[2]["extra_info"]["index"], rows[3]["level"]) == (102, 1)
         assert [rows.locate(number) for number in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert rows.location(3).endswith("b.parquet', row 0")
+
+
+def test_a_list_keeps_its_order(tmp_path):
+    """As whoever reads its files one after another; of what a glob in it finds, the names decide."""
+    one, two, three = (sums(tmp_path / f"{name}.parquet", number) for number, name in enumerate("abc", 1))
+    assert [file.num_rows for file in ParquetRows([three, one, two, one]).files] == [3, 1, 2, 1]
+    assert [file.num_rows for file in ParquetRows([three, str(tmp_path / "[ab].parquet")]).files] == [3, 1, 2]
 
 
 def test_json_lines_are_rows_too(tmp_path):

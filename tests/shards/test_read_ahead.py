@@ -111,6 +111,16 @@ def test_what_a_failing_store_was_asked_for_holds_no_connection(store):
     failing.close()
 
 
+def test_a_lane_that_ends_sends_nothing_more(store):
+    """Neither what its other sources had waiting while the first let go of its connection."""
+    lane = lane_of(3)
+    kept = [entered(lane, 1.0, name) for name in "abc"]
+    lane.close()
+    assert store.urls == ["a0"]
+    assert room.read_ahead().counts.held_bytes == 0
+    del kept
+
+
 def test_a_source_that_is_collected_while_requests_are_chosen_does_not_end_the_others(store, monkeypatch):
     """A collection of garbage closes it, at any moment."""
     gone, kept = entered(lane_of(1), 0.5, "gone"), entered(lane_of(1), 1.0, "kept")

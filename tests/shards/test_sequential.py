@@ -106,6 +106,18 @@ def test_damaged_compressed_data_is_an_error(write_tar, members, compressed):
             pass
 
 
+@pytest.mark.parametrize("between", [b"", b"\0" * 8])
+def test_xz_may_be_padded(tmp_path, between):
+    """By zeros in fours behind each stream, as its format says; another number is damage."""
+    path = tmp_path / "a.jsonl.xz"
+    streams = [lzma.compress(b'{"n": %d}\n' % number) for number in range(2)]
+    path.write_bytes(between.join(streams) + b"\0" * 4)
+    assert [record["n"] for record in SequentialJsonl([str(path)]).stream(0)] == [0, 1]
+    path.write_bytes(b"\0".join(streams))
+    with pytest.raises(ShardError, match="1 zero bytes behind compressed data"):
+        list(SequentialJsonl([str(path)]).stream(0))
+
+
 def test_garbage_behind_compressed_data_is_an_error(write_jsonl, compressed):
     """What follows the last frame is damage, not to be left out."""
     url = compressed(write_jsonl([{"n": 1}]))

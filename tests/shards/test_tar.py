@@ -12,9 +12,10 @@ import pytest
 import webdataset
 
 from streamdata.errors import ShardError
+from streamdata.run.recent import MAX_OPEN_FILES
 from streamdata.shards import tar
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.storage import MAX_OPEN_SHARDS, LocalShard
+from streamdata.shards.storage import LocalShard
 from streamdata.shards.tar import TarShards
 from tests.shards.conftest import read_all, whole
 
@@ -369,7 +370,7 @@ def test_open_files_are_bounded(write_tar):
     gc.collect()  # what other tests have left open goes now, or not at all
     before = len(os.listdir("/proc/self/fd"))
     assert len(list(window.take(np.random.default_rng(0).permutation(300)))) == 300
-    assert len(os.listdir("/proc/self/fd")) - before <= 2 * MAX_OPEN_SHARDS + 2
+    assert len(os.listdir("/proc/self/fd")) - before <= MAX_OPEN_FILES + 2
 
 
 def test_a_copy_asked_for_twice_is_two_shards(write_tar, members):

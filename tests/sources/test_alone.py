@@ -81,6 +81,21 @@ def test_its_shards_and_records_are_there(tmp_path):
     assert source.urls == [f"{tmp_path}/{number:05}.tar" for number in range(2)]
 
 
+def test_records_without_an_index_are_counted_once(tmp_path, monkeypatch):
+    """By reading them; another process of the node finds the count, and a pipe has none."""
+    path = tmp_path / "a.jsonl.xz"
+    path.write_bytes(lzma.compress(b'{"a": 1}\n\n{"a": 2}\n'))
+    assert JsonlIterableDataset(str(path)).num_records == 2
+    monkeypatch.setattr("streamdata.shards.sequential.SequentialJsonl.stream", None)
+    assert JsonlIterableDataset(str(path)).num_records == 2
+    monkeypatch.undo()
+    path.write_bytes(lzma.compress(b'{"a": 1}\n'))
+    assert JsonlIterableDataset(str(path)).num_records == 1
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
+    with pytest.raises(ValueError, match="num_records: expected files"):
+        assert JsonlIterableDataset(f"pipe:cat {path}").num_records
+
+
 def test_a_copy_counts_its_own_passes(tmp_path):
     """One that was iterated before, too; and one that was pickled."""
     source = lines(tmp_path)

@@ -21,6 +21,15 @@ def test_what_takes_no_attributes_is_wrapped(dataset):
     assert sorted(sample["data"] for sample in samples) == sorted(dataset)
 
 
+def test_a_dict_of_splits_is_named_early():
+    """By its own name and those of its splits; a mixture refuses it too."""
+    splits = type("DatasetDict", (dict,), {})(train=[1], test=[2])
+    with pytest.raises(ValueError, match=r"named: .*got a DatasetDict of several: train, test\n.*split='train'"):
+        named(splits, name="a", percent=1)
+    with pytest.raises(ValueError, match=r"source 0.*got a DatasetDict of several"):
+        MergedDataset([splits])
+
+
 def test_a_misspelt_attribute_is_an_error():
     """It would be set, and passed over."""
     with pytest.raises(ValueError, match=r"expected attributes out of holdout, .*, got max_badd"):

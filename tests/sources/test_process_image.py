@@ -71,6 +71,14 @@ def test_pair_becomes_image_and_token_ids(tokenizer: str, field: str, kind: str)
     assert {key: sample[key] for key in sample if key not in ("img", "txt")} == {"__key__": "x/1", "width": 40}
 
 
+def test_a_size_may_be_a_pair(tokenizer: str) -> None:
+    """Height and width, of both builders."""
+    image = encode(halves(), "PNG")
+    (sample,) = ImageTextPairProcessFnBuilder([8, 12], 4, tokenizer)(iter([{"png": image, "txt": b"the"}]))
+    assert tuple(sample["img"].shape) == (3, 8, 12)
+    assert tuple(ImageJsonlProcessFnBuilder((8, 12))({"image": halves()})["image"].shape) == (3, 8, 12)
+
+
 def test_pair_cuts_its_text(tokenizer: str) -> None:
     """No more than max_text_len ids, from the start."""
     record = {"png": encode(halves()), "txt": "the cat sat on the mat"}

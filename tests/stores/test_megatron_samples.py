@@ -60,6 +60,14 @@ def ours(prefix, rule, **options):
     return SeqDataset(prefix, rule.window_size, seed=rule.seed, num_samples=num_samples, records=records, **options)
 
 
+def test_the_tokens_of_some_records_are_counted(tmp_path):
+    """With and without compat; of all records those of the store."""
+    prefix, lengths = pair(tmp_path), RECORDED["lengths"]
+    for options in ({}, {"compat": "megatron", "seed": 1}):
+        assert SeqDataset(prefix, 2, records=(1, 4), **options).num_tokens == sum(lengths[1:4])
+        assert SeqDataset(prefix, 2, **options).num_tokens == sum(lengths)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_indices_are_those_recorded_of_megatron_core(tmp_path, name):
     """And come with the dataset, as it built them and as it finds them again."""

@@ -69,3 +69,13 @@ class Totals:
         if self.state == "unloadable":
             raise ValueError("cannot be loaded")
         self.total = state["total"]
+
+
+def failing_stream(records):
+    """Fails at one record in five."""
+    return map(failing, records)
+
+
+def number(record):
+    """Returns what is no sample."""
+    return record["value"]

@@ -38,7 +38,7 @@ def test_functions_are_named_whatever_kind_of_callable_they_are() -> None:
     assert functions_of(a) == {"single_process_fn": "partial of noisy", "process_fn": "Totals"}
 
 
-def test_only_a_mixture_has_a_tree() -> None:
-    """The message says what to do."""
-    with pytest.raises(ValueError, match=r"expected a MergedDataset, got Numbers\n.*MergedDataset\(\[dataset\]\)"):
-        shares_of(Numbers("a", 5))
+def test_what_is_no_source_has_no_tree() -> None:
+    """The message says what is wanted."""
+    with pytest.raises(ValueError, match=r"describe: expected a MergedDataset or a source, got list\n.*__getitem__"):
+        shares_of([Numbers("a", 5)])

@@ -4,8 +4,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import streamdata
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, describe
 from tests.shard_files import write_tars
@@ -94,10 +92,10 @@ def test_describing_reads_no_data(tmp_path: Path) -> None:
     assert "6" in line_of(describe(MergedDataset([text, Unreadable("a", 7)])), "text")
 
 
-def test_only_a_mixture_can_be_described() -> None:
-    """An error, not a tree of nothing."""
-    with pytest.raises(ValueError, match="expected a MergedDataset, got Numbers"):
-        describe(Numbers("a", 3))
+def test_a_source_alone_is_the_mixture_of_it() -> None:
+    """Which is finite."""
+    source = Numbers("a", 3)
+    assert describe(source) == describe(MergedDataset([source], cyclic=False))
 
 
 def test_describe_is_exported_lazily() -> None:

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 
 from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.remote import options_of_source
 from streamdata.run.recent import Recent
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
@@ -20,7 +21,7 @@ from streamdata.sources.row_settings import RowSettings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
 from streamdata.text.completions import encode_text
 from streamdata.text.formats import RowFormat, Said, Texts
-from streamdata.text.masks import TRAIN_KEY
+from streamdata.text.masks import TRAIN_KEY, LocatedChat
 from streamdata.text.messages import MediaChat, Message, media_beside_text
 from streamdata.text.template_kwargs import row_template_kwargs
 from streamdata.text.tokenizer import load_without_code
@@ -59,6 +60,13 @@ class ChatTokens(NamedTuple):
     media: MediaTokens = MediaTokens()
 
 
+class ExplainedRow(NamedTuple):
+    """A row, and its conversations in tokens, by what the fields of the item begin with, such as `chosen_`."""
+
+    row: Row
+    chats: dict[str, LocatedChat]
+
+
 class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     """A map-style dataset of conversations: what its classes have in common. It pickles as paths and settings.
 
@@ -80,11 +88,14 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self._who = type(self).__name__  # errors name the class that the recipe names
         self.config = self.settings.read(config, self._who)
-        self._rows = ParquetRows(data_files, self.config.cache_dir, self.config.use_shm)
+        self._rows = ParquetRows(
+            data_files, self.config.cache_dir, self.config.use_shm, options_of_source(storage_options, self._who)
+        )
         self._given = (tokenizer, processor)
         # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
         self._format = self._recognised(self._rows[0] if len(self._rows) else {})
@@ -108,6 +119,25 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         except ValueError as error:
             error.add_note(f"  at {self._rows.location(number)}")
             raise
+
+    def explain(self, item: int) -> ExplainedRow:
+        """The row of an item, and where its messages lie in its tokens before these are cut and padded.
+
+        Raises:
+            IndexError: There is no such item.
+            ValueError: The row cannot be encoded.
+        """
+        row = self._rows[item % len(self)]
+        said = {side: each for side, each in self._said(row).items() if not isinstance(each, Texts)}
+        return ExplainedRow(row, {side: self._located(row, messages) for side, messages in said.items()})
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        """What a row says, by what the fields of the item begin with."""
+        raise NotImplementedError
+
+    def _located(self, row: Row, messages: Sequence[Message]) -> LocatedChat:
+        tools = read_tools(row.get(self.config.tools_key))
+        return self._encoder(row).locate(self._chat(row, messages).messages, tools=tools)
 
     @property
     def source_identity(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.dataset import ChatConfig, ChatDataset, ChatTokens
 from streamdata.text.completions import encode_text_pair
-from streamdata.text.formats import RowFormat, Texts, has_own_prompt, label_of, pair_said, training_said
+from streamdata.text.formats import RowFormat, Said, Texts, has_own_prompt, label_of, pair_said, training_said
 from streamdata.text.messages import Message, messages_of
 from streamdata.text.pairs import mask_shared, with_prompt
 
@@ -42,7 +42,8 @@ class PreferenceDataset(ChatDataset):
     counts.
 
     Args:
-        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
+            a list of these, whose order they keep.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PreferenceConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
@@ -50,6 +51,7 @@ class PreferenceDataset(ChatDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.
@@ -73,7 +75,7 @@ class PreferenceDataset(ChatDataset):
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:
         if self._format.name == "unpaired-preference":
-            said = training_said(row, self._format, self._who)
+            (said,) = self._said(row).values()
             return {**self._tensors(self._tokens(row, said, folder)), "label": label_of(row, self._who)}
         return {
             f"{side}_{key}": tensor
@@ -81,18 +83,25 @@ class PreferenceDataset(ChatDataset):
             for key, tensor in self._side(side, tokens).items()
         }
 
+    def _said(self, row: Row) -> dict[str, Said]:
+        if self._format.name == "unpaired-preference":
+            return {"": training_said(row, self._format, self._who)}
+        return {f"{side}_": said for side, said in zip(_SIDES, self._said_pair(row), strict=True)}
+
     def _pair(self, row: Row, folder: str) -> Sequence[ChatTokens]:
-        keys = (self.config.chosen_key, self.config.rejected_key)
-        if self._format.style == "standard" or (has_own_prompt(row) and self.config.prompt_key not in row):
-            said = pair_said(row, self._format, self._who)
-        else:
-            # The prompt goes before both first: what they share is compared over complete conversations.
-            prompt = self._prompt(row)
-            said = mask_shared(*(with_prompt(prompt, messages_of(row, key, self._who)) for key in keys))
+        said = self._said_pair(row)
         if isinstance(said[0], Texts) and isinstance(said[1], Texts):
             self._check_text_alone(row, ())
             return [ChatTokens(*each) for each in encode_text_pair(self._tokenizer, said[0], said[1])]
         return [self._noted(side, row, each, folder) for side, each in zip(_SIDES, said, strict=True)]
+
+    def _said_pair(self, row: Row) -> Sequence[Said]:
+        keys = (self.config.chosen_key, self.config.rejected_key)
+        if self._format.style == "standard" or (has_own_prompt(row) and self.config.prompt_key not in row):
+            return pair_said(row, self._format, self._who)
+        # The prompt goes before both first: what they share is compared over complete conversations.
+        prompt = self._prompt(row)
+        return mask_shared(*(with_prompt(prompt, messages_of(row, key, self._who)) for key in keys))
 
     def _prompt(self, row: Row) -> str | Sequence[Message]:
         """What both conversations begin with: messages, perhaps none, or a text."""

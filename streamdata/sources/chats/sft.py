@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.dataset import ChatConfig, ChatDataset
-from streamdata.text.formats import RowFormat, training_said
+from streamdata.text.formats import RowFormat, Said, training_said
 
 _MESSAGES = "messages"
 
@@ -37,7 +37,8 @@ class SFTChatDataset(ChatDataset):
     A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
 
     Args:
-        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
+            a list of these, whose order they keep.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `SFTChatConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
@@ -45,6 +46,7 @@ class SFTChatDataset(ChatDataset):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.
@@ -63,5 +65,8 @@ class SFTChatDataset(ChatDataset):
         return self.config.format_of(row, named, self._who)
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:
-        said = training_said(row, self._format, self._who, self.config.messages_key)
+        (said,) = self._said(row).values()
         return self._tensors(self._tokens(row, said, folder))
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        return {"": training_said(row, self._format, self._who, self.config.messages_key)}

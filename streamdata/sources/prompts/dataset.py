@@ -1,7 +1,7 @@
 """Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import torch
 
 from streamdata.errors import StateError
 from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.remote import options_of_source
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
@@ -62,7 +63,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
     `__getitem__` and the methods of `PromptHooks`.
 
     Args:
-        data_files: Parquet: a file, glob, brace expression or directory, or a list of these.
+        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
+            a list of these, whose order they keep.
         tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PromptConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
@@ -71,10 +73,11 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed, or a row is not a prompt.
-        SourceError: No row stays, or a file is not parquet.
+        SourceError: No row stays, or a file is not one of rows.
         FileNotFoundError: A pattern matches nothing.
         ImportError: pyarrow is missing.
     """
@@ -91,8 +94,10 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
+        self._options = options_of_source(storage_options, type(self).__name__)
         self.config = _with_samples(PromptConfig.read(config, type(self).__name__), max_samples)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
@@ -104,7 +109,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         self._choose(rows)
 
     def _rows(self) -> ParquetRows:
-        return ParquetRows(self.original_data_files, self.config.cache_dir, self.config.use_shm)
+        return ParquetRows(self.original_data_files, self.config.cache_dir, self.config.use_shm, self._options)
 
     def _choose(self, rows: ParquetRows) -> None:
         # Otherwise a column would be overwritten without a word, or a trainer would take it for what it asked for.
@@ -204,6 +209,14 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             made.append(_copied(made[-1]) if number == before else self._make(number))
             before = number
         return made
+
+    def row(self, item: int) -> Row:
+        """The row of item `item`, in [-len, len), as it lies in its file.
+
+        Raises:
+            IndexError: There is no such item.
+        """
+        return self._reader.rows[self._row_number(item)]
 
     def __getstate__(self) -> dict[str, Any]:
         # Open files and a processor's rule are made again by whoever unpickles.

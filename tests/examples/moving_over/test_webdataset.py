@@ -6,7 +6,7 @@ import pytest
 import webdataset
 
 from examples.moving_over.webdataset_pipeline import pipeline_of, records_of
-from streamdata import MergedDataset, RecipeError, instantiate_from_yaml
+from streamdata import GroupByLength, MergedDataset, RecipeError, instantiate_from_yaml
 from streamdata.recipe import check_recipe
 from tests.streams import assert_exact_resume
 
@@ -48,7 +48,7 @@ def is_second(sample):
 
 def test_the_recipe_decodes(demo_data):
     """By position, what has no name."""
-    assert [p for p in check_recipe(RECIPE, {"data": "x"}) if p.kind != "not checked"] == []
+    assert check_recipe(RECIPE, {"data": "x"}) == []
     sample = next(iter(instantiate_from_yaml(RECIPE, {"data": str(demo_data)})))
     assert sample["jpg"].size
 
@@ -65,9 +65,54 @@ def test_the_recipe_decodes(demo_data):
 )
 def test_stages_are_process_functions(stage, params, wanted):
     """Their `data` is what they are given when they are read."""
-    assert [p for p in check_recipe(recipe(stage, **params)) if p.kind != "not checked"] == []
+    assert check_recipe(recipe(stage, **params)) == []
     samples = list(instantiate_from_yaml(recipe(stage, **params)).finite())
     assert wanted.items() <= samples[-1].items()
+
+
+@pytest.mark.parametrize(
+    ("stage", "params", "says"),
+    [
+        ("select", {}, "missing parameters: predicate"),
+        ("select", {"args": [1, 2]}, "expected at most 1 args, got 2"),
+        ("select", {"predicat": 1}, "did you mean 'predicate'?"),
+        ("decode", {"args": "pil"}, "expected a list or null, got 'pil'"),
+        ("decod", {}, "did you mean 'decode'?"),
+    ],
+)
+def test_check_knows_what_stages_take(stage, params, says):
+    """From their source text, like of any function."""
+    found = check_recipe(recipe(stage, **params))
+    assert [problem for problem in found if says in problem.message], found
+
+
+def test_check_finds_a_stage_without_its_parameters():
+    """As the build does."""
+    text = recipe("decode")
+    del text["params"]["datasets"][0]["process_fn"]["params"]
+    assert [problem.kind for problem in check_recipe(text) if "Write 'params: {}'" in problem.message] == ["error"]
+
+
+def test_stages_are_chained():
+    """In a list, in their order; from YAML and Python, and resumed."""
+    chain = recipe("select", predicate={"target": f"{__name__}.is_second"})
+    source = chain["params"]["datasets"][0]
+    source["process_fn"] = [source["process_fn"], {"target": "webdataset.decode", "params": {"partial": True}}]
+    assert [p for p in check_recipe(chain) if p.kind != "warning"] == []
+    assert [sample["txt"] for sample in instantiate_from_yaml(chain).finite()] == ["x"]
+    assert_exact_resume(lambda: instantiate_from_yaml(chain), steps=4, beyond=4)
+
+
+@pytest.mark.parametrize(("several", "says"), [([], "got \\[\\]"), ([None], "got None"), (["x"], "got 'x'")])
+def test_a_list_of_something_else_is_refused(several, says):
+    """And so is one with a function that keeps something."""
+    source = Two()
+    source.name, source.percent, source.process_fn = "two", 1, several
+    with pytest.raises(ValueError, match=says):
+        MergedDataset([source])
+    source.process_fn = [webdataset.decode(), GroupByLength(8)]
+    with pytest.raises(ValueError, match="expected functions without state_dict in a list"):
+        MergedDataset([source])
 
 
 def test_what_a_stage_lacks_is_said_when_it_is_built():

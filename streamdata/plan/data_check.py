@@ -1,0 +1,219 @@
+"""Every record of a recipe, read once: `sources → tasks (a shard, or a run of records) → what is wrong, by kind`.
+
+Nothing stops at the first fault: after a record that cannot be read the next one is, after a damaged shard the next
+shard, as far as its format allows. Records of both parts of a holdout are read, and those that a run would skip.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from os import PathLike
+from typing import Any, Final, NamedTuple
+
+from streamdata.errors import RecipeError, StreamdataError
+from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
+from streamdata.plan.data_faults import Findings, Kind
+from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
+from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
+from streamdata.remote import options_of_source
+from streamdata.shards.csv_rows import CSV_SUFFIXES
+from streamdata.shards.parquet_file import PARQUET_SUFFIXES
+from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
+from streamdata.shards.urls import find_shards
+from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
+from streamdata.sources.own_stream import is_own_stream
+from streamdata.sources.process_image import IMAGE_FIELDS, decode_image
+from streamdata.sources.shard_source import ShardDataset
+from streamdata.sources.source import Record, describe_record
+from streamdata.sources.tally import Tally
+
+_SUFFIXES: Final = {
+    "streamdata.CsvDataset": CSV_SUFFIXES,
+    "streamdata.JsonlIterableDataset": JSONL_SUFFIXES,
+    "streamdata.MetaDistributedWebDataset": TAR_SUFFIXES,
+    "streamdata.ParquetDataset": PARQUET_SUFFIXES,
+}
+"""By the sources of which each shard is a task: what they take in a folder."""
+
+_RECORDS_OF_TASK: Final = 10_000
+"""Of a map-style dataset."""
+
+
+class DataTask(NamedTuple):
+    """What is read at once.
+
+    Attributes:
+        source: The number of the source in the recipe.
+        url: Its shard; None where it has none, or all are read at once.
+        first: The first record of a map-style dataset.
+        last: After its last one.
+    """
+
+    source: int
+    url: str | None = None
+    first: int = 0
+    last: int = 0
+
+
+class DataCheck:
+    """Reads the records of a recipe. Other processes get the recipe, and build its sources themselves.
+
+    Args:
+        recipe: The file.
+        variables: Its variables.
+        allow: See `instantiate_from_yaml`.
+        include_roots: Likewise.
+
+    Raises:
+        RecipeError: The recipe cannot be read.
+    """
+
+    def __init__(
+        self,
+        recipe: str | PathLike[str],
+        variables: Mapping[str, Any],
+        allow: Collection[str] | None,
+        include_roots: Sequence[str] = (),
+    ) -> None:
+        self._recipe = recipe, variables, allow, include_roots
+        self._sources = recipe_sources(*self._recipe)
+        self._built: dict[int, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataCheck, self._recipe
+
+    @property
+    def num_sources(self) -> int:
+        """How many sources of records there are."""
+        return len(self._sources)
+
+    def tasks(self, found: Findings) -> Iterator[DataTask]:
+        """What is to be read. Sources without files are noted.
+
+        Raises:
+            RecipeError: A source cannot be built.
+        """
+        for number, source in enumerate(self._sources):
+            try:
+                yield from self._tasks(number, source)
+            except (StreamdataError, OSError) as error:
+                if isinstance(error, RecipeError) and not _is_of_data(error.__cause__):
+                    raise
+                found.add("damaged", source.name, str(error))
+
+    def _tasks(self, number: int, source: RecipeSource) -> Iterator[DataTask]:
+        suffixes = _SUFFIXES.get(source.target)
+        if suffixes is not None and "path" in source.params:
+            with source.settings():
+                options = options_of_source(source.params.get("storage_options"), source.target)
+                more = source.params.get("include_dirs")
+                urls = dict.fromkeys(find_shards(source.params["path"], suffixes, more, options).urls)
+            yield from (DataTask(number, str(url)) for url in urls)
+            return
+        dataset = self._built[number] = source.build()
+        if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
+            yield DataTask(number)
+            return
+        for first in range(0, len(dataset), _RECORDS_OF_TASK):
+            yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
+
+    def __call__(self, task: DataTask, _: object = None) -> Findings:
+        """Read a task's records, and hand them to the source's functions.
+
+        Raises:
+            RecipeError: The source cannot be built.
+        """
+        found, source = Findings(), self._sources[task.source]
+
+        def note(kind: Kind, message: str) -> None:
+            found.add(kind, source.name, message)
+
+        try:
+            dataset = self._dataset(task)
+        except RecipeError as error:
+            if not _is_of_data(error.__cause__):
+                raise
+            note("damaged", str(error.__cause__))
+            return found
+        if isinstance(dataset, ShardDataset):
+            records = shard_records(dataset, note)
+        elif is_own_stream(dataset):
+            records = streamed_records(dataset, source.name, note)
+        else:
+            records = map_style_records(dataset, task.first, task.last, source.name, note)
+        _process(dataset, _looked_at(records, source.name, found, note), source.name, found, note)
+        return found
+
+    def _dataset(self, task: DataTask) -> Any:
+        """The source of a task: of all, or of one shard, whose functions are those of the first one that was built."""
+        source, first = self._sources[task.source], self._built.get(task.source)
+        if task.url is None:
+            dataset = first if first is not None else source.build()
+        else:
+            names = ("process_fn", "single_process_fn")
+            functions = {} if first is None else {name: getattr(first, name) for name in names if name in source.params}
+            folders = {"include_dirs": None} if "include_dirs" in source.params else {}
+            dataset = source.build(path=[task.url], **folders, **functions)
+        self._built.setdefault(task.source, dataset)
+        return dataset
+
+
+def _is_of_data(error: BaseException | None) -> bool:
+    return isinstance(error, StreamdataError | OSError) and not isinstance(error, RecipeError)
+
+
+def _looked_at(
+    records: Iterator[Record], name: str, found: Findings, note: Callable[[Kind, str], None]
+) -> Iterator[Record]:
+    """The same records, counted, with the fields of a lane; images that do not decode are noted."""
+    for record in records:
+        found.num_records += 1
+        for field in IMAGE_FIELDS:
+            if isinstance(data := record.get(field), bytes):
+                try:
+                    decode_image(data).load()
+                except Exception as error:  # Pillow raises many kinds
+                    note("image", f"{describe_record(record)}: field {field!r}: {type(error).__name__}: {error}")
+        yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
+
+
+class _NotingTally(Tally):
+    """Notes each failure of a function, and forgives it."""
+
+    def __init__(self, name: str, note: Callable[[Kind, str], None]) -> None:
+        super().__init__(name, max_bad=0)
+        self._note = note
+
+    def fail(self, error: Exception, record: str, what: str) -> None:
+        self._note("function", f"{record}: {what} raised {type(error).__name__}: {error}")
+
+
+def _process(
+    dataset: Any, records: Iterable[Record], name: str, found: Findings, note: Callable[[Kind, str], None]
+) -> None:
+    """Hand records to the functions of a source, and forget what they make of them."""
+    tally = _NotingTally(name, note)
+    single, stream = (getattr(dataset, attribute, None) for attribute in ("single_process_fn", "process_fn"))
+    pairs: Any = zip(records, ((0, 0, number, 0) for number in count(1)), strict=False)
+    if single is not None:
+        pairs = call_per_record(_checked(single, name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0))
+    if stream is not None:
+        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, "process_fn")
+        pairs = run_bursts(stream, feed, None)
+    try:
+        for _ in pairs:
+            pass
+    except Exception as error:  # such as a stream function that ends before its records do
+        note("function", f"{type(error).__name__}: {error}")
+    found.num_dropped += tally.dropped
+
+
+def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
+    """The same function; what it returns that is no sample is its failure."""
+
+    def call(record: Record) -> Any:
+        output = function(record)
+        for sample in output if isinstance(output, list) else [] if output is None else [output]:
+            complete(sample, record, f"source {name!r}: single_process_fn")
+        return output
+
+    return call

@@ -1,0 +1,53 @@
+"""What is wrong with data: faults by kind, the first of each kind and source with their places."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["damaged", "key given twice", "sidecar", "image", "function"]
+MAX_LISTED: Final = 100
+"""Faults of one kind that are listed of each shard; the others are counted."""
+
+
+class Fault(NamedTuple):
+    """Something that is wrong.
+
+    Attributes:
+        kind: What kind of thing.
+        source: The dotted name of the source.
+        message: Where it is, what was expected and what was found.
+    """
+
+    kind: Kind
+    source: str
+    message: str
+
+
+@dataclass
+class Findings:
+    """What was read, and what was wrong with it.
+
+    Attributes:
+        num_records: Records that could be read.
+        num_dropped: Those of them of which a function made nothing.
+        faults: Those that are listed.
+        counts: How many there are of each kind, listed or not.
+    """
+
+    num_records: int = 0
+    num_dropped: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    counts: Counter[Kind] = field(default_factory=Counter)
+
+    def add(self, kind: Kind, source: str, message: str, number: int = 1) -> None:
+        """Note a fault, or several of which one message tells."""
+        self.counts[kind] += number
+        if sum(fault.kind == kind for fault in self.faults) < MAX_LISTED:
+            self.faults.append(Fault(kind, source, message))
+
+    def join(self, other: "Findings") -> None:
+        """Add what was found elsewhere."""
+        self.num_records += other.num_records
+        self.num_dropped += other.num_dropped
+        self.faults += other.faults
+        self.counts += other.counts

@@ -1,0 +1,79 @@
+"""A recipe → its page: the first samples of the stream, some of each source, and how they are mixed."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from streamdata.mixing import MergedDataset
+from streamdata.show.limits import ON_PAGE
+from streamdata.show.mixture_view import mixture_facts, mixture_view
+from streamdata.show.model import SampleView
+from streamdata.show.page import Page, groups_of
+from streamdata.show.sample_views import SampleViews
+from streamdata.show.streams import Place, delivered, source_paths
+
+_DRAWS: Final = 200
+"""Samples that shares and lengths are of, at least."""
+_OF_EACH: Final = 3
+"""Samples of each source, at least, however seldom it is drawn."""
+
+Tick = Callable[[int], None]
+
+
+def recipe_page(
+    title: str, make_dataset: Callable[[], MergedDataset], place: Place, count: int, tick: Tick = lambda _: None
+) -> Page:
+    """The page of a recipe.
+
+    Args:
+        title: What it is called.
+        make_dataset: Builds the mixture, each time anew.
+        place: Where in the run to begin.
+        count: How many samples of the stream are shown.
+        tick: Called with the number of samples that were read.
+
+    Raises:
+        Exception: What building and reading it raised.
+    """
+    dataset = make_dataset()
+    facts, sources = mixture_facts(dataset), source_paths(dataset)
+    if place.source:
+        shown = list(_ticked(first_views(dataset, place, count), tick))
+        return Page(title=title, about=_about(shown, place), groups=groups_of(shown, sources))
+    drawn = list(_ticked(first_views(dataset, place, max(count, _DRAWS)), tick))
+    shown = [*_chosen(drawn, count)]
+    missing = [source for source in sources if source not in {view.source for view in shown}]
+    for source in missing:
+        shown += first_views(make_dataset(), replace(place, source=source), _OF_EACH)
+    mixture = mixture_view(facts, drawn)
+    return Page(title=title, about=_about(shown, place), groups=groups_of(shown, sources), mixture=mixture)
+
+
+def first_views(dataset: MergedDataset, place: Place, count: int) -> Iterator[SampleView]:
+    """The views of the first samples from a place on."""
+    views = SampleViews(dataset, ON_PAGE)
+    for number, (sample, step) in enumerate(islice(delivered(dataset, place), count)):
+        yield views.view(sample, number, step)
+
+
+def _ticked(views: Iterable[SampleView], tick: Tick) -> Iterator[SampleView]:
+    for number, view in enumerate(views, 1):
+        tick(number)
+        yield view
+
+
+def _chosen(drawn: Sequence[SampleView], count: int) -> Iterator[SampleView]:
+    """The first ones, and the first of each source."""
+    seen: Counter[str] = Counter()
+    for number, view in enumerate(drawn):
+        seen[view.source] += 1
+        if number < count or seen[view.source] <= _OF_EACH:
+            yield view
+
+
+def _about(shown: Sequence[SampleView], place: Place) -> str:
+    where = "" if place.step is None else f", from step {place.step:,}"
+    ranks = "" if place.dp_size is None else f" of {place.dp_size}"
+    return f"{len(shown):,} samples of rank {place.rank}{ranks}{where}, in the order of delivery"

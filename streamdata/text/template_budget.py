@@ -1,0 +1,130 @@
+"""What one rendering of a template may still take: `values → their size, printed in full → what is left`.
+
+All is counted in bytes, about: of texts that are made, searched or compared, and for each object and operation so many
+that a rendering which has spent its budget took less than a second.
+"""
+
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_STEPS: Final = 10**6
+"""Steps of loops and macros that one rendering may take."""
+MAX_BYTES: Final = 1 << 28
+"""Of values that one rendering may make, search and compare, one after another."""
+OBJECT_BYTES: Final = 256
+OPERATION_BYTES: Final = 256
+_ATOMS = (int, float, bool, type(None))
+
+
+@dataclass
+class Budget:
+    """What is left to a rendering.
+
+    Attributes:
+        chars: How many characters its text, or any value, may have.
+        marks: How many generation marks were made, if they are wanted.
+        steps: Of loops and macros.
+        size: In bytes, of all values.
+    """
+
+    chars: int
+    marks: int | None = None
+    steps: int = MAX_STEPS
+    size: int = MAX_BYTES
+
+    def step(self, steps: int, size: int) -> None:
+        """Takes a round of a loop, or a call of a macro, whose body has so many bytes of text."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise OverflowError(f"its loops take more than {MAX_STEPS:,} steps")
+        if size:
+            self.spend(size)
+
+    def check_size(self, size: int, does: str) -> None:
+        """Takes a value that an operation is about to make."""
+        if size > self.chars:
+            raise OverflowError(f"it {does} a value to {size:,} items (max_chars)")
+        self.spend(size)
+
+    def spend(self, size: int) -> None:
+        """Takes so many bytes."""
+        self.size -= size
+        if self.size < 0:
+            raise OverflowError(f"it makes, searches or compares more than {MAX_BYTES:,} bytes of values")
+
+
+budget_of_rendering: ContextVar[Budget] = ContextVar("budget of the template that is being rendered")
+
+
+@dataclass(slots=True)
+class Extent:
+    """How much there is of a value.
+
+    Attributes:
+        size: Bytes of all texts and objects, each as often as it would be printed.
+        num_objects: How many these are.
+        depth: How deep they are nested.
+    """
+
+    size: int = 0
+    num_objects: int = 0
+    depth: int = 0
+
+
+def size_of(value: Any) -> int:
+    """The size of a value as it would be printed: what a list holds twice counts twice."""
+    if isinstance(value, str | bytes):
+        return sys.getsizeof(value)
+    return OBJECT_BYTES if isinstance(value, _ATOMS) else extent_of(value).size
+
+
+def extent_of(value: Any) -> Extent:
+    """The same, with the number of objects.
+
+    A list may hold another one twice, which holds another one twice: what is left of the budget bounds the walk.
+    """
+    left, extent, level = budget_of_rendering.get().size, Extent(), [value]
+    while level:
+        extent.depth += 1
+        below: list[Any] = []
+        for node in level:
+            extent.num_objects += 1
+            if isinstance(node, str | bytes):
+                extent.size += sys.getsizeof(node)
+                continue
+            extent.size += OBJECT_BYTES * (1 + len(node)) if isinstance(node, range) else OBJECT_BYTES
+            below += _parts(node)
+            if extent.size + OBJECT_BYTES * len(below) > left:
+                raise OverflowError(f"it has a value of more than {left:,} bytes, as it would be printed")
+        level = below
+    return extent
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if type(value).__name__ == "Namespace":  # of jinja, which prints its attributes
+        return list(vars(value).values())
+    return list(value) if isinstance(value, type({}.items()) | type({}.values()) | type({}.keys())) else []
+
+
+def shallow_size(value: Any) -> int:
+    """The size of a value without that of what a container holds."""
+    if isinstance(value, str | bytes):
+        return sys.getsizeof(value)
+    return OBJECT_BYTES * (1 + len(value)) if hasattr(value, "__len__") else OBJECT_BYTES
+
+
+def as_list(value: Any) -> Any:
+    """An iterator as a list, whose objects are counted; any other value as it is."""
+    if not hasattr(value, "__next__"):
+        return value
+    found, budget = [], budget_of_rendering.get()
+    for item in value:
+        budget.spend(OPERATION_BYTES)
+        found.append(item)
+    return found

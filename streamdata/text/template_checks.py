@@ -1,0 +1,200 @@
+"""Methods, filters and operators of templates, measured before they run: `what it is called with → what it will make`.
+
+One call can fill the memory: a width, a separator, a replacement multiply what is there. Each that can is estimated
+here, and everything else costs what it reads.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from streamdata.text.template_budget import (
+    OBJECT_BYTES,
+    OPERATION_BYTES,
+    as_list,
+    budget_of_rendering,
+    shallow_size,
+    size_of,
+)
+
+MAX_BASE: Final = 1 << 64
+MAX_EXPONENT: Final = 64
+_REFERENCE_BYTES: Final = 8
+_MAX_BITS: Final = 1 << 16  # of the product of two integers
+MAX_PRECISION: Final = 400  # digits; a float has no more
+ESCAPED: Final = 6  # characters that one may become, in JSON, HTML or a representation
+_LONG_WIDTH = re.compile(r"[%).:<>=^][-+ #0<>=^]*\d{6}|\d{7}")
+_WIDTH = re.compile(r"\d{1,6}")
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1")
+
+
+def check_binop(operator: str, left: Any, right: Any) -> None:
+    """Estimates what an operator makes."""
+    budget = budget_of_rendering.get()
+    budget.spend(OPERATION_BYTES)
+    if operator == "+" and type(left) is str and type(right) is str:  # what templates do most
+        budget.check_size(len(left) + len(right), "joins")
+        return
+    if operator == "**":
+        _check_power(left, right)
+        return
+    if operator == "%":
+        if isinstance(left, str | bytes):
+            check_percent(left, right)
+        return
+    sizes = [len(value) if hasattr(value, "__len__") else 0 for value in (left, right)]
+    item_bytes = 1 if isinstance(left, str | bytes) or isinstance(right, str | bytes) else _REFERENCE_BYTES
+    if operator == "+":
+        budget.check_size(sum(sizes), "joins")
+        budget.spend(item_bytes * sum(sizes) + sum(size_of(value) for value in (left, right) if type(value) is tuple))
+    elif isinstance(left, int) and isinstance(right, int):
+        if left.bit_length() + right.bit_length() > _MAX_BITS:
+            raise OverflowError(f"it multiplies integers to more than {_MAX_BITS:,} bits")
+    else:
+        value, times = (left, right) if isinstance(right, int) else (right, left)
+        _check_repeated(value, times, item_bytes)
+
+
+def _check_power(base: Any, exponent: Any) -> None:
+    # A number has no length that could be checked afterwards, but may fill the memory.
+    if abs(base) > MAX_BASE or abs(exponent) > MAX_EXPONENT:
+        raise OverflowError(f"it raises {base:.9g} to the power of {exponent:.9g}")
+
+
+def _check_repeated(value: Any, times: Any, item_bytes: int) -> None:
+    """Estimates what `value * times` makes."""
+    if isinstance(times, int) and hasattr(value, "__len__"):
+        budget, times = budget_of_rendering.get(), max(times, 0)
+        budget.check_size(len(value) * times, "repeats")
+        # A tuple may become a key, and is hashed all through then.
+        budget.spend(times * (size_of(value) if type(value) is tuple else item_bytes * len(value)))
+
+
+def check_percent(template: str | bytes, values: Any) -> None:
+    """Estimates what `"%5d" % values` makes."""
+    text = template.decode("latin-1") if isinstance(template, bytes) else template
+    widths = _widths(text)
+    items = (
+        list(values) if isinstance(values, tuple) else list(values.values()) if isinstance(values, dict) else [values]
+    )
+    if "*" in text:
+        widths += [abs(item) for item in items if isinstance(item, int)]
+    largest = max(map(size_of, items), default=0)
+    size = len(text) + text.count("%") * (ESCAPED * largest + max(widths, default=0))
+    budget_of_rendering.get().check_size(size, "formats")
+
+
+def check_spec(spec: str, value: Any) -> None:
+    """Estimates what a field of `"{:5d}".format(value)` makes."""
+    budget_of_rendering.get().check_size(max(_widths(":" + spec), default=0), "formats")
+    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(value))
+
+
+def _widths(text: str) -> list[int]:
+    if _LONG_WIDTH.search(text):
+        raise OverflowError("it formats a value to 100,000 characters or more")
+    return [int(digits) for digits in _WIDTH.findall(text)] if any(map(str.isdigit, text)) else []
+
+
+def check_comparison(left: Any, right: Any, *, is_search: bool) -> None:
+    """Takes what two values have, which may be compared all through; of a search in a mapping only the key."""
+    if type(left) is str and type(right) is str:
+        budget_of_rendering.get().spend(OPERATION_BYTES + len(left) + len(right))
+        return
+    searched = 0 if is_search and isinstance(right, dict) else size_of(right)
+    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(left) + searched)
+
+
+def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Estimates what a call makes, and returns its arguments, none of which is an iterator any more."""
+    budget = budget_of_rendering.get()
+    budget.spend(OPERATION_BYTES)
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(owner, str | bytes):
+        args = tuple(map(as_list, args))
+        budget.spend(sum(map(shallow_size, (*args, *kwargs.values()))))
+        _check_method(owner, name, args, kwargs)
+    elif isinstance(owner, int) and name == "to_bytes":
+        budget.check_size(integer(args, kwargs, 0, "length", 1), "extends")
+    elif isinstance(owner, list | tuple):
+        budget.spend(size_of(owner) + sum(map(size_of, args)))
+    else:
+        budget.spend(sum(map(shallow_size, (owner, *args, *kwargs.values()))))
+    return args
+
+
+def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Estimates what a method of a text makes."""
+    budget, size = budget_of_rendering.get(), size_of(text)
+    if name in ("ljust", "rjust", "center", "zfill"):
+        budget.check_size(max(len(text), integer(args, kwargs, 0, "width", 0)), "pads")
+    elif name == "expandtabs":
+        tabs = text.count(b"\t" if isinstance(text, bytes) else "\t")
+        budget.check_size(len(text) + tabs * integer(args, kwargs, 0, "tabsize", 8), "pads")
+    elif name == "replace":
+        check_replace(text, *args[:3], **kwargs)
+    elif name == "join":
+        items = args[0] if args else ()
+        separators = len(text) * len(items) if hasattr(items, "__len__") else 0
+        budget.check_size(size_of(items) + separators, "joins")
+    elif name in ("split", "rsplit", "splitlines"):
+        _check_split(text, name, args, kwargs)
+    elif name in ("rfind", "rindex", "rpartition", "strip", "lstrip", "rstrip"):
+        budget.spend(size * (1 + sum(len(arg) for arg in args if hasattr(arg, "__len__")) // 8))
+    elif name == "translate":
+        table = args[0] if args else {}
+        values = table.values() if isinstance(table, dict) else ()
+        budget.check_size(len(text) * max((len(v) for v in values if isinstance(v, str)), default=1), "translates")
+        budget.spend(OBJECT_BYTES * len(text))
+    elif name == "encode":
+        encoding = (*args, *kwargs.values(), "utf-8")[0]
+        if str(encoding).lower() not in _ENCODINGS or len(args) + len(kwargs) > 1:
+            raise ValueError("it encodes text in another way than as UTF-8")
+        budget.spend(4 * size)
+    else:
+        budget.spend(size * _METHODS.get(name, OBJECT_BYTES))
+
+
+_METHODS: Final = dict.fromkeys(
+    ("count", "find", "index", "startswith", "endswith", "partition", "removeprefix", "removesuffix"), 1
+) | dict.fromkeys(("upper", "lower", "title", "capitalize", "swapcase", "casefold"), 8)
+"""What methods cost for each byte that they read. Those that are not named are of the slow kind."""
+
+
+def check_replace(text: Any, old: Any = "", new: Any = "", count: Any = -1) -> None:
+    """Estimates what `replace` makes."""
+    found = len(text) + 1 if not old else text.count(old)
+    if isinstance(count, int) and count >= 0:
+        found = min(found, count)
+    budget_of_rendering.get().check_size(len(text) + found * max(0, len(new) - len(old)), "replaces in")
+
+
+def _check_split(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    budget, separator = budget_of_rendering.get(), args[0] if args else kwargs.get("sep")
+    if name == "splitlines":
+        num_parts = num_lines(text)
+    elif separator is None:
+        num_parts = len(text) // 2
+    else:
+        num_parts = text.count(separator)
+        budget.spend(len(text) * (len(separator) // 8 if name == "rsplit" else 0))
+    limit = integer(args, kwargs, 1, "maxsplit", -1) if name != "splitlines" else -1
+    num_parts = num_parts if limit < 0 else min(num_parts, limit)
+    budget.spend(size_of(text) + OBJECT_BYTES * (1 + num_parts))
+
+
+def num_lines(text: Any) -> int:
+    """How many lines a text has at most, by any of the ends that Python knows."""
+    return len(text) if isinstance(text, bytes) else 1 + sum(map(text.count, _LINE_ENDS))
+
+
+def argument(args: Sequence[Any], kwargs: Mapping[str, Any], number: int, name: str, default: Any) -> Any:
+    """An argument that is given by its place or its name."""
+    return args[number] if len(args) > number else kwargs.get(name, default)
+
+
+def integer(args: Sequence[Any], kwargs: Mapping[str, Any], number: int, name: str, default: int) -> int:
+    """The same of an integer; another type is an error of the call, and counts as 0 before it."""
+    value = argument(args, kwargs, number, name, default)
+    return value if isinstance(value, int) else 0

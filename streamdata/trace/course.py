@@ -1,0 +1,260 @@
+"""Which batch of which pass and generation was a rank's at a step: `states of a run → stretches of each rank`.
+
+Each generation that the states tell of is an era, which begins where the one before it ended. States that were saved in
+between are points in it. Of the newest one nobody knows the end: it goes on as a resume from the states would.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from streamdata.errors import StateError
+from streamdata.mixing.merged import MergedDataset
+from streamdata.mixing.tree import tree_of
+from streamdata.progress import LaneEntries, LaneKey, Progress, merge_states
+from streamdata.progress.entry_keys import owner_of
+from streamdata.progress.header import OF_DEAL, Topology
+from streamdata.trace.era import Era
+
+
+class Point(NamedTuple):
+    """Where the lanes of a rank stood in a pass, by some states."""
+
+    progress: Progress
+    samples: tuple[int, ...]
+    """That each worker's lane had delivered, since the topology began."""
+    batches: tuple[int | None, ...]
+    """The same in batches; None where nobody counted them."""
+
+
+class Stretch(NamedTuple):
+    """What a rank reads of a pass in one generation."""
+
+    era: Era
+    epoch_pass: int
+    rank: int
+    first: int
+    """The step of its first batch."""
+    points: tuple[Point, ...]
+    """The states with which it begins, and what states say of it later, in this sequence."""
+    is_open: bool
+    """Whether it goes on after its last point."""
+
+    def done(self, point: Point, size: int) -> int:
+        """How many batches of the stretch the rank had delivered by a point."""
+        begin = self.points[0]
+        pairs = zip(begin.samples, point.samples, begin.batches, point.batches, strict=True)
+        return sum(_batches(*counts, size) for counts in pairs)
+
+
+def _batches(begun: int, samples: int, batches_begun: int | None, batches: int | None, size: int) -> int:
+    if batches is None or batches_begun is None:
+        return -(-(samples - begun) // size)
+    return batches - batches_begun
+
+
+class Course:
+    """A run by its states.
+
+    Args:
+        dataset: What the recipe builds.
+        states: Of one run, each of all ranks or of some, at one or several times; none of a run that has not begun.
+        dp_size: Ranks of a run that has not begun.
+        num_workers: Of each of them.
+
+    Raises:
+        StateError: They are not of one run, or of another recipe.
+    """
+
+    def __init__(
+        self, dataset: MergedDataset, states: Sequence[Mapping[str, Any]], dp_size: int = 1, num_workers: int = 1
+    ) -> None:
+        self._dataset = dataset
+        held = [dict(one) for one in states if one]
+        newest = merge_states(*held)
+        # What is furthest last: of headers the newest are there.
+        self._states = [*held, newest] if len(held) > 1 else held
+        self.newest = Progress(newest)
+        tree = tree_of(dataset).tree()
+        self.newest.check_nodes(tree.nodes)
+        self._headers = dict(sorted(self.newest.entries.headers.items()))
+        self._shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
+        self._stretches: dict[int, list[Stretch]] = {}
+        self._read: dict[tuple[int, int], Progress] = {}
+        self._is_changed = bool(self._headers) and self.newest.generation(tree) != self.newest.newest
+
+    @property
+    def dp_size(self) -> int:
+        """How many ranks there are now."""
+        return self._shape.dp_size
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers each has now."""
+        return self._shape.num_workers
+
+    @cached_property
+    def eras(self) -> dict[int, Era]:
+        """The generations of which entries are held, by number, and the one to come where the recipe has changed."""
+        eras = {number: self._era(number, header) for number, header in self._headers.items()}
+        if not eras or self._is_changed:
+            number = self.newest.newest + 1 if eras else 0
+            eras[number] = Era(self._dataset, None, self.dp_size, self.num_workers, self.newest)
+        return eras
+
+    def _era(self, number: int, header: Mapping[str, Any]) -> Era:
+        known = next(states for states in reversed(self._states) if f"generation/{number}" in states)
+        begins = Progress(_before(known, number))
+        if header.get("deal", 0) == number and number:
+            begins = copy(begins)
+            begins.of_deal = {name: header[name] for name in OF_DEAL if name in header}
+        weights = header.get("weights")
+        topology = header["dp_size"], header["num_workers"]
+        return Era(self._dataset, weights, *topology, begins=begins)
+
+    def first_step(self, deal: int) -> int:
+        """The step with which a deal began."""
+        step: int = self._headers[deal].get("step", 0) if deal in self._headers else 0
+        return step
+
+    def first_of(self, number: int) -> int:
+        """The step with which the topology of a generation began."""
+        return self.first_step(self.newest.deal_of(number) if number in self._headers else self.newest.deal)
+
+    def stretches(self, rank: int, size: "BatchSizes") -> Sequence[Stretch]:
+        """What a rank read; the last one is what it reads now."""
+        if rank not in self._stretches:
+            self._stretches[rank] = list(self._of_rank(rank, size))
+        return self._stretches[rank]
+
+    def _of_rank(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
+        step, deal, last = 0, -1, max(self.eras)
+        for number, era in self.eras.items():
+            deal_of = self.newest.deal_of(number) if number in self._headers else self.newest.deal
+            if deal_of != deal:
+                step, deal = max(step, self.first_step(deal_of)), deal_of
+            if rank >= era.dp_size:
+                continue
+            points = self._points(number, era, rank)
+            passes = sorted(points) or ([self._first_pass(era, rank)] if number == last else [])
+            for epoch_pass in passes:
+                begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
+                is_open = number == last and epoch_pass == passes[-1]
+                held = tuple(points.get(epoch_pass, ()))
+                stretch = Stretch(era, epoch_pass, rank, step, (begin, *held), is_open)
+                yield stretch
+                step += stretch.done(stretch.points[-1], size.of(stretch)) if held else 0
+
+    def batch_bounds(self, number: int) -> Iterator[tuple[int, int]]:
+        """Of each lane in a generation, between each two of its points: the least and largest size of its batches."""
+        era = self.eras[number]
+        for rank in range(era.dp_size):
+            for epoch_pass, points in self._points(number, era, rank).items():
+                begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
+                for before, after in pairwise([begin, *points]):
+                    yield from _bounds(before, after, epoch_pass, rank)
+
+    def _points(self, generation: int, era: Era, rank: int) -> dict[int, list[Point]]:
+        """By pass, what states say of a rank in a generation, in the sequence of time."""
+        found: dict[int, list[Point]] = {}
+        for number, states in enumerate(self._states):
+            if f"generation/{generation}" not in states:
+                continue
+            if (number, generation) not in self._read:  # the same for all ranks
+                self._read[number, generation] = Progress(_before(states, generation + 1))
+            progress = self._read[number, generation]
+            for epoch_pass in _passes(states, generation, rank):
+                found.setdefault(epoch_pass, []).append(point_of(progress, epoch_pass, rank, era.num_workers))
+        return {epoch_pass: sorted(points, key=lambda point: point.samples) for epoch_pass, points in found.items()}
+
+    def _first_pass(self, era: Era, rank: int) -> int:
+        newest = era.begins.newest_pass(rank) if era.begins else None
+        return era.begins.first_pass if newest is None else newest
+
+
+class BatchSizes:
+    """How many samples one rank's batch has, in each era.
+
+    Args:
+        course: The run.
+        given: What the user says; None: as the states say, else 1.
+    """
+
+    def __init__(self, course: "Course", given: int | None) -> None:
+        self._given, self._course = given, course
+        self._known: dict[int, int] = {}
+
+    def of(self, stretch: Stretch) -> int:
+        """Of a stretch.
+
+        Raises:
+            StateError: The states leave it open, or contradict what the user says.
+        """
+        number = next(number for number, era in self._course.eras.items() if era is stretch.era)
+        if number not in self._known:
+            before = max((held for held in self._known if held < number), default=None)
+            self._known[number] = self._of(number, None if before is None else self._known[before])
+        return self._known[number]
+
+    def _of(self, number: int, before: int | None) -> int:
+        bounds = list(self._course.batch_bounds(number))
+        least, most = max((low for low, _ in bounds), default=1), min((high for _, high in bounds), default=2**53)
+        if not bounds or least == most:
+            wanted = least if bounds else self._given or before or 1
+        else:
+            wanted = self._given or (before if before is not None and least <= before <= most else 0)
+        if least <= wanted <= most and (self._given in (None, wanted) or not bounds):
+            return wanted
+        told = (
+            str(least)
+            if least == most
+            else f"{min(least, most)} to {max(least, most)}"
+            if most < 2**53
+            else f"{least} or more"
+        )
+        raise StateError(
+            f"states: of generation {number} they tell of batches of {told} samples"
+            f"{'' if self._given is None else f', got {self._given}'}\n"
+            "  Give the size of one rank's batch (--batch); where it has changed, the states saved at that time, too."
+        )
+
+
+def _bounds(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tuple[int, int]]:
+    """Of each lane between two points: the least and the largest size that a batch may have had."""
+    for worker, counts in enumerate(zip(begin.samples, end.samples, begin.batches, end.batches, strict=True)):
+        samples, known = counts[1] - counts[0], counts[2] is not None and counts[3] is not None
+        batches = (counts[3] or 0) - (counts[2] or 0)
+        if not known or not batches:
+            continue
+        entries = end.progress.lane(LaneKey(epoch_pass, rank, worker))
+        if not entries.has_ended and samples % batches == 0:
+            yield samples // batches, samples // batches
+        elif entries.has_ended:  # the last one may be smaller
+            yield -(-samples // batches), (samples - 1) // (batches - 1) if batches > 1 else 2**53
+
+
+def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> Point:
+    """Where a rank's lanes stood."""
+    lanes = [progress.lane(LaneKey(epoch_pass, rank, worker)) for worker in range(num_workers)]
+    samples = tuple(map(samples_of, lanes))
+    batches = (lane.num_batches if count else 0 for count, lane in zip(samples, lanes, strict=True))
+    return Point(progress, samples, tuple(batches))
+
+
+def samples_of(lane: LaneEntries) -> int:
+    """How many samples a lane has delivered."""
+    own = lane.standing("")
+    return own.draws if own is not None else sum(lane.draws_below("").values())
+
+
+def _before(states: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    """What states hold of the generations before one."""
+    return {key: value for key, value in states.items() if owner_of(key).generation < generation}
+
+
+def _passes(states: Mapping[str, Any], generation: int, rank: int) -> list[int]:
+    start = f"worker/{generation}/"
+    keys = (key[len(start) :].split("/") for key in states if key.startswith(start))
+    return sorted(int(epoch_pass) for epoch_pass, of_rank in keys if int(of_rank) == rank)

@@ -1,0 +1,209 @@
+"""What a run has delivered, by its states: `states → Totals`, and the difference of two.
+
+All sums are over ranks and passes, since the run's beginning, whatever the topologies were. Tokens are the `input_ids`
+of samples as the mixtures were given them, counted in the lanes.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from streamdata.mixing.weights import shares_of_weights
+from streamdata.progress import Progress, history_of
+from streamdata.recipe.parts import NAMES
+
+_RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
+_HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
+_SUMS: Final = ("samples", "tokens", "records", "dropped", "bad", "skipped")
+_GAUSS: Final = ((-(0.6**0.5), 5 / 9), (0.0, 8 / 9), (0.6**0.5, 5 / 9))
+"""Gauss's rule with three nodes, on [-1, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTotals:
+    """What was delivered of a source.
+
+    Attributes:
+        name: Its path of names.
+        samples: Drawn of it.
+        tokens: That these had.
+        epochs: How often its records were read; None where nobody knows how many it has.
+        records: Read of it.
+        wanted: Its share of the stream by the weights of each time.
+        achieved: Its share of all samples that were drawn.
+        dropped: Records for which `single_process_fn` gave nothing.
+        bad: Failures forgiven under `max_bad`.
+        skipped: Records left out by `skip`.
+    """
+
+    name: str
+    samples: int = 0
+    tokens: int = 0
+    epochs: float | None = None
+    records: int = 0
+    wanted: float = 0.0
+    achieved: float = 0.0
+    dropped: int = 0
+    bad: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a run has delivered.
+
+    Attributes:
+        samples: By all ranks; of a yield function over all, what it gave.
+        steps: Batches of the rank that is furthest.
+        tokens: In these samples.
+        sources: Those of records, sorted by name.
+        drawn: Samples of all sources together.
+    """
+
+    samples: int
+    steps: int
+    tokens: int
+    sources: tuple[SourceTotals, ...]
+    drawn: int
+
+    def minus(self, other: "Totals") -> "Totals":
+        """What was delivered since the states of `other`."""
+        before = {source.name: source for source in other.sources}
+        drawn = self.drawn - other.drawn
+        sources = tuple(
+            _difference(source, before.get(source.name), drawn, self.drawn, other.drawn) for source in self.sources
+        )
+        return Totals(
+            samples=self.samples - other.samples,
+            steps=self.steps - other.steps,
+            tokens=self.tokens - other.tokens,
+            sources=sources,
+            drawn=drawn,
+        )
+
+
+def _difference(
+    source: SourceTotals, before: SourceTotals | None, drawn: int, drawn_by_now: int, drawn_before: int
+) -> SourceTotals:
+    before = before or SourceTotals(name=source.name, epochs=0.0)
+    sums = {name: getattr(source, name) - getattr(before, name) for name in _SUMS}
+    is_known = source.epochs is not None and before.epochs is not None
+    wanted = source.wanted * drawn_by_now - before.wanted * drawn_before
+    return replace(
+        source,
+        **sums,
+        epochs=source.epochs - before.epochs if is_known else None,  # type: ignore[operator]
+        wanted=wanted / drawn if drawn else 0.0,
+        achieved=sums["samples"] / drawn if drawn else 0.0,
+    )
+
+
+def totals_of(states: Mapping[str, Any] | Progress) -> Totals:
+    """Sum up what states of all ranks, or of some, say.
+
+    Raises:
+        StateError: They do not come from `to_state`.
+    """
+    progress = states if isinstance(states, Progress) else Progress(states)
+    if not progress:
+        return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
+    lines = history_of(progress)
+    headers = map(progress.header, sorted(progress.entries.headers))
+    nodes = {path: text for header in headers for path, text in header["nodes"].items()}
+    sums = _sums(lines)
+    paths = {*sums, *nodes} - {""}
+    leaves = sorted(paths - {path.rpartition(".")[0] for path in paths})
+    drawn = sum(sums[path]["samples"] for path in leaves)
+    wanted = _wanted(lines, leaves)
+    sources = [_source(path, nodes.get(path, ""), sums[path], drawn, wanted) for path in leaves]
+    tops = [""] if "" in sums else [path for path in sums if "." not in path]
+    return Totals(
+        samples=int(sum(sums[path]["samples"] for path in tops)),
+        steps=progress.step(),
+        tokens=int(sum(sums[path]["tokens"] for path in tops)),
+        sources=tuple(sources),
+        drawn=int(drawn),
+    )
+
+
+def _sums(lines: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        for path, counts in line["sources"].items():
+            sums[path].update(counts)
+    return sums
+
+
+def _source(path: str, node: str, sums: Mapping[str, Any], drawn: float, wanted: Mapping[str, float]) -> SourceTotals:
+    samples = int(sums["samples"])
+    # Where no function is in between, only those that failed are no samples.
+    records = int(sums["records"] or samples + sums["bad"])
+    size = num_records(node)
+    return SourceTotals(
+        name=path,
+        **{name: int(sums[name]) for name in ("tokens", "dropped", "bad", "skipped")},
+        samples=samples,
+        records=records,
+        epochs=(records + int(sums["skipped"])) / size if size else None,
+        wanted=wanted.get(path, 0.0),
+        achieved=samples / drawn if drawn else 0.0,
+    )
+
+
+def num_records(node: str) -> float | None:
+    """How many records a source has by what its header says of it; on average where some are held out."""
+    found = _RECORDS.match(node)
+    if found is None:
+        return None
+    share = 1.0
+    if held_out := _HOLDOUT.search(node):
+        holdout = float(held_out[2])
+        share = 1 - holdout if held_out[1] == NAMES[0] else holdout
+    return int(found[1] or found[2]) * share
+
+
+def _wanted(lines: Sequence[Mapping[str, Any]], leaves: Sequence[str]) -> dict[str, float]:
+    """The mean share of each source by the weights of each generation, over what was drawn in it."""
+    total, time, means = 0.0, 0.0, dict.fromkeys(leaves, 0.0)
+    for line in lines:
+        tops = [counts for path, counts in line["sources"].items() if path and "." not in path]
+        drawn = sum(counts.get("samples", 0) for counts in tops)
+        passed = sum(counts.get("cost", counts.get("samples", 0)) for counts in tops)
+        weights = line.get("weights")
+        if drawn and weights:
+            for path, share in mean_shares(weights, time, time + passed).items():
+                means[path] = means.get(path, 0.0) + share * drawn
+        total, time = total + drawn, time + passed
+    return {path: mean / total for path, mean in means.items()} if total else means
+
+
+def mean_shares(weights: Mapping[str, Any], begin: float, end: float) -> dict[str, float]:
+    """The share of the whole stream of each source of records, on average from one time to another."""
+    parents: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for path, weight in weights.items():
+        parents[path.rpartition(".")[0]][path] = weight
+    shares = {parent: shares_of_weights(children) for parent, children in parents.items()}
+    points = {time for one in shares.values() if one is not None for time in one.times if begin < time < end}
+    leaves = [path for path in weights if path not in parents]
+    means = dict.fromkeys(leaves, 0.0)
+    for start, stop in pairwise(sorted({begin, end, *points})) if end > begin else ((begin, begin),):
+        part = (stop - start) / (end - begin) if end > begin else 1.0
+        for offset, weight in _GAUSS:
+            time = (start + stop) / 2 + offset * (stop - start) / 2
+            for path in leaves:
+                means[path] += _share(path, time, parents, shares) * weight / 2 * part
+    return means
+
+
+def _share(path: str, time: float, parents: Mapping[str, Mapping[str, Any]], shares: Mapping[str, Any]) -> float:
+    share = 1.0
+    while path:
+        parent = path.rpartition(".")[0]
+        siblings, by_time = parents[parent], shares[parent]
+        number = list(siblings).index(path)
+        share *= siblings[path] / sum(siblings.values()) if by_time is None else by_time.at(time, number)
+        path = parent
+    return share

@@ -1,0 +1,90 @@
+"""`streamdata plan`: exit codes, one JSON document, text that a person reads."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from streamdata.cli import plan as plan_command
+
+Streamdata = Callable[..., Result]
+KEYS = {"name", "records", "tokens", "share", "epochs", "first_repeat", "bytes", "advice"}
+
+
+def test_json_is_one_document_with_the_names_that_are_promised(
+    streamdata: Streamdata, write_recipe: Callable[..., Path]
+) -> None:
+    """Of each source, and the first draws."""
+    done = streamdata("plan", write_recipe(), "--samples", 400, "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert [source["name"] for source in document["sources"]] == ["a", "b"]
+    assert all(source.keys() >= KEYS for source in document["sources"])
+    a = document["sources"][0]
+    assert (a["records"], a["share"], a["epochs"], a["tokens"]) == (40, 0.75, 7.5, None)
+    assert len(document["draws"]) == 20
+    assert document["draws"][0].keys() >= {"source", "url", "clock", "block"}
+
+
+def test_text_names_what_hurts(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
+    """And what to do about it; lanes that lack blocks; the draws only if asked for."""
+    done = streamdata("plan", write_recipe(params=", block_size: 20"), "--samples", 4000, "--dp", 4)
+    assert done.exit_code == 0
+    assert "a repeats 75 times: for 4 times lower its weight to 0.042 or add 710 records; 2 blocks for 4" in done.stdout
+    assert "the first draws" not in done.stdout
+    assert "the first draws" in streamdata("plan", write_recipe(), "--samples", 40, "--draws", 5).stdout
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--samples", 1, "--tokens", 1], ["--samples", 0], ["--samples", 5, "--dp", 0], ["--samples", "x"]]
+)
+def test_a_wrong_call_is_usage(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], options: list[object]
+) -> None:
+    """Exit code 2."""
+    assert streamdata("plan", write_recipe(), *options).exit_code == 2
+
+
+def test_what_is_wrong_with_data_is_one_message(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
+    """An empty source; tokens that nobody knows. Nothing on stdout, also with --json."""
+    recipe = write_recipe()
+    for options in (["--tokens", 5, "--sample", 0], ["--tokens", 5]):
+        done = streamdata("plan", recipe, *options, "--json")
+        assert (done.exit_code, done.stdout) == (1, "")
+    (recipe.parent / "a.jsonl").write_text("")
+    done = streamdata("plan", recipe, "--samples", 5)
+    assert done.exit_code == 1
+    assert "expected at least one record" in done.output
+
+
+def test_sampling_none_reads_nothing(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
+    """Of records that cannot be parsed, only their lines are counted."""
+    recipe = write_recipe()
+    (recipe.parent / "a.jsonl").write_text("broken\n" * 10)
+    assert streamdata("plan", recipe, "--samples", 50, "--sample", 0, "--draws", 5).exit_code == 0
+    assert streamdata("plan", recipe, "--samples", 50).exit_code == 1
+
+
+def test_names_cannot_steer_a_terminal(streamdata: Streamdata, tmp_path: Path) -> None:
+    """Control characters are shown as such; JSON escapes them."""
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 9)
+    recipe = tmp_path / "odd.yaml"
+    params = f'params: {{path: "{tmp_path}/a.jsonl"}}'
+    source = f'{{target: streamdata.JsonlIterableDataset, {params}, percent: 1, name: "a\\e[31mb"}}'
+    recipe.write_text(f"target: streamdata.MergedDataset\nparams: {{datasets: [{source}]}}\n")
+    for options in ([], ["--json"]):
+        done = streamdata("plan", recipe, "--samples", 99, "--draws", 3, *options)
+        assert done.exit_code == 0, done.output
+        assert "\x1b" not in done.output
+        assert "[31mb" in done.output
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not where NO_COLOR is set."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert plan_command.has_colours()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not plan_command.has_colours()

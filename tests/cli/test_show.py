@@ -1,0 +1,96 @@
+"""`streamdata show`: what it prints, writes, and how it ends."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.sources.chats.chat_files import assistant, user, write
+from tests.text.chat_templates import CHATML, chat_tokenizer
+
+
+def test_the_first_samples_are_in_the_order_of_delivery(streamdata, write_recipe):
+    """Of the stream, of one source, and of one rank."""
+    recipe = write_recipe()
+    heads = [line for line in streamdata("show", recipe, "-n", 5).stdout.splitlines() if line.startswith("── ")]
+    assert [line.split()[1:3] for line in heads] == [["#0", "a"], ["#1", "a"], ["#2", "b"], ["#3", "a"], ["#4", "a"]]
+    alone = streamdata("show", recipe, "-n", 1, "--source", "b").stdout
+    assert alone.splitlines()[0].split()[3:] == heads[2].split()[3:]
+    assert streamdata("show", recipe, "--rank", 1, "--dp", 2, "-n", 3).stdout.count("── #") == 3
+
+
+def test_json_is_one_document(streamdata, write_recipe):
+    """In ASCII, with the sources by name, and the step where one was asked for."""
+    done = streamdata("show", write_recipe(), "-n", 2, "--step", 3, "--json")
+    shown = json.loads(done.stdout)
+    assert done.stdout.isascii()
+    assert shown["sources"] == [{"name": "a"}, {"name": "b"}]
+    first = shown["samples"][0]
+    assert (first["step"], first["source"], first["url"][-8:]) == (3, "a", "/a.jsonl")
+    assert first["fields"] == [{"name": "value", "kind": "numbers", "type": "int", "text": "38", "summary": ""}]
+
+
+def test_a_page_has_samples_of_each_source_and_their_shares(streamdata, write_recipe, tmp_path):
+    """However few samples are asked for; the terminal says where it is."""
+    done = streamdata("show", write_recipe(), "-n", 1, "--html", tmp_path / "page.html")
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"{tmp_path / 'page.html'}: 6 samples, 0.0 MB")
+    html = (tmp_path / "page.html").read_text()
+    assert html.count("<article") == 6
+    assert "b 25.0% wanted, 25.0% achieved." in html
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--source", "c"], "expected one of a, b"),
+        (["--rank", "2", "--dp", "2"], "rank below --dp"),
+        (["--json", "--html", "x"], "expected one of them"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_message(streamdata, write_recipe, options, says):
+    """And no traceback."""
+    done = streamdata("show", write_recipe(), *options)
+    assert done.exit_code in (1, 2)
+    assert says in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_store_that_names_no_tokenizer_is_shown_as_ids(streamdata, tmp_path):
+    """A file of bare tokens in windows."""
+    np.save(tmp_path / "tokens.npy", np.arange(2500, dtype=np.uint16))
+    done = streamdata("show", tmp_path / "tokens.npy", "--step", 1, "-n", 5)
+    assert done.stdout.startswith("── tokens 1024 to 2048\nsequence  int64 (1024)  1,024 tokens\n1024 1025 ")
+    assert "── tokens 2048 to 2500" in done.stdout
+    assert streamdata("show", tmp_path / "tokens.npy", "--step", 3).exit_code == 2
+    assert streamdata("show", tmp_path / "tokens.npy", "--html", tmp_path / "x.html").exit_code == 0
+
+
+def test_messages_of_a_chat_stand_apart_with_the_reason_of_their_masks(streamdata, tmp_path, monkeypatch):
+    """Of both sides of a pair, cut or padded; what the template writes belongs to nobody."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
+    tokenizer = chat_tokenizer(tmp_path / "tokenizer", CHATML)
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    turns = [user("hi"), assistant("one"), user("and"), assistant("two", loss_mask=0)]
+    write(tmp_path / "chats.parquet", [{"messages": turns}] * 2)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "target: streamdata.MergedDataset\nparams:\n  datasets:\n"
+        "    - target: streamdata.SFTChatDataset\n      params:\n        config: {max_length: 100}\n"
+        f"        data_files: {tmp_path}/chats.parquet\n        tokenizer: {tmp_path}/tokenizer\n"
+        "      name: chats\n      percent: 1\n"
+    )
+    (sample,) = json.loads(streamdata("show", recipe, "-n", 1, "--json").stdout)["samples"]
+    segments = sample["fields"][0]["segments"]
+    said = [(each["role"], each["runs"][0]["reason"]) for each in segments if each["role"]]
+    assert said[-4:] == [
+        ("user", "not trained: no action for user"),
+        ("assistant", "trained: actions say train for assistant"),
+        ("user", "not trained: no action for user"),
+        ("assistant", "not trained: the message says train: false"),
+    ]
+    assert {each["runs"][0]["reason"] for each in segments if not each["role"]} == {
+        "not trained: written by the chat template"
+    }
+    assert sample["records"][0]["fields"][0]["messages"][0] == {"role": "user", "text": "hi", "cut": 0, "images": 0}

@@ -1,0 +1,168 @@
+"""Faults are injected into files of each kind; all of them are found, and every sound record is read."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamdata.plan.data_check import DataCheck
+from streamdata.plan.data_faults import MAX_LISTED, Findings
+from tests.shard_files import write_jsonl, write_tars
+
+
+def source(target, path, name="a", **params):
+    """What a recipe says of a source."""
+    return {"target": f"streamdata.{target}", "params": {"path": str(path), **params}, "name": name, "percent": 1}
+
+
+def checked(*datasets):
+    """What is found in a mixture of these."""
+    found, recipe = Findings(), {"target": "streamdata.MergedDataset", "params": {"datasets": list(datasets)}}
+    check = DataCheck(recipe, {}, None)
+    for task in list(check.tasks(found)):
+        found.join(check(task))
+    return found
+
+
+def function(name):
+    """A target in a recipe."""
+    return {"target": f"tests.view.functions.{name}"}
+
+
+def test_sound_data_of_each_kind_are_read_once(tmp_path):
+    """Tars with sidecars, lines, compressed lines, rows."""
+    lines = Path(write_jsonl(tmp_path / "lines", [5, 3]))
+    (tmp_path / "gz").mkdir()
+    (tmp_path / "gz" / "0.jsonl.gz").write_bytes(gzip.compress((lines / "00000.jsonl").read_bytes()))
+    pq.write_table(pa.table({"n": range(7)}), tmp_path / "rows.parquet")
+    tars = write_tars(tmp_path / "tars", [4, 2], images=True)
+    found = checked(
+        source("JsonlIterableDataset", lines, "lines"),
+        source("JsonlIterableDataset", tmp_path / "gz", "gz"),
+        source("ParquetDataset", tmp_path / "rows.parquet", "rows"),
+        source("MetaDistributedWebDataset", tars, "tars", meta_names=["score"]),
+    )
+    assert (found.num_records, found.faults, found.counts.total()) == (8 + 5 + 7 + 6, [], 0)
+
+
+def test_every_broken_line_is_named_and_the_others_are_read(tmp_path):
+    """By file, line and column; keys given twice at any depth; in compressed files, too."""
+    text = b'{"x": 1}\n{"x": 1, "x": 2}\n{broken\n\n[1]\n{"y": [{"z": 1, "z": 2}]}\n'
+    (tmp_path / "0.jsonl").write_bytes(text)
+    (tmp_path / "1.jsonl.gz").write_bytes(gzip.compress(text))
+    found = checked(source("JsonlIterableDataset", tmp_path))
+    assert found.num_records == 6
+    assert found.counts == {"damaged": 4, "key given twice": 4}
+    places = [fault.message.split(" ")[0].removeprefix(f"{tmp_path}/") for fault in found.faults]
+    assert places == [
+        "0.jsonl:2:", "0.jsonl:3:2:", "0.jsonl:5:1:", "0.jsonl:6:",
+        "1.jsonl.gz:2:", "1.jsonl.gz:3:2:", "1.jsonl.gz:5:1:", "1.jsonl.gz:6:",
+    ]  # fmt: skip
+
+
+def test_a_damaged_shard_does_not_hide_the_others(tmp_path):
+    """One tar is cut, one compressed file, and one folder has nothing."""
+    tars = Path(write_tars(tmp_path / "tars", [3, 3, 3], sidecars=False))
+    cut = tars / "00001.tar"
+    cut.write_bytes(cut.read_bytes()[:700])
+    (tmp_path / "gz").mkdir()
+    (tmp_path / "gz" / "0.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n')[:-6])
+    found = checked(
+        source("MetaDistributedWebDataset", tars, "tars"),
+        source("JsonlIterableDataset", tmp_path / "gz", "gz"),
+        source("JsonlIterableDataset", tmp_path / "none", "none"),
+    )
+    assert found.num_records == 6
+    assert sorted((fault.source, fault.kind) for fault in found.faults) == [
+        ("gz", "damaged"), ("none", "damaged"), ("tars", "damaged"),
+    ]  # fmt: skip
+    assert any(str(cut) in fault.message for fault in found.faults)
+
+
+def test_lines_of_sidecars_without_a_record_are_counted(tmp_path):
+    """And records without a line, and keys that a line gives twice."""
+    tars = Path(write_tars(tmp_path, [3]))
+    sidecar = tars / "00000.meta.jsonl"
+    lines = sidecar.read_text().splitlines()
+    lines[1:2] = ['{"key": "gone", "score": 1}', '{"key": "gone too", "score": 1, "score": 2}']
+    sidecar.write_text("\n".join(lines) + "\n")
+    found = checked(source("MetaDistributedWebDataset", tars, meta_names=["score"]))
+    assert found.num_records == 3
+    messages = " ".join(fault.message for fault in found.faults if fault.kind == "sidecar")
+    assert "2 sidecar lines without a record" in messages
+    assert "1 records without a sidecar line" in messages
+    assert found.counts["key given twice"] == 1
+
+
+def test_images_that_do_not_decode_are_named(tmp_path):
+    """By shard and key; no function is needed for that."""
+    tars = Path(write_tars(tmp_path, [4], images=True, sidecars=False))
+    tar = tars / "00000.tar"
+    data = bytearray(tar.read_bytes())
+    first = data.index(b"\xff\xd8\xff")
+    data[first : first + 400] = bytes(400)
+    tar.write_bytes(bytes(data))
+    found = checked(source("MetaDistributedWebDataset", tars))
+    assert found.num_records == 4
+    (fault,) = found.faults
+    assert fault.kind == "image"
+    assert "key 'r00000'" in fault.message
+    assert "field 'jpg'" in fault.message
+
+
+@pytest.mark.parametrize("kind", ["single_process_fn", "process_fn"])
+def test_each_record_that_a_function_fails_at_is_named(tmp_path, kind):
+    """A stream function begins again after it."""
+    lines = write_jsonl(tmp_path, [20])
+    name = "failing" if kind == "single_process_fn" else "failing_stream"
+    found = checked(source("JsonlIterableDataset", lines, **{kind: function(name)}))
+    assert found.num_records == 20
+    assert found.counts == {"function": 4}
+    assert [fault.message.split("key ")[1].split(",")[0].split(":")[0] for fault in found.faults] == [
+        "'0'", "'5'", "'10'", "'15'",
+    ]  # fmt: skip
+
+
+def test_what_functions_drop_is_no_fault(tmp_path):
+    """It is counted."""
+    found = checked(source("JsonlIterableDataset", write_jsonl(tmp_path, [20]), single_process_fn=function("odd")))
+    assert (found.num_records, found.num_dropped, found.counts.total()) == (20, 10, 0)
+
+
+def test_a_function_that_returns_no_sample_is_a_fault(tmp_path):
+    """A number is none."""
+    found = checked(source("JsonlIterableDataset", write_jsonl(tmp_path, [2]), single_process_fn=function("number")))
+    assert found.counts == {"function": 2}
+    assert "expected a dict, got int" in found.faults[0].message
+
+
+def test_faults_without_number_take_no_memory(tmp_path):
+    """The first of a shard are listed, the others counted."""
+    (tmp_path / "0.jsonl").write_text("broken\n" * 1000)
+    found = checked(source("JsonlIterableDataset", tmp_path))
+    assert found.counts == {"damaged": 1000}
+    assert len(found.faults) == MAX_LISTED
+
+
+@pytest.mark.parametrize("target", ["Rows", "Stream"])
+def test_datasets_without_files_are_read_too(target):
+    """After a record of a map-style dataset that cannot be read the next one is; a stream ends there."""
+    dataset = {"target": f"tests.plan.datasets.{target}", "params": {}, "name": "own", "percent": 1}
+    found = checked(dataset)
+    assert found.num_records == {"Rows": 24_999, "Stream": 7}[target]
+    (fault,) = found.faults
+    assert (fault.kind, fault.source) == ("damaged", "own")
+    assert "7" in fault.message
+
+
+def test_sources_have_their_dotted_names_through_includes(tmp_path, monkeypatch):
+    """What an include sets counts, and so do options of the mixtures above."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "0.jsonl").write_text("broken\n")
+    inner = {"target": "streamdata.MergedDataset", "params": {"datasets": [source("JsonlIterableDataset", tmp_path)]}}
+    (tmp_path / "inner.yaml").write_text(json.dumps(inner))
+    found = checked({"include": "inner.yaml", "name": "outer", "percent": 1})
+    assert [fault.source for fault in found.faults] == ["outer.a"]

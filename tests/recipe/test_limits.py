@@ -1,0 +1,92 @@
+"""What a recipe may expand to."""
+
+from collections.abc import Callable
+
+import pytest
+
+from streamdata.errors import RecipeError
+from streamdata.recipe import check_recipe, instantiate_from_yaml
+
+Write = Callable[..., str]
+
+
+def bomb(levels: int) -> str:
+    """Each line names the one before ten times."""
+    lines = [f'a{level}: "' + f"${{a{level - 1}}}" * 10 + '"\n' for level in range(1, levels)]
+    return "a: ${a" + str(levels - 1) + "}\na0: xxxxxxxxxx\n" + "".join(lines)
+
+
+def test_a_bomb_of_interpolations_is_an_error(write: Write) -> None:
+    """Long before it fills the memory; what a checker reports says where."""
+    with pytest.raises(RecipeError, match="write more characters into texts than may be"):
+        instantiate_from_yaml(write(bomb(11)))
+    problems = check_recipe(write(bomb(11)), limits={"interpolated_chars": 1000})
+    assert problems[0].location == "recipe.yaml:1:4"
+
+
+def test_what_is_written_in_place_of_interpolations_is_counted(write: Write) -> None:
+    """As often as it is written, of all texts of a file together; a whole value costs nothing."""
+    recipe = write("a: xxxxx\nb: ${a}\nc: ${b}/${a}\nd: [1]\ne: ${d}\n")
+    whole = {"a": "xxxxx", "b": "xxxxx", "c": "xxxxx/xxxxx", "d": [1], "e": [1]}
+    assert instantiate_from_yaml(recipe, limits={"interpolated_chars": 10}) == whole
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:3:4: c: interpolations write more"):
+        instantiate_from_yaml(recipe, limits={"interpolated_chars": 9})
+
+
+@pytest.mark.parametrize("value", ["[1]", "{b: 1}"])
+def test_a_mapping_or_list_is_no_part_of_a_text(write: Write, value: str) -> None:
+    """Python's form of it is none of a recipe's."""
+    with pytest.raises(RecipeError, match="expected text or a number inside a longer text, got a mapping or a list"):
+        instantiate_from_yaml(write(f"a: {value}\nc: x ${{a}}\n"))
+
+
+def test_resolvers_write_texts_too(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the environment."""
+    monkeypatch.setenv("A_LONG_TEXT", "x" * 500)
+    recipe = write("a: ${oc.env:A_LONG_TEXT}/${oc.env:A_LONG_TEXT}\n")
+    assert len(instantiate_from_yaml(recipe, limits={"interpolated_chars": 1000})["a"]) == 1001
+    with pytest.raises(RecipeError, match="write more characters"):
+        instantiate_from_yaml(recipe, limits={"interpolated_chars": 999})
+
+
+def test_a_chain_of_interpolations_is_resolved_once(write: Write) -> None:
+    """Nodes that each name the next one twice take time linear in their number."""
+    lines = [
+        f"a{level}: {{x: '${{a{level - 1}.x}}', y: '${{a{level - 1}.x}}${{a{level - 1}.y}}'}}" for level in range(1, 40)
+    ]
+    recipe = write("a0: {x: '', y: ''}\n" + "\n".join(lines))
+    assert instantiate_from_yaml(recipe)["a39"] == {"x": "", "y": ""}
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"file_bytes": 28}, r"root: expected at most 28 bytes, got more\n"),
+        ({"total_bytes": 40}, r"inner\.yaml:1:1: root: all files together have more than 40 bytes\n"),
+        ({"num_files": 1}, r"inner\.yaml:1:1: root: more than 1 files are included"),
+        ({"num_interpolations": 1}, r"inner\.yaml:1:1: root: all files together have more than 1 interpolations"),
+        ({"repeated_nodes": 1}, "aliases add more than 1 nodes"),
+    ],
+)
+def test_the_caller_sets_limits(write: Write, limits: dict[str, int], problem: str) -> None:
+    """Of one file, or of all together, each as often as it is included."""
+    write("a: &a [1, 1]\nb: *a\nc: ${b}\n", "inner.yaml")
+    recipe = write("x: ${z}\nz: 1\ny: {include: inner.yaml}\n")
+    assert instantiate_from_yaml(recipe)["y"]["c"] == [1, 1]
+    with pytest.raises(RecipeError, match=problem):
+        instantiate_from_yaml(recipe, limits=limits)
+    assert len(check_recipe(recipe, limits=limits)) == 1
+
+
+def test_limits_of_recipes_are_checked(write: Write) -> None:
+    """With the name that may be meant."""
+    with pytest.raises(ValueError, match="recipe: limits: unknown limit 'file_byte', did you mean 'file_bytes'"):
+        instantiate_from_yaml(write("a: 1"), limits={"file_byte": 1})
+
+
+def test_a_check_knows_the_limits_of_sources(write: Write) -> None:
+    """Before anything is read."""
+    target = "target: streamdata.JsonlIterableDataset\nparams: {path: x.jsonl, limits: {line_byte: 1}}\n"
+    (problem,) = check_recipe(write(target))
+    assert "limits: unknown limit" not in problem.message
+    assert problem.message.startswith("unknown limit 'line_byte', did you mean 'line_bytes'?")

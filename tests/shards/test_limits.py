@@ -1,0 +1,188 @@
+"""What is larger than the limits is an error before it is in memory."""
+
+import gzip
+import io
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdata import CsvDataset, JsonlIterableDataset, MetaDistributedWebDataset, ShardError
+from streamdata.recipe.limits import ShardLimits
+from streamdata.shards import tar_headers
+from streamdata.shards.json_lines import lines_of
+from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.streams import ForwardStream
+from streamdata.shards.tar import TarShards
+from streamdata.shards.tar_headers import MAX_EXTENSIONS, members_of
+from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
+
+zstandard = pytest.importorskip("zstandard")
+LINE = b'{"a": "' + b"x" * 91 + b'"}'  # 100 bytes
+
+
+def header(name: str, size: int = 0, kind: bytes = b"0") -> bytes:
+    """A header of a tar, without the member."""
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(format=tarfile.GNU_FORMAT)
+
+
+def members(content: bytes, **kwargs: int) -> list[bytes]:
+    """The names of the members of an archive that is read forward."""
+    return [member.name for member in members_of(ForwardStream("a.tar", io.BytesIO(content)), "a.tar", **kwargs)]
+
+
+def records(dataset: object) -> list[dict]:
+    """All records of a source whose shards are read from their start."""
+    return list(dataset.source.shards.stream(0))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("before", [b"", b'{"b": 1}\n' * 200_000])
+def test_a_line_of_just_the_limit_is_read_and_a_longer_one_is_not(before: bytes, end: bytes) -> None:
+    """Wherever it stands, with or without its end; the error names the line."""
+    content, num = before + LINE + end, len(before) // 9 + 1
+    limit = 100 + (end == b"\r\n")
+    lines = lines_of(ForwardStream("a.jsonl", io.BytesIO(content)), "a.jsonl", max_bytes=limit)
+    assert sum(len(piece.starts) for piece in lines) == num
+    with pytest.raises(ShardError, match=rf"a.jsonl:{num}: expected a line of at most {limit - 1} bytes.*\n.*line_byt"):
+        list(lines_of(ForwardStream("a.jsonl", io.BytesIO(content)), "a.jsonl", max_bytes=limit - 1))
+
+
+def test_a_compressed_line_is_refused_before_all_of_it_is_unpacked(tmp_path: Path) -> None:
+    """By the source's own limit."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' + LINE))
+    assert len(records(JsonlIterableDataset(str(path), limits={"line_bytes": 100}))) == 2
+    with pytest.raises(ShardError, match=r"a\.jsonl\.gz:2: expected a line of at most 99 bytes"):
+        records(JsonlIterableDataset(str(path), limits={"line_bytes": 99}))
+
+
+def test_limits_are_checked_again_where_an_index_is_there(tmp_path: Path) -> None:
+    """It may have been built under others; blank lines behind a line do not count."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}\n" + LINE + b"\n" + b"\n" * 9 + LINE[1:])
+    shards = JsonlShards([str(path)])
+    runs = [np.array([number]) for number in (0, 0, 2)]
+    assert len(JsonlShards([str(path)], limits=ShardLimits(line_bytes=100)).window(*runs)) == 2
+    with pytest.raises(ShardError, match=r"a\.jsonl:2: expected a line of at most 99 bytes"):
+        JsonlShards([str(path)], limits=ShardLimits(line_bytes=99)).window(*runs)
+    assert len(shards.window(*runs)) == 2
+
+
+def test_a_member_is_refused_by_its_header(write_tar) -> None:
+    """When it is indexed, streamed, and read by an index of other limits; a record may have more in all."""
+    url = write_tar([("0.a", b"x" * 600), ("0.b", b"x" * 600)])
+    runs = [np.array([number]) for number in (0, 0, 1)]
+    small = ShardLimits(member_bytes=599)
+    with pytest.raises(ShardError, match=r"offset 0, member '0.a': .* at most 599 bytes, got 600\n.*member_bytes: 600"):
+        TarShards([url], limits=small)
+    assert len(TarShards([url], limits=ShardLimits(member_bytes=600)).window(*runs)) == 1
+    with pytest.raises(ShardError, match="at most 599 bytes"):
+        TarShards([url], limits=small).window(*runs)
+    with pytest.raises(ShardError, match="at most 599 bytes"):
+        members(Path(url).read_bytes(), max_bytes=599)
+
+
+def test_a_sidecar_has_lines_too(write_tar, tmp_path: Path) -> None:
+    """A member may be large where they are small."""
+    url = write_tar([("0.a", b"x" * 600)])
+    Path(url).with_suffix(".meta.jsonl").write_bytes(b'{"key": "0", "m": "' + b"x" * 80 + b'"}\n')
+    assert MetaDistributedWebDataset(url, meta_names=["m"], limits={"line_bytes": 101}).num_records == 1
+    shards = MetaDistributedWebDataset(url, meta_names=["m"], limits={"line_bytes": 100}).source.shards
+    with pytest.raises(ShardError, match="expected a line of at most 100 bytes"):
+        shards.window(*[np.array([number]) for number in (0, 0, 1)])
+
+
+def test_a_row_of_csv_has_a_limit(tmp_path: Path) -> None:
+    """Of a line, as of JSON Lines."""
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n" + "x" * 50 + ",3\n")
+    with pytest.raises(ShardError, match=r"a\.csv:3: expected a line of at most 40 bytes"):
+        records(CsvDataset(str(tmp_path / "a.csv"), limits={"line_bytes": 40}))
+
+
+def test_headers_before_a_member_are_few() -> None:
+    """As many as anybody needs are read, and no more."""
+    end = header("0.a") + bytes(1024)
+    assert members(header("x", kind=b"x") * MAX_EXTENSIONS + end) == [b"0.a"]
+    with pytest.raises(ShardError, match="at most 100 extension headers before a member"):
+        members(header("x", kind=b"x") * (MAX_EXTENSIONS + 1) + end)
+    large = header("x", 1 << 19, b"L") + b"n" * (1 << 19)
+    with pytest.raises(ShardError, match="of at most 1048576 bytes before a member, got 1572864"):
+        members(large * 3 + end)
+
+
+def test_zeros_after_the_end_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of zeros alone is no empty archive."""
+    monkeypatch.setattr(tar_headers, "MAX_END_BYTES", 1 << 20)
+    assert members(bytes(1024 + (1 << 20))) == []
+    with pytest.raises(ShardError, match="at most 1048576 bytes after the end-of-archive marker"):
+        members(bytes(1025 + (1 << 20)))
+
+
+def frame(*blocks: tuple[int, bytes], window: int = 7) -> bytes:
+    """A frame of Zstandard: its blocks by type and content, of 128 KiB each where one byte is repeated."""
+    parts = [b"\x28\xb5\x2f\xfd\x00", bytes([window << 3])]
+    for number, (kind, content) in enumerate(blocks):
+        size = 128 << 10 if kind == 1 else len(content)
+        parts.append(struct.pack("<I", (number == len(blocks) - 1) | kind << 1 | size << 3)[:3] + content)
+    return b"".join(parts)
+
+
+def unpacked(content: bytes) -> list[bytes]:
+    """The pieces that frames give."""
+    frames = ZstdFrames("a.zst", io.BytesIO(content), lambda: None)
+    return list(iter(lambda: frames.read(1 << 30), b""))
+
+
+def test_four_bytes_of_zstd_are_not_unpacked_by_thousands() -> None:
+    """A step gives a megabyte at most, whatever is in it."""
+    pieces = unpacked(frame(*[(1, b"x")] * 100))
+    assert max(map(len, pieces)) == 1 << 20
+    assert b"".join(pieces) == b"x" * (100 << 17)
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+@pytest.mark.parametrize("options", [{}, {"write_checksum": True, "write_content_size": False}])
+def test_frames_of_zstd_are_read_one_after_another(size: int, options: dict) -> None:
+    """With and without sums and sizes, and with parts that are to be skipped."""
+    content = bytes(range(256)) * (size // 256) + b"end"
+    packed = zstandard.ZstdCompressor(**options).compress(content)
+    skipped = b"\x50\x2a\x4d\x18" + struct.pack("<I", 5) + b"\x28\xb5\x2f\xfd\x00"
+    assert b"".join(unpacked(packed + skipped + packed)) == content * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (frame((0, b"abc"))[:-1], "the end of the file within a zstd frame"),
+        (frame((0, b"abc"), window=18), "a window of 268435456 bytes, more than 134217728"),
+        (frame((3, b"abc")), "a zstd block of unknown type or size"),
+        (frame((0, b"abc")) + b"other", "other data than a zstd frame"),
+        (frame((2, b"abc")), "zstd"),
+    ],
+)
+def test_damaged_and_greedy_frames_are_errors(content: bytes, got: str) -> None:
+    """A window is refused before it is made."""
+    with pytest.raises(DamagedFrameError, match=got):
+        unpacked(content)
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"line_byte": 1}, r"limits: unknown limit 'line_byte', did you mean 'line_bytes'\?\n  It takes: line_bytes, "),
+        ({"line_bytes": 0}, "line_bytes: expected a whole number, at least 1, got 0"),
+        ({"line_bytes": 1.5}, "got 1.5"),
+        ({"line_bytes": True}, "got True"),
+        ({"line_bytes": "1"}, "got '1'"),
+        (7, "limits: expected a mapping, got int"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limits: object, problem: str) -> None:
+    """With the name that may be meant."""
+    with pytest.raises(ValueError, match=problem):
+        JsonlIterableDataset("nowhere.jsonl", limits=limits)

@@ -1,0 +1,101 @@
+"""A mixture and a store in a browser: what a request gives, without one."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from itertools import islice
+
+import pytest
+
+from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
+from streamdata.show.browse import BrowseOptions, browsed_mixture, browsed_store
+from streamdata.show.browse_pages import BrowsePages
+from tests.stores.tiny_stores import write
+
+
+def mixture(folder):
+    """Lines of a file, and numbers."""
+    path = folder / "lines.jsonl"
+    path.write_text("".join(f'{{"text": "line {number}"}}\n' for number in range(40)))
+    lines = JsonlIterableDataset(str(path), name="lines", percent=0.5)
+    return MergedDataset([lines, named([{"n": n} for n in range(30)], name="numbers", percent=0.5)])
+
+
+def asked(browsed, path="", **query):
+    """The page's text."""
+    return BrowsePages(browsed)(path, query).content.decode()
+
+
+def test_pages_are_those_of_the_run(tmp_path):
+    """They begin after the newest states, whose places are on the line."""
+    loader, states = StreamLoader(mixture(tmp_path), batch_size=2, collate=mixed_collate), []
+    for step, batch in enumerate(islice(loader, 6), 1):
+        states.append((f"step {step}", loader.state_dict()))
+        told = {str(sample.get("text", sample.get("n"))) for sample in batch}
+    options = BrowseOptions(states=states[3:], batch=2, per_page=4)
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", options)
+    first, earlier = asked(browsed), asked(browsed, step="5")
+    assert "<h1>Steps 6 to 7</h1>" in first
+    assert first.count("<circle") == 3
+    assert all(f">{text}<" in earlier for text in told)
+
+
+def test_ranks_can_be_chosen(tmp_path):
+    """Where there are several; one that is not there is an error on a page."""
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions(dp_size=2, batch=2, per_page=4))
+    pages = [asked(browsed, step="0", rank=rank) for rank in ("0", "1")]
+    assert [f"<h1>Steps 0 to 1, rank {rank}</h1>" in page for rank, page in enumerate(pages)] == [True, True]
+    assert "rank: expected a whole number from 0 to 1, got &#39;2&#39;" in asked(browsed, step="0", rank="2")
+
+
+@pytest.mark.parametrize("given", ["-1", "1.5", "", "9" * 30, "²"])
+def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
+    """And nothing ends."""
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions())
+    answer = BrowsePages(browsed)("", {"step": given})
+    assert answer.status == 500
+    assert "step: expected a whole number" in answer.content.decode()
+
+
+def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
+    """As its sample names it; what names no record is an error."""
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions(batch=2))
+    assert len(browsed.find(f"{tmp_path}/lines.jsonl#7")) == 1
+    assert len(browsed.find("numbers#7")) == 1
+    for text in ("", "numbers", "#7", "numbers#"):
+        with pytest.raises(ValueError, match="expected URL#KEY, or SOURCE#INDEX"):
+            browsed.find(text)
+
+
+def test_nothing_else_is_there(tmp_path):
+    """Neither files of the package nor of the machine."""
+    pages = BrowsePages(browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions()))
+    for path in ("x", "browser_base.html.jinja", "../server.py", "samples.css/", "/etc/passwd", "%2e%2e"):
+        assert pages(path, {}) is None
+    assert pages("browser.js", {}).content_type.startswith("text/javascript")
+
+
+def test_records_of_a_store_are_pages(tmp_path):
+    """The last one ends them."""
+    browsed = browsed_store(write("bin", tmp_path / "store"), None, None, BrowseOptions(step=8, per_page=6))
+    text = asked(browsed)
+    assert "<h1>Records 8 to 11</h1>" in text
+    assert "Here the stream ends." in text
+    assert 'id="source"' not in text
+    assert BrowsePages(browsed)("mixture", {}) is None
+
+
+def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
+    """One line on stdout; 130, as shells expect, and the port is free."""
+    command = [sys.executable, "-m", "streamdata", "show", write("bin", tmp_path / "store"), "--browser", "--no-open"]
+    environment = os.environ | {"DISPLAY": ""}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        url = process.stdout.readline().strip()
+        with urllib.request.urlopen(url, timeout=5) as page:  # noqa: S310  (our own)
+            assert b"<h1>Records 0 to" in page.read()
+        process.send_signal(signal.SIGINT)
+        more, error = process.communicate(timeout=10)
+    assert (process.returncode, more, error) == (130, "", "interrupted\n")

@@ -1,0 +1,59 @@
+"""Reading in threads: one at a time, and nobody waits for long."""
+
+import threading
+import time
+
+import pytest
+
+from streamdata.show import browse_jobs
+from streamdata.show.browse_jobs import BrowseJobs, StillReadingError
+
+
+def test_what_is_read_soon_is_there_at_once():
+    """A second question reads again; an error is raised here."""
+    jobs, numbers = BrowseJobs(), iter(range(9))
+    assert [jobs.result("a", lambda: next(numbers)) for _ in range(2)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        jobs.result("a", lambda: 1 / 0)
+    assert jobs.result("a", lambda: next(numbers)) == 2
+
+
+def test_a_long_read_says_how_far_it_is(monkeypatch):
+    """It goes on meanwhile, once, and who asks again gets what it gives."""
+    monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 0.02)
+    jobs, go, calls = BrowseJobs(), threading.Event(), []
+
+    def read():
+        calls.append(jobs.note(300, 5000))
+        go.wait(5)
+        return "page"
+
+    for _ in range(2):
+        with pytest.raises(StillReadingError, match="300 of 5,000"):
+            jobs.result("long", read)
+    with pytest.raises(StillReadingError):
+        jobs.result("other", lambda: "comes after it")
+    monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 5)
+    go.set()
+    assert jobs.result("long", read) == "page"
+    assert jobs.result("other", lambda: "") == "comes after it"
+    assert len(calls) == 1
+
+
+def test_a_job_whose_page_was_left_makes_way(monkeypatch):
+    """It ends where it says how far it is; asked for again, it begins anew."""
+    monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(browse_jobs, "_ABANDONED_S", 0.1)
+    jobs = BrowseJobs()
+
+    def endless():
+        while True:
+            jobs.note(1, 2)
+            time.sleep(0.001)
+
+    with pytest.raises(StillReadingError):
+        jobs.result("endless", endless)
+    time.sleep(0.12)
+    monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 5)
+    assert jobs.result("other", lambda: "page") == "page"
+    assert jobs.result("endless", lambda: "soon") == "soon"

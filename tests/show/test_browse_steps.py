@@ -1,0 +1,121 @@
+"""Pages of a stream: forth and back give the same samples, whatever was read before."""
+
+from itertools import islice
+
+import pytest
+
+from streamdata.show import browse_steps
+from streamdata.show.browse_steps import BrowseSteps, PagePlace
+
+NAMES = ["docs", "web.a", "docs", "web.b", "rare"]
+
+
+class Stream:
+    """Batches of 3 samples, numbered; it notes where reading began."""
+
+    def __init__(self, num_steps=10_000):
+        self.num_steps, self.began = num_steps, []
+
+    def read(self, step, rank):
+        self.began.append(step)
+        for number in range(step, self.num_steps):
+            samples = range(3 * number, 3 * number + 3)
+            yield number, [{"__datasetname__": NAMES[n % 5] if n % 100 == 4 else NAMES[n % 4], "n": n} for n in samples]
+
+    def pages(self, per_page=6):
+        return BrowseSteps(self.read, lambda sample, number, step: (sample["n"], number, step), per_page)
+
+
+def numbers(page):
+    """Of the samples in the stream."""
+    return [view[0] for view in page.views]
+
+
+def test_forth_goes_on_with_what_is_open():
+    """Reading begins once."""
+    stream = Stream()
+    pages = stream.pages()
+    first = pages.page(PagePlace(step=4))
+    second = pages.page(PagePlace(step=first.after))
+    assert numbers(first) + numbers(second) == list(range(12, 24))
+    assert [view[1:] for view in first.views] == [(0, 4), (1, 4), (2, 4), (3, 5), (4, 5), (5, 5)]
+    assert stream.began == [4]
+
+
+def test_back_shows_what_was_shown_without_reading():
+    """Through several pages, and forth again."""
+    stream = Stream()
+    pages, at, shown = stream.pages(), PagePlace(step=0), []
+    for _ in range(4):
+        shown.append(pages.page(at))
+        at = PagePlace(step=shown[-1].after)
+    for expected in reversed(shown):
+        found = pages.page_before(at)
+        assert found is expected
+        at = found.place
+    assert stream.began == [0]
+
+
+@pytest.mark.parametrize("source", ["", "docs", "web", "web.b", "rare"])
+def test_back_from_a_jump_ends_where_it_was(source):
+    """Where nothing was shown before: the page before it, or all that there is."""
+    pages = Stream().pages()
+    place = PagePlace(step=100, source=source)
+    before = pages.page_before(place)
+    after_it = pages.page(PagePlace(step=before.after, source=source))
+    every = [sample["n"] for _, batch in islice(Stream().read(0, 0), 2000) for sample in batch
+             if sample["__datasetname__"].startswith(source)]  # fmt: skip
+    shown = numbers(before) + numbers(after_it)
+    begin = every.index(shown[0])
+    assert shown == every[begin : begin + len(shown)]
+    assert before.after <= 100 or source == "rare"
+
+
+def test_a_page_of_one_source_has_nothing_else():
+    """And as many of it as any page."""
+    page = Stream().pages().page(PagePlace(step=0, source="web.b"))
+    assert len(page.views) == 6
+    assert {n % 4 for n in numbers(page)} == {3}
+
+
+def test_the_end_of_the_stream_is_a_page_that_nothing_follows():
+    """Also where a page begins behind it."""
+    pages = Stream(num_steps=3).pages()
+    assert numbers(pages.page(PagePlace(step=2))) == [6, 7, 8]
+    assert pages.page(PagePlace(step=2)).after is None
+    assert pages.page(PagePlace(step=7)).views == ()
+
+
+def test_looking_for_a_rare_source_ends_in_time(monkeypatch):
+    """The page says where to go on."""
+    monkeypatch.setattr(browse_steps, "_PATIENCE_S", -1)
+    pages = Stream().pages()
+    page = pages.page(PagePlace(step=5, source="none"))
+    assert (page.views, page.after, page.is_cut) == ((), 6, True)
+    assert pages.page_before(PagePlace(step=50, source="none")).place.step == 50
+
+
+def test_an_error_leaves_nothing_open():
+    """The same step is read again, from its start."""
+    stream = Stream()
+    good = stream.read
+
+    def broken(step, rank):
+        yield next(good(step, rank))
+        raise ValueError("torn")
+
+    stream.read = broken
+    pages = stream.pages()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="torn"):
+            pages.page(PagePlace(step=0))
+    assert stream.began == [0, 0]
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    """The page that was shown longest ago goes first."""
+    monkeypatch.setattr(browse_steps, "_MAX_KEPT", 20)
+    pages = Stream().pages()
+    for step in range(0, 20, 2):
+        pages.page(PagePlace(step=step))
+    assert [place.step for place in pages._kept] == [14, 16, 18]

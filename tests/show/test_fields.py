@@ -1,0 +1,97 @@
+"""Fields of samples and records, by what they hold."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from streamdata.show.fields_view import FieldsView
+from streamdata.show.limits import IN_TERMINAL
+from streamdata.show.model import FieldView
+
+PIXELS = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
+
+
+def png(image: Image.Image) -> bytes:
+    """The bytes of a file."""
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+def view(value: object, name: str = "field") -> FieldView:
+    """The view of a field."""
+    (field,) = FieldsView(IN_TERMINAL).of({name: value})
+    return field
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "about"),
+    [
+        ("words", "text", "str"),
+        (b"words", "text", "bytes"),
+        (b"\xff\x00", "numbers", "bytes"),
+        (7, "numbers", "int"),
+        (None, "numbers", "NoneType"),
+        (torch.zeros(3, dtype=torch.bool), "numbers", "bool (3)"),
+        (torch.zeros(2, 3, dtype=torch.bfloat16), "numbers", "bfloat16 (2, 3)"),
+        (np.array(["a"]), "text", "<U1 (1)"),
+        (torch.from_numpy(PIXELS).permute(2, 0, 1), "image", "uint8 (3, 8, 12)"),
+        (torch.rand(3, 8, 12), "image", "float32 (3, 8, 12)"),
+        (PIXELS, "image", "uint8 (8, 12, 3)"),
+        (png(Image.fromarray(PIXELS)), "image", "bytes"),
+        (Image.fromarray(PIXELS), "image", "Image"),
+        (np.stack([PIXELS] * 5), "frames", "uint8 (5, 8, 12, 3)"),
+        ([Image.fromarray(PIXELS)] * 5, "frames", "list"),
+        ([{"role": "user", "content": "hi"}], "chat", "list"),
+        ([{"from": "gpt", "value": "hi"}], "chat", "list"),
+        ({"a": [1, {"b": b"xx"}], 3: {1, 2}}, "json", "dict"),
+        (object(), "json", "object"),
+    ],
+)
+def test_each_kind_of_value_has_its_view(value, kind, about):
+    """With its type, or its dtype and shape."""
+    field = view(value)
+    assert (field.kind, field.about) == (kind, about)
+
+
+def test_images_have_their_size_and_are_at_most_as_large_as_is_shown():
+    """Tensors with channels first, floats, transparency, and what has deep pixels."""
+    assert (view(torch.from_numpy(PIXELS).permute(2, 0, 1)).value.width, view(PIXELS).value.height) == (12, 8)
+    large = view(Image.new("RGB", (1600, 400))).value
+    assert (large.width, large.image.size) == (1600, (320, 80))
+    for mode in ("L", "P", "RGBA", "I;16", "F", "CMYK", "1"):
+        assert view(Image.new(mode, (20, 20))).value.data_uri.startswith("data:image/")
+
+
+def test_what_is_damaged_says_so():
+    """A file that is cut short, one that only begins like an image, and a drawing, which is text."""
+    cut = view(png(Image.fromarray(PIXELS))[:60]).value
+    assert cut.image is None
+    assert "damaged image" in cut.alt
+    assert "not shown" in view(b"\x89PNG\r\n\x1a\n" + b"x" * 40).value.alt
+    assert view(b"<svg onload='x()'></svg>").kind == "text"
+
+
+def test_what_is_long_is_cut():
+    """Texts, messages, frames, numbers; each says how much there is."""
+    assert view("x" * 1000).value.num_cut == 200
+    assert view([{"role": "user", "content": "x"}] * 30).value.num_messages == 30
+    assert len(view([{"role": "user", "content": "x"}] * 30).value.messages) == 12
+    assert (len(view(np.stack([PIXELS] * 9)).value.frames), view(np.stack([PIXELS] * 9)).value.num_frames) == (4, 9)
+    assert view(torch.arange(1000.0)).value.text == "0 1 2 3 4 5 … 994 995 996 997 998 999"
+
+
+def test_responses_and_media_are_fields_of_their_own():
+    """Rows of tokens with their masks, lists of them, images in a dict; what streamdata adds is left out."""
+    sample = {
+        "responses": torch.ones(2, 3, dtype=torch.int64),
+        "masks": torch.tensor([[True, False, True]] * 2),
+        "multi_modal_data": {"image": [Image.fromarray(PIXELS)]},
+        "__url__": "a.tar",
+    }
+    fields = {field.name: field for field in FieldsView(IN_TERMINAL).of(sample)}
+    assert list(fields) == ["responses[0]", "responses[1]", "masks", "multi_modal_data.image"]
+    assert fields["responses[1]"].value.num_trained == 2

@@ -1,0 +1,99 @@
+"""Watched functions: samples come with their records, and the stream is as it is without."""
+
+import json
+from itertools import islice
+
+import torch
+from torch.utils.data import DataLoader
+
+from streamdata import MergedDataset, mixed_collate, to_state
+from streamdata.show.sample_views import SampleViews
+from streamdata.show.streams import Place, delivered
+from tests.streams import Numbers, plain
+
+
+class Pairs:
+    """A stateful stream function: two records make a sample, and the last one waits for the next."""
+
+    def __init__(self):
+        self.held = []
+
+    def __call__(self, records):
+        for record in records:
+            self.held.append(record["value"])
+            if len(self.held) == 3:
+                yield {"values": torch.tensor(self.held)}
+                del self.held[:2]
+
+    def state_dict(self):
+        return {"rewind": len(self.held)}
+
+    def load_state_dict(self, state):
+        self.held.clear()
+
+
+def halves(record):
+    """Two samples of an even number, none of an odd one; it changes its record."""
+    value = record.pop("value")
+    return None if value % 2 else [{"half": value // 2, "part": part} for part in range(2)]
+
+
+def mixture():
+    """A source with each kind of function, and one without."""
+    sources = [
+        Numbers("pairs", 40, process_fn=Pairs()),
+        Numbers("halves", 30, single_process_fn=halves),
+        Numbers("bare", 20),
+    ]
+    return MergedDataset(sources, seed=3)
+
+
+def test_the_stream_and_its_states_are_as_without():
+    """Of stateful functions, too; also after a resume."""
+    states, bare, watched = {}, mixture(), mixture()
+    SampleViews(watched)
+    for expected, sample in islice(zip(bare, watched, strict=True), 40):
+        sample.pop("__records__", None)
+        assert plain(sample) == plain(expected)
+        assert to_state(sample) == to_state(expected)
+        states.update(to_state(sample))
+    resumed, again = mixture(), json.loads(json.dumps(states))
+    SampleViews(resumed)
+    found = [plain({**sample, "__records__": 0}) for sample in islice(resumed.__iter_from__(again), 20)]
+    assert found == [plain({**sample, "__records__": 0}) for sample in islice(mixture().__iter_from__(states), 20)]
+
+
+def test_a_sample_comes_with_its_records():
+    """Those that were read for it, as they were before its function changed them."""
+    dataset = mixture()
+    views = SampleViews(dataset)
+    found = {}
+    for number, sample in enumerate(islice(dataset, 12)):
+        found.setdefault(sample["__datasetname__"], []).append((sample, views.view(sample, number)))
+    sample, view = found["halves"][0]
+    (value,) = [field.value.text for record in view.records for field in record.fields]
+    assert int(value) == 2 * sample["half"]
+    sample, view = found["pairs"][1]
+    assert [int(record.fields[0].value.text) for record in view.records] == sample["values"][1:].tolist()
+    assert view.records[0].where.startswith("index ")
+    assert found["bare"][0][1].records == ()
+
+
+def test_one_source_alone_is_as_among_the_others():
+    """Its samples in the same order, without reading the rest."""
+    among = [plain(sample) for sample in islice(mixture(), 40) if sample["__datasetname__"] == "bare"]
+    alone = [plain(sample) for sample, _ in islice(delivered(mixture(), Place(source="bare")), len(among))]
+    assert alone == among
+
+
+def test_a_step_of_a_rank_is_what_it_was_given():
+    """After states, and of a run that has not begun."""
+    states, steps = {}, []
+    for (sample,) in islice(DataLoader(mixture(), batch_size=1, collate_fn=mixed_collate), 9):
+        steps.append(plain(sample))
+        states.update(to_state([sample]))
+    found = [(step, plain(sample)) for sample, step in islice(delivered(mixture(), Place(step=4, states=[states])), 5)]
+    assert found == list(enumerate(steps))[4:]
+    ((_, step),) = islice(delivered(mixture(), Place(states=[states])), 1)
+    assert step == 9
+    assert len(list(islice(delivered(mixture(), Place(step=2, rank=1, dp_size=2, batch=3)), 4))) == 4

@@ -1,0 +1,104 @@
+"""Templates that would take the machine: each ends soon, in little memory."""
+
+import resource
+import time
+
+import pytest
+
+from streamdata.text.sandbox import MAX_CHARS, MAX_SOURCE_CHARS, compile_template
+from streamdata.text.template_budget import MAX_BYTES
+
+LONG = "{% set x = 'x' * 60000000 %}"
+MANY = "{% for i in range(9999) %}"
+DAG = "{% set n = namespace(x=['x'], y=['x']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}"
+SPENT = f"more than {MAX_BYTES:,} bytes"
+
+ATTACKS = {
+    "width in %": ("{{ '%1000000000d' % 1 }}", "formats"),
+    "width of %, given": ("{{ '%*d' % (1000000000, 1) }}", "formats"),
+    "precision in %": ("{{ '%.1000000000f' % 1.5 }}", "formats"),
+    "width of a long list of fields": ("{{ ('%99999d' * 1000) % ((1,) * 1000) }}", "formats"),
+    "fields of %": ("{{ ('%(a)s' * 100000) % {'a': 'x' * 1000000} }}", "formats"),
+    "width of the filter format": ("{{ '%1000000000s' | format('x') }}", "formats"),
+    "width in format": ("{{ '{:1000000000d}'.format(1) }}", "formats"),
+    "width of format, given": ("{{ '{:{w}}'.format(1, w=1000000000) }}", "formats"),
+    "fields of format": ("{{ ('{0}' * 100000).format('x' * 1000000) }}", SPENT),
+    "ljust": ("{{ 'x'.ljust(1000000000) }}", "pads"),
+    "zfill": ("{{ 'x'.zfill(1000000000) }}", "pads"),
+    "center": ("{{ 'x' | center(1000000000) }}", "pads"),
+    "expandtabs": ("{{ ('\t' * 1000000).expandtabs(10000) }}", "pads"),
+    "replace": ("{{ ('x' * 1000000).replace('x', 'y' * 10000) }}", "replaces in"),
+    "replace of nothing": ("{{ ('x' * 1000000) | replace('', 'y' * 10000) }}", "replaces in"),
+    "join": ("{{ 'x' * 1000000 }}{{ range(99999) | join('x' * 1000000) }}", "joins"),
+    "indent": ("{{ ('x\n' * 1000000) | indent(100000) }}", "indents"),
+    "wordwrap": ("{{ ('x' * 100000) | wordwrap(1, wrapstring='y' * 10000) }}", "wraps"),
+    "batch": ("{{ [1] | batch(1000000000, 'x') | list }}", SPENT),
+    "slice": ("{{ [1] | slice(1000000000) | list }}", SPENT),
+    "sort": (MANY + "{% set y = range(99999) | sort %}{% endfor %}", "more than"),
+    "sum of lists": ("{{ ([range(1000) | list] * 100000) | sum(start=[]) }}", "more than"),
+    "a list that is printed": ("{{ ['x' * 1000000] * 100000 }}", "more than"),
+    "a list that holds another twice": (DAG + "{% endfor %}{{ n.x }}", "as it would be printed"),
+    "the same, as JSON": (DAG + "{% endfor %}{{ n.x | tojson }}", "as it would be printed"),
+    "the same, compared": (DAG + "{% set n.y = [n.y, n.y] %}{% endfor %}{{ n.x == n.y }}", "as it would be printed"),
+    "the same, as a key": (DAG.replace("[n.x, n.x]", "(n.x, n.x)") + "{% endfor %}{{ {n.x: 1} }}", "more than"),
+    "indented JSON": ("{{ [[[1]]] | tojson(indent=1000000000) }}", SPENT),
+    "digits of a rounded number": ("{{ 1.5 | round(1000000000, 'ceil') }}", "rounds to"),
+    "a product of integers": (
+        "{% set n = namespace(x=9) %}" + MANY + "{% set n.x = n.x * n.x %}{% endfor %}",
+        "multiplies integers",
+    ),
+    "bytes of an integer": ("{{ (1).to_bytes(1000000000, 'big') }}", "extends"),
+    "parts": ("{{ ('a ' * 30000000).split() | length }}", SPENT),
+    "characters": (LONG + "{{ x | list | length }}", SPENT),
+    "a slice in a loop": (LONG + MANY + "{% set y = x[1:] %}{% endfor %}", SPENT),
+    "a search in a loop": (LONG + MANY + "{% set y = 'y' in x %}{% endfor %}", SPENT),
+    "a method in a loop": (LONG + MANY + "{% set y = x.upper() %}{% endfor %}", SPENT),
+    "a backward search": ("{{ ('a' * 1000000).rfind('b' ~ 'a' * 500000) }}", SPENT),
+    "texts that are kept": (
+        "{% set n = namespace(x=[]) %}" + MANY + "{% set n.x = n.x + ['x' * 9999999 ~ i] %}{% endfor %}",
+        SPENT,
+    ),
+    "a block that is captured": (LONG + "{% set y %}" + MANY + "{{ x }}{% endfor %}{% endset %}", SPENT),
+    "text that is captured": ("{% set y %}" + MANY * 2 + "abcd" * 9999 + "{% endfor %}{% endfor %}{% endset %}", SPENT),
+    "a macro": ("{% macro m() %}" + MANY + "{{ 'x' * 1000000 }}{% endfor %}{% endmacro %}{{ m() }}", SPENT),
+    "an odd encoding": ("{{ ('x' * 1000000 ~ 'é').encode('punycode') }}", "encodes text"),
+    "a long template": ("{{ 1 }}" * (MAX_SOURCE_CHARS // 7 + 1), "characters, more than"),
+}
+
+
+@pytest.mark.parametrize(("template", "problem"), ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
+    """Of CPU, in a quarter of a gigabyte at the default limits, with an error that says what it was."""
+    started, peak = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((OverflowError, ValueError), match=problem):
+        compile_template(template).render({"messages": [{"role": "user", "content": "hello"}]}, MAX_CHARS)
+    assert time.process_time() - started < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 256 << 10
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'%5d|%-5s|%.2f' % (1, 'a', 1.5)",
+        "'%(a)s' % {'a': 1}",
+        "'{:>5}{b!r:10}'.format(1, b='x')",
+        "'{a}'.format_map({'a': 1})",
+        "1 < 2 < 3 and not 1 > 2, 'a' in 'abc', 'k' in {'k': 1}, 1 not in [2], none == false",
+        "'abcdef'[1:4], [1, 2, 3][::-1], 'abc'[-1], (1, 2)[0]",
+        "[3, 1, 2] | sort, [1, 2, 3] | batch(2, 0) | list, [1, 2, 3] | slice(2) | list",
+        "'a b  c'.split(), 'a,b'.split(',', 1), 'a\nb'.splitlines(), 'a-b'.partition('-')",
+        "{'a': [1, {'b': 'é'}]} | tojson, {'b': 1, 'a': 2} | tojson(indent=2)",
+        "'x' | center(5), 'a\nb' | indent(2), 'aa' | replace('a', 'b', 1), ' x ' | trim, ['a', 1] | join('-')",
+        "[1, 2] | map('string') | list, [{'a': 1}] | selectattr('a', 'eq', 1) | list, [1, 1] | unique | list",
+        "range(3) | sum, 1.26 | round(1), [1, 2] + [3], (1,) + (2,), 'ab' * 2, 2 * [1], 7 % 3, 2 ** 5",
+        "'x'.join(['a', 'b']), 'é'.encode() | string, 'aXb'.lower(), 'x'.rjust(3), '<' | e ~ '>'",
+        "dict(a=1).items() | list, namespace(a=1).a, messages[0].content is string, 5 is in [5]",
+    ],
+)
+def test_what_is_measured_gives_what_transformers_gives(expression: str) -> None:
+    """In texts, and where it is kept."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    source = f"{{{{ ({expression}) }}}}{{% set y %}}{{{{ ({expression},) }}}}{{% endset %}}{{{{ y }}}}"
+    variables = {"messages": [{"role": "user", "content": "hello"}]}
+    assert compile_template(source).render(variables, MAX_CHARS) == _compile_jinja_template(source).render(variables)

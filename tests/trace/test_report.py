@@ -1,0 +1,71 @@
+"""Numbers for a logger: what was delivered, and how long it took."""
+
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader
+
+from streamdata import MergedDataset, StreamLoader, merge_states, mixed_collate, report, to_state
+from tests.streams import Numbers
+
+
+def ids(record):
+    """Drops each fourth record, and gives as many tokens as the record's number modulo 3."""
+    return {"input_ids": [0] * (record["value"] % 3)} if record["value"] % 4 else None
+
+
+def mixture():
+    return MergedDataset([Numbers("a", 40, 3), Numbers("b", 40, 1, single_process_fn=ids)], seed=1)
+
+
+def test_a_report_counts_what_was_delivered():
+    """Whatever workers read ahead."""
+    states, samples = {}, []
+    for batch in islice(DataLoader(mixture(), 5, collate_fn=mixed_collate, num_workers=2), 9):
+        states.update(to_state(batch))
+        samples += batch
+    numbers = report(states)
+    of_b = [sample for sample in samples if sample["__datasetname__"] == "b"]
+    assert (numbers["samples"], numbers["steps"]) == (45, 9)
+    assert numbers["samples/b"] == len(of_b)
+    assert numbers["samples/a"] == 45 - len(of_b)
+    assert numbers["tokens"] == numbers["tokens/b"] == sum(len(sample["input_ids"]) for sample in of_b) > 0
+    assert numbers["records/b"] == numbers["samples/b"] + numbers["dropped/b"] > numbers["samples/b"]
+    assert numbers["epochs/b"] == numbers["records/b"] / 40
+    assert numbers["wanted/a"] == 0.75
+    assert all(type(value) in (int, float) for value in numbers.values())
+
+
+def test_tokens_go_on_over_resumes_and_changes_of_topology():
+    """Each topology counts its own; the headers keep the sums."""
+    states, tokens = {}, 0
+    for size in (2, 3, 1):
+        own = []
+        for rank in range(size):
+            dataset = mixture()
+            dataset.set_data_parallel(size, rank)
+            dataset.set_dataloader_states(states)
+            own.append(dict(states))
+            for sample in islice(dataset, 20):
+                tokens += len(sample.get("input_ids", ()))
+                own[-1].update(to_state(sample))
+        states = merge_states(*own)
+    assert report(states)["tokens/b"] == tokens > 0
+    assert report(states)["samples"] == 20 * 6
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_says_how_long_sources_took(num_workers):
+    """Also where workers read them."""
+    loader = StreamLoader(mixture(), 5, num_workers=num_workers, collate=mixed_collate)
+    for _ in islice(loader, 6):
+        pass
+    times = loader.times()
+    assert times.keys() == {"waiting_s", *(f"{what}_s/{name}" for what in ("reading", "waiting") for name in "ab")}
+    assert times["waiting_s"] > 0
+    assert times["reading_s/a"] > 0
+    assert times["waiting_s/a"] == 0
+
+
+def test_nothing_delivered_is_reported_too():
+    assert report({}) == {"samples": 0, "tokens": 0, "steps": 0}
