@@ -222,3 +222,21 @@ def test_ranks_and_workers_share_a_cache_that_is_too_small_while_one_is_killed(t
     found = soak(tmp_path, records=120)
     assert found.passes == [Counter(range(360))] * 2
     assert _MIN_BYTES < found.most_bytes <= 2 * _MIN_BYTES
+
+
+def test_hundreds_of_tiny_shards_are_read_once_each_and_from_the_cache_again(tmp_path):
+    """A request for the index of each and one for its page, whose version may be asked for; then that alone."""
+    shards = {f"b/{n:05d}.jsonl": b'{"v": %d}\n{"v": %d}\n' % (2 * n, 2 * n + 1) for n in range(300)}
+    with s3_server(shards) as server:
+        source = JsonlIterableDataset(
+            "s3://b", storage_options={"endpoint": server.url, "anonymous": True}, name="s", percent=1.0,
+            cache={"path": str(tmp_path / "cache"), "max_bytes": 3 * _MIN_BYTES},
+        )  # fmt: skip
+        dataset = MergedDataset([source], cyclic=False)
+        assert 300 <= len(server.log) <= 303
+        for most_requests, most_bytes in ((600, 12_000), (300, 300)):
+            server.log.clear()
+            assert sorted(sample["v"] for sample in dataset) == list(range(600))
+            settled(dataset)
+            assert len(server.log) <= most_requests
+            assert bytes_asked(server.log) <= most_bytes
