@@ -12,12 +12,12 @@ from streamdata.errors import ShardError
 from streamdata.remote import network
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
+from streamdata.run.recent import OpenFiles
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_footers import RowGroups
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import OpenFiles
 from streamdata.shards.spans import read_spans
 from streamdata.shards.storage import (
     FileStamp,
