@@ -375,7 +375,7 @@ def _bytes_of(node: Node) -> float | None:
     """What an epoch of a source reads."""
     match node.source:
         case RowGroupSource() as source:
-            size = float(sum(stamp.size for stamp in source.shards.stamps))
+            size = float(sum(stamp.size for stamp in source.shards.groups.stamps))
         case BlockSource() as source:
             size = float(source.shards.sizes.sum())
         case SequentialSource() as source:
