@@ -7,7 +7,9 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any, Final
 
 import typer
@@ -66,15 +68,22 @@ def bar() -> Iterator[Progressed]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task("", visible=False)
-        start = last = time.monotonic()
+        task = shown.add_task("", visible=False, total=None)
+        # A timer's, since the first step may take long.
+        timer = Timer(_QUIET_S, partial(shown.update, task, visible=True))
+        timer.daemon = True
+        last = time.monotonic()
 
         def progressed(what: str, done: int, total: int) -> None:
             nonlocal last
             now = time.monotonic()
-            shown.update(task, description=what, completed=done, total=total, visible=now > start + _QUIET_S)
+            shown.update(task, description=what, completed=done, total=total)
             if not console.is_terminal and now > last + _PLAIN_INTERVAL_S:
                 last = now
                 typer.echo(f"{what}: {done:,} of {total:,}", err=True)
 
-        yield progressed
+        timer.start()
+        try:
+            yield progressed
+        finally:
+            timer.cancel()

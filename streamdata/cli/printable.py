@@ -1,11 +1,8 @@
 """Text that comes from data, for a terminal: control characters are shown as such."""
 
+from streamdata.errors import printable
 
-def printable(value: object) -> str:
-    """The text with what is not printable written as an escape: a name may not move the cursor or set a title."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode() for one in text
-    )
+
+def one_line(value: object) -> str:
+    """The text with what is not printable, line ends too, written as an escape: a name may not steer a terminal."""
+    return printable(str(value)).replace("\n", "\\n")

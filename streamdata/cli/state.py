@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from streamdata.cli.printable import printable
+from streamdata.cli.printable import one_line
 from streamdata.progress import merge_states
 from streamdata.progress.saved_states import read_states
 from streamdata.run.publish import publish
@@ -35,9 +35,9 @@ def show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> 
         )
         return
     names = ", ".join(map(str, paths))
-    typer.echo(printable(f"{names}: {origin}" if origin else names) + (f", minus {printable(other)}" if other else ""))
+    typer.echo(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
     text = _sources(totals) if other is not None else describe_states(states, lambda _: _sources(totals))
-    typer.echo("\n".join(map(printable, text.split("\n"))))
+    typer.echo("\n".join(map(one_line, text.split("\n"))))
 
 
 def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from streamdata.cli.printable import printable
+from streamdata.cli.printable import one_line
 from streamdata.cli.run import build_mixture
 from streamdata.cli.ticker import Ticker
 from streamdata.progress.saved_states import read_states
@@ -50,7 +50,7 @@ def trace_step(trace: Trace, step: int, *, as_json: bool) -> None:
         return
     typer.echo(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
     rows = [[record["source"], _name(record)] for record in traced.records]
-    typer.echo(table([[printable(cell) for cell in row] for row in [["source", "record"], *rows]]))
+    typer.echo(table([[one_line(cell) for cell in row] for row in [["source", "record"], *rows]]))
 
 
 def find_record(trace: Trace, name: str, *, as_json: bool) -> bool:
@@ -70,7 +70,7 @@ def find_record(trace: Trace, name: str, *, as_json: bool) -> bool:
             "\n".join(f"step {step}{'' if step < trace.num_steps else ', which is still to come'}" for step in steps)
         )
     else:
-        typer.echo(f"{printable(name)}: it came at no step, and does not come", err=True)
+        typer.echo(f"{one_line(name)}: it came at no step, and does not come", err=True)
     return bool(steps)
 
 

@@ -108,16 +108,11 @@ class _BlankShards:
 
     def __init__(self, shards: Any) -> None:
         # A shard of parquet is a row group, of which a file may have several.
-        files = getattr(shards, "file_of", None)
-        self.urls: Sequence[str] = [
-            str(shards.urls[file]) for file in (range(len(shards.urls)) if files is None else files)
-        ]
-        self._identity, self._first_rows = getattr(shards, "identity", list), getattr(shards, "first_rows", None)
-
-    @property
-    def first_rows(self) -> Any:
-        """Of parquet: the number in its file of the first row of each group."""
-        return self._first_rows
+        self.groups = getattr(shards, "groups", None)
+        """Of parquet."""
+        files = range(len(shards.urls)) if self.groups is None else self.groups.file_of
+        self.urls: Sequence[str] = [str(shards.urls[file]) for file in files]
+        self._identity = getattr(shards, "identity", list)
 
     def identity(self) -> list[tuple[str, int]]:
         """As of the real ones."""

@@ -89,7 +89,7 @@ def _place(node: Node, sample: dict[str, Any]) -> tuple[int | None, str | None, 
         case BlockSource() as source:
             (block, _), number = source.block_of(sample[SHARD], sample[NUMBER]), sample[NUMBER]
             if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
-                number += int(source.shards.first_rows[sample[SHARD]])
+                number += int(source.shards.groups.first_rows[sample[SHARD]])
             return block, sample[URL], number, None
         case SequentialSource():  # shuffled in groups, which a short shard may not fill
             return sample[SHARD], sample[URL], None, None

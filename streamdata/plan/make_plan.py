@@ -16,7 +16,7 @@ from streamdata.plan.draws import Draw, LaneBlocks, first_draws, lane_blocks
 from streamdata.plan.needs import Needs, needs_of
 from streamdata.plan.repeats import Repeats
 from streamdata.plan.sampled import Sampled, draws_per_output, sample_source
-from streamdata.plan.shares_over_time import ShareLine, share_lines
+from streamdata.plan.shares_over_time import SourceShares, share_lines
 from streamdata.run import Lane
 from streamdata.shards.ahead_settings import ahead_settings
 from streamdata.sources.own_stream import OwnStreamSource
@@ -105,7 +105,7 @@ class RunPlan:
     draws: list[Draw]
     """The first of rank 0, worker 0."""
     lanes: list[LaneBlocks]
-    schedules: list[ShareLine]
+    schedules: list[SourceShares]
     needs: Needs
     notes: list[str] = field(default_factory=list)
 
@@ -316,7 +316,7 @@ class _Planner:
         elif epochs > MANY_EPOCHS:
             level = HURTS if epochs > MANY_EPOCHS**2 else MIND
         if node.path in demand.ended and demand.ends_after is not None:
-            parts.append("at its end, it ends the stream, or a part of it, before the run does")
+            parts.append("is at its end before the run is, and ends the stream or a part of it")
             level = HURTS
         few = self._few_blocks(node)
         if few:
@@ -375,7 +375,7 @@ def _bytes_of(node: Node) -> float | None:
     """What an epoch of a source reads."""
     match node.source:
         case RowGroupSource() as source:
-            size = float(sum(stamp.size for stamp in source.shards.stamps))
+            size = float(sum(stamp.size for stamp in source.shards.groups.stamps))
         case BlockSource() as source:
             size = float(source.shards.sizes.sum())
         case SequentialSource() as source:

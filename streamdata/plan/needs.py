@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from streamdata.mixing.tree import Node
 from streamdata.plan.sampled import Sampled
+from streamdata.run.recent import most_open_files
 from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.recent import most_open_files
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.stores.base_dataset import BaseDataset

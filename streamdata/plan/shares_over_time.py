@@ -11,20 +11,20 @@ _MAX_SOURCES: Final = 32
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
-class ShareLine(NamedTuple):
+class SourceShares(NamedTuple):
     """The share of the whole stream that a source has, at moments evenly over the run."""
 
     name: str
     shares: list[float]
 
 
-def share_lines(top: Node, samples: float) -> list[ShareLine]:
+def share_lines(top: Node, samples: float) -> list[SourceShares]:
     """Of each source of records, where some mixture follows a schedule; nothing else. Of up to 32 that change most."""
     if not top.has_schedule:
         return []
     moments = [node_shares(top, samples * (moment + 0.5) / NUM_MOMENTS) for moment in range(NUM_MOMENTS)]
     leaves = [node for node in top.walk() if not node.is_mixture]
-    lines = [ShareLine(node.path, [shares[node.path].overall for shares in moments]) for node in leaves]
+    lines = [SourceShares(node.path, [shares[node.path].overall for shares in moments]) for node in leaves]
     most = sorted(lines, key=lambda line: min(line.shares) - max(line.shares))[:_MAX_SOURCES]
     return [line for line in lines if line in most]
 

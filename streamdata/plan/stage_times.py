@@ -19,8 +19,9 @@ from typing import Any, Final, Self
 
 from streamdata.plan.stages import IDLE, SEND, Doing, doing, is_sending
 
-INTERVAL_S: Final = 0.003
+INTERVAL_S: Final = 0.002
 """Between two moments, on average."""
+_LEAST_S: Final = 1e-4
 _WRITTEN_S: Final = 0.2
 """So often a worker writes what it has: it is ended without being asked."""
 
@@ -51,9 +52,10 @@ class StageTimes:
         signal.signal(signal.SIGALRM, self._before)
 
     def _set_timer(self) -> None:
-        # Never the same: two functions by turns could come in step with it. Of a generator of its own: a run's are not
-        # to be drawn from.
-        signal.setitimer(signal.ITIMER_REAL, INTERVAL_S * (0.5 + self._random.random()))
+        # Without memory, as radioactive decay: however the process has come to be where it was seen last, each later
+        # moment is as likely. Even intervals come in step with functions by turns, and with a scheduler that puts the
+        # process aside. Of a generator of its own: a run's are not to be drawn from.
+        signal.setitimer(signal.ITIMER_REAL, max(_LEAST_S, self._random.expovariate(1 / INTERVAL_S)))
 
     def _note(self, signal_number: int, frame: FrameType | None) -> None:
         del signal_number

@@ -17,7 +17,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 import streamdata.sources.functions as own_functions
 from streamdata.mixing.mixture import Mixture
-from streamdata.shards.run_decoder import _Networked
+from streamdata.shards.run_decoder import NetworkedBytes
 from streamdata.sources.map_style import MapStyleSource
 from streamdata.sources.open_stream import OpenStream
 
@@ -36,12 +36,12 @@ STAGES: Final = (READ, DECODE, PROCESS, WAIT, PACK, SEND, MIXING)
 _PACKAGE: Final = str(PurePath(own_functions.__file__).parents[1]) + "/"
 _DECODERS: Final = frozenset((
     "arrow_values", "csv_rows", "decode_ahead", "decoded_runs", "json_lines", "json_rows", "jsonl", "parquet",
-    "parquet_file", "parquet_rows", "parquet_types", "parquet_window", "sequential", "sidecar", "stored_rows",
-    "streams", "tar", "tar_headers", "tar_records",
+    "parquet_file", "parquet_footers", "parquet_rows", "parquet_types", "parquet_window", "run_decoder", "sequential",
+    "sidecar", "stored_rows", "streams", "tar", "tar_headers", "tar_records",
 ))  # fmt: skip
 """Modules of `shards` that make records of bytes; the others read these."""
-_DECODED_AHEAD: Final = frozenset(("decode_ahead", "parquet", "parquet_file"))
-_ROOMS: Final = {"remote": WAIT, "shards": READ, "stores": READ, "mixing": MIXING, "progress": MIXING}
+_DECODED_AHEAD: Final = frozenset(("decode_ahead", "parquet_file", "run_decoder"))
+_ROOMS: Final = {"shards": READ, "stores": READ, "mixing": MIXING, "progress": MIXING}
 _WAITS: Final = frozenset((threading.Condition.wait.__code__, futures.Future.result.__code__))
 _PULLS: Final = own_functions.Feed.__next__.__code__
 _DRAWS: Final = Mixture.draw.__code__
@@ -52,7 +52,7 @@ _OF_CODE: Final = {
     MapStyleSource._singly.__code__: READ,  # noqa: SLF001
     MapStyleSource._ahead.__code__: READ,  # noqa: SLF001
     OpenStream.pull.__code__: READ,
-    _Networked.read.__code__: WAIT,
+    NetworkedBytes.read.__code__: WAIT,
     torch_fetch._IterableDatasetFetcher.fetch.__code__: PACK,  # noqa: SLF001
     torch_fetch._MapDatasetFetcher.fetch.__code__: PACK,  # noqa: SLF001
 }
@@ -118,6 +118,9 @@ def _of_function(frame: FrameType) -> Doing:
 
 
 def _of_module(room: str, module: str, *, is_waiting: bool) -> str | None:
+    # Before a fork, answers are waited for without futures; of the rest of the room, whoever asks says what it does.
+    if room == "remote":
+        return WAIT if is_waiting or module == "once" else None
     # Parquet is decoded ahead by a thread: who waits for that waits for no store.
     if room == "shards" and is_waiting and module not in _DECODED_AHEAD:
         return WAIT

@@ -12,7 +12,7 @@ from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.record_formats import FormatExtractor
 from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
-from streamdata.shards.recent import Recent
+from streamdata.run.recent import Recent
 from streamdata.stores.train_types import SOURCES
 from streamdata.text.completions import shared_ids
 from streamdata.text.masks import ChatEncoder

@@ -236,10 +236,15 @@ class CacheAccount:
 
     def _unlink(self, path: Path) -> None:
         try:
-            size = path.stat().st_size
-            path.unlink()
+            fd = os.open(path, os.O_WRONLY)
         except FileNotFoundError:
             return  # whoever removed it has taken it off the sum
+        try:
+            size = os.fstat(fd).st_size
+            path.unlink()
+            os.ftruncate(fd, 0)  # else it would take its room for as long as somebody has it open
+        finally:
+            os.close(fd)
         self._add(-charge_of(size))
 
     def _add(self, charge: int) -> None:

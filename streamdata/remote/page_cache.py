@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from itertools import accumulate, groupby
+from itertools import accumulate, compress, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_account import CacheAccount
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
-from streamdata.remote.cache_pages import CheckedPages, OpenPage
+from streamdata.remote.cache_pages import PageFiles, Piece
 from streamdata.remote.cache_threads import DaemonThreads
 from streamdata.remote.cache_worth import Outlook, PageWorth
 from streamdata.remote.network_disk import network_disk_of
@@ -48,7 +48,7 @@ class CacheCounts:
         self.reads = self.hits = self.misses = self.fetched = 0
 
 
-class _Piece(NamedTuple):
+class _Wanted(NamedTuple):
     """What a read wants of one page."""
 
     key: PageKey
@@ -67,7 +67,7 @@ class _Piece(NamedTuple):
 
 
 class _Fetching(NamedTuple):
-    piece: _Piece
+    piece: _Wanted
     temporary: Path
     answer: "Future[bytes]"
 
@@ -85,7 +85,7 @@ class PageCache:
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.account = CacheAccount(Path(path), max_bytes)
-        self.path, self.counts, self._checked = path, CacheCounts(), CheckedPages()
+        self.path, self.counts, self._files = path, CacheCounts(), PageFiles(path)
         self._worth = PageWorth(self.account)
         self._paused_until = 0.0
         self._threads = DaemonThreads(_MAX_THREADS)
@@ -139,43 +139,46 @@ class PageCache:
         """Whether all of these pages of a shard, which is named by `shard_key`, are there now."""
         return all(os.access(f"{self.path}/{PageKey(shard, number).name}", os.F_OK) for number in pages)
 
-    def read_into(self, shard: str, size: int, pieces: Iterable[tuple[int, int, memoryview]]) -> list[bool]:
+    def read_into(self, shard: str, size: int, pieces: Sequence[Piece]) -> list[bool]:
         """Fill each memory with the bytes [begin, end) of a shard where they are there; whether they were.
 
         Args:
             shard: As `shard_key` names it.
             size: Of the shard.
-            pieces: Begin, end and memory of each; neighbours that lie in one page are read while it is open.
+            pieces: Begin, end and memory of each.
         """
-        found = []
-        page: OpenPage | None = None
-        for begin, end, memory in pieces:
-            at = begin
-            while at < end:
-                number = at // PAGE_BYTES
-                start = number * PAGE_BYTES
-                stop = min(end, start + PAGE_BYTES)
-                try:
-                    if page is None or page.key.number != number:
-                        page = OpenPage(self.path, PageKey(shard, number), min(PAGE_BYTES, size - start), self._checked)
-                    page.read_into(memory[at - begin : stop - begin], at - start)
-                except FileNotFoundError:
-                    break
-                except PageDamageError as damage:
-                    page = None
-                    self._remove_damaged(PageKey(shard, number), damage)
-                    break
-                at = stop
-            found.append(at == end)
-            if at == end:
-                self.counts.hits += end - begin
-                self.counts.reads += 1
+        by_page: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            begin, end, memory = piece
+            number = begin // PAGE_BYTES
+            if end <= (number + 1) * PAGE_BYTES:
+                by_page.setdefault(number, []).append(piece)
+            else:
+                for part in _parts(begin, end, memory):
+                    by_page.setdefault(part[0] // PAGE_BYTES, []).append(part)
+        missing = {number for number, parts in by_page.items() if not self._read_page(shard, size, number, parts)}
+        found = [True] * len(pieces)
+        if missing:
+            found = [missing.isdisjoint(range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))) for begin, end, _ in pieces]
+        self.counts.hits += sum(end - begin for begin, end, _ in compress(pieces, found))
+        self.counts.reads += sum(found)
         return found
 
-    def _found(self, piece: _Piece) -> bytes | None:
+    def _read_page(self, shard: str, size: int, number: int, pieces: list[Piece]) -> bool:
+        """Fill each memory with its bytes, which are of one page; whether it is there."""
+        key = PageKey(shard, number)
         try:
-            page = OpenPage(self.path, piece.key, piece.page_size, self._checked)
-            data = page.read(piece.begin, piece.end)
+            self._files.read_into(key, min(PAGE_BYTES, size - number * PAGE_BYTES), pieces)
+        except FileNotFoundError:
+            return False
+        except PageDamageError as damage:
+            self._remove_damaged(key, damage)
+            return False
+        return True
+
+    def _found(self, piece: _Wanted) -> bytes | None:
+        try:
+            data = self._files.read(piece.key, piece.page_size, piece.begin, piece.end)
         except FileNotFoundError:
             return None
         except PageDamageError as damage:
@@ -189,7 +192,7 @@ class PageCache:
         self._say(_DAMAGED, f"page {key.name} is damaged: {damage}; such pages are fetched again")
 
     def _fill(
-        self, result: "Future[bytes]", pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch
+        self, result: "Future[bytes]", pieces: list[_Wanted], found: list[bytes | memoryview | None], fetch: Fetch
     ) -> None:
         """Fetch what was not found; pages are kept after the result is there."""
         if not result.set_running_or_notify_cancel():
@@ -214,7 +217,7 @@ class PageCache:
                 self._keep(one)
 
     def _begin(
-        self, pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch, fetching: list[_Fetching]
+        self, pieces: list[_Wanted], found: list[bytes | memoryview | None], fetch: Fetch, fetching: list[_Fetching]
     ) -> None:
         """Begin to fetch the pages that are to be kept; wait for those that another process or thread fetches."""
         for number, piece in enumerate(pieces):
@@ -240,7 +243,7 @@ class PageCache:
                     self.account.release_page(piece.key)
 
     def _fetch_missing(
-        self, pieces: list[_Piece], found: list[bytes | memoryview | None], fetch: Fetch, kept: set[PageKey]
+        self, pieces: list[_Wanted], found: list[bytes | memoryview | None], fetch: Fetch, kept: set[PageKey]
     ) -> list[tuple[int, int, "Future[bytes]"]]:
         """Ask for what is wanted of pages that are not kept, of neighbours at once: first piece, number, answer."""
         missing = [number for number, piece in enumerate(pieces) if found[number] is None and piece.key not in kept]
@@ -270,7 +273,7 @@ class PageCache:
         finally:
             self.account.release_page(piece.key)
 
-    def _room(self, piece: _Piece) -> Path | None:
+    def _room(self, piece: _Wanted) -> Path | None:
         """Take room for a page; None where it is not to be kept, or there is none."""
         if time.monotonic() < self._paused_until:
             return None
@@ -299,11 +302,18 @@ class PageCache:
             logger.warning("cache '%s': %s", self.path, what)
 
 
-def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Piece]:
+def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Wanted]:
     for number in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES)):
         at = number * PAGE_BYTES
         page_size = min(PAGE_BYTES, size - at)
-        yield _Piece(PageKey(shard, number), page_size, max(begin - at, 0), min(end - at, page_size))
+        yield _Wanted(PageKey(shard, number), page_size, max(begin - at, 0), min(end - at, page_size))
+
+
+def _parts(begin: int, end: int, memory: memoryview) -> Iterator[Piece]:
+    """What a piece wants of each page."""
+    for start in range(begin - begin % PAGE_BYTES, end, PAGE_BYTES):
+        first, last = max(begin, start), min(end, start + PAGE_BYTES)
+        yield first, last, memory[first - begin : last - begin]
 
 
 def _checked_size(data: bytes, expected: int, key: PageKey) -> memoryview:

@@ -6,6 +6,7 @@
    `hashes_of` → numbers without an order
 4. temporary file → `publish` → what readers see whole or not at all
 5. function and tasks → `processes` → results, from other processes that end with this one
+6. key → `recent` → what a thread keeps for its next reading: open files, memory
 """
 
 from streamdata.run.permutation import Permutation, hashes_of, shuffled

@@ -14,6 +14,7 @@ from streamdata.remote import Answer
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations, cache_key, has_cached
+from streamdata.run.recent import ReadBuffer, open_files
 from streamdata.shards.build import headers_of
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.held import SharedVersions, shared_versions
@@ -23,7 +24,6 @@ from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.one_pass import ByteSource, byte_source
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import ReadBuffer, open_files
 from streamdata.shards.shard_pages import remote_pages
 from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.slow_reads import SlowReads

@@ -9,6 +9,7 @@ import orjson
 
 from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
+from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_lines import line_too_long
@@ -16,7 +17,6 @@ from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
-from streamdata.shards.recent import ReadBuffer
 
 LOOK_AHEAD = 2048
 _PARSED_AT_ONCE = 16  # rows, which are all in memory at once: few, since each may be large

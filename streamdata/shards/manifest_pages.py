@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from streamdata.remote import Answer, StorageOptions, network, options_of
 from streamdata.remote.addresses import signed_url
+from streamdata.run.recent import OpenFiles
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.manifest import ManifestError
 from streamdata.shards.publish import cache_directory
-from streamdata.shards.recent import OpenFiles
 from streamdata.shards.remote_bytes import fetch_many
 from streamdata.shards.storage import FileStamp
 

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import ShardError, SourceError
 from streamdata.remote import NO_OPTIONS, StorageOptions
+from streamdata.run.recent import Recent
 from streamdata.shards.file_cache import FileCache, FileVersion, version_of
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
-from streamdata.shards.recent import Recent
 from streamdata.shards.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
 from streamdata.shards.stored_rows import Row, StoredRows, write_objects, write_rows
 from streamdata.shards.streams import open_stream

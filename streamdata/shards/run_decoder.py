@@ -12,12 +12,12 @@ from streamdata.errors import ShardError
 from streamdata.remote import network
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
+from streamdata.run.recent import OpenFiles
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_footers import RowGroups
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import OpenFiles
 from streamdata.shards.spans import read_spans
 from streamdata.shards.storage import (
     FileStamp,
@@ -35,7 +35,7 @@ _MAX_OPEN_FILES = 32
 _MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
 
 
-class _Networked(NamedTuple):
+class NetworkedBytes(NamedTuple):
     """The bytes of a remote file, as a lane reads them."""
 
     url: str
@@ -243,7 +243,7 @@ class RunDecoder:
             return OpenParquet(url, opened(url), import_pyarrow().OSFile(local_path(url)))
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))
-        return OpenParquet(url, _Networked(url, stamp))
+        return OpenParquet(url, NetworkedBytes(url, stamp))
 
 
 class _OpenedHere(threading.local):

@@ -16,6 +16,7 @@ from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
+from streamdata.run.recent import Recent
 from streamdata.shards.chunks import ChunkBytes, chunk_spans
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.held import ANY_VERSION, SharedVersions, shared_versions
@@ -24,7 +25,6 @@ from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_f
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.readers import Record
-from streamdata.shards.recent import Recent
 from streamdata.shards.record_counts import kept_count
 from streamdata.shards.sidecar import (
     RecordNames,

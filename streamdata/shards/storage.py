@@ -18,9 +18,9 @@ from streamdata.errors import ShardError
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
+from streamdata.run.recent import open_files
 from streamdata.shards.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.shards.readers import Int64s
-from streamdata.shards.recent import open_files
 
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")

@@ -11,6 +11,7 @@ from streamdata.fields import KEY, URL
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import Answer
 from streamdata.remote.cache_settings import CacheSettings
+from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.indexing import sidecar_kind
@@ -18,7 +19,6 @@ from streamdata.shards.json_lines import line_too_long
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
-from streamdata.shards.recent import ReadBuffer
 from streamdata.shards.sidecar import checked_names, checked_sidecar_key, join
 from streamdata.shards.spans import read_spans
 from streamdata.shards.tar_headers import BLOCK, damaged, members_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.shards.recent import OpenFiles
+from streamdata.run.recent import OpenFiles
 from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.files import H5_SUFFIXES, natural, store_files, suffixed

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from streamdata.errors import StoreError
-from streamdata.shards.recent import OpenFiles, Recent
+from streamdata.run.recent import OpenFiles, Recent
 from streamdata.shards.storage import LocalShard
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Values

@@ -36,7 +36,7 @@ Place = tuple[int, int, int]
 
 
 @dataclass
-class Wanted:
+class WantedRecord:
     """A record that is looked for."""
 
     source: str | None
@@ -114,7 +114,7 @@ class Search:
     def __init__(
         self,
         stretch: Stretch,
-        wanted: Wanted,
+        wanted: WantedRecord,
         size: int,
         opened: Callable[[Stretch, int], RankStream],
         on_progress: OnProgress | None = None,

@@ -14,7 +14,7 @@ from streamdata.progress.lane_entries import Standing
 from streamdata.sources.source import Sample
 from streamdata.trace.course import BatchSizes, Course, Point, Stretch, point_of
 from streamdata.trace.era import Era
-from streamdata.trace.find import Search, Wanted
+from streamdata.trace.find import Search, WantedRecord
 from streamdata.trace.rank_stream import RankStream
 from streamdata.trace.record import record_of
 
@@ -40,7 +40,7 @@ class TracedStep:
     records: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Found(NamedTuple):
+class FoundBatches(NamedTuple):
     """The batches of a rank from a step on."""
 
     step: int
@@ -155,7 +155,7 @@ class Trace:
             )
         return StateError(f"step {step}: the stream ends before it")
 
-    def _find(self, step: int, rank: int) -> Found | None:
+    def _find(self, step: int, rank: int) -> FoundBatches | None:
         """A rank's batches from a step on; None where it has none."""
         last = None
         for stretch in self._course.stretches(rank, self._sizes):
@@ -168,7 +168,7 @@ class Trace:
         """The step after the last one that states tell of a stretch."""
         return stretch.first + stretch.done(stretch.points[-1], self._sizes.of(stretch))
 
-    def _in_later_pass(self, stretch: Stretch, step: int, size: int) -> Found | None:
+    def _in_later_pass(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
         """What follows the newest states: the rest of the pass, and the passes after it."""
         empty = 0
         while empty < _EMPTY_PASSES and step >= stretch.first:
@@ -192,7 +192,7 @@ class Trace:
         stream, _ = self._stream(stretch, point, None, size)
         return stretch.done(point, size) + stream.skip(2**53)
 
-    def _open(self, stretch: Stretch, step: int, size: int) -> Found | None:
+    def _open(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
         """The batches from a step on, begun at the nearest states before it; None where the pass ends before it."""
         wanted = step - stretch.first
         done = [stretch.done(point, size) for point in stretch.points]
@@ -201,7 +201,7 @@ class Trace:
         stream, _ = self._stream(stretch, stretch.points[number], later, size)
         if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.has_more():
             return None
-        return Found(step, stretch, stream, stretch.first + done[number], size)
+        return FoundBatches(step, stretch, stream, stretch.first + done[number], size)
 
     def _stream(self, stretch: Stretch, point: Point, later: Point | None, size: int) -> tuple[RankStream, list[int]]:
         era, progress = stretch.era, point.progress
@@ -234,7 +234,7 @@ class Trace:
         Raises:
             SourceError: No source has such records.
         """
-        wanted = Wanted(source, url, key, index)
+        wanted = WantedRecord(source, url, key, index)
         steps: set[int] = set()
         newest = self.num_steps
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
@@ -249,7 +249,7 @@ class Trace:
         past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
         return [*past, *future[:1]]
 
-    def _comes(self, stretch: Stretch, search: Search, wanted: Wanted, size: int) -> set[int]:
+    def _comes(self, stretch: Stretch, search: Search, wanted: WantedRecord, size: int) -> set[int]:
         """When it comes next: in this pass, or in the one after it."""
         most = max(_LOOK_AHEAD, self.num_steps)
         found = set(search.comes(most))
@@ -262,7 +262,7 @@ class Trace:
         later = stretch.points[-1] if len(stretch.points) > 1 else None
         return self._stream(stretch, stretch.points[0], later, size)[0]
 
-    def _records(self, found: Found) -> Iterator[dict[str, Any]]:
+    def _records(self, found: FoundBatches) -> Iterator[dict[str, Any]]:
         is_bare = found.stream.why_read is None
         batch = next(found.stream.batches(bare=is_bare), [])
         return map(record_of, batch)

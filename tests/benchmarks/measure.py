@@ -28,6 +28,7 @@ class Scale:
     tar_records: int = 20_000
     jsonl_rows: int = 50_000
     remote_records: int = 4000
+    cached_records: int = 16_000
     small_remote_records: int = 131_072
     many_records: tuple[int, int] = (100_000, 1_000_000)
     """Records of the two sources whose heap is compared."""
@@ -57,6 +58,7 @@ TINY = Scale(
     tar_records=640,
     jsonl_rows=400,
     remote_records=160,
+    cached_records=160,
     small_remote_records=160,
     many_records=(200, 2000),
     images=64,

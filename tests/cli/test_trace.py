@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import instantiate_from_yaml, mixed_collate, to_state
-from streamdata.cli.printable import printable
+from streamdata.cli.printable import one_line
 
 
 @pytest.fixture
@@ -67,4 +67,4 @@ def test_another_batch_than_the_states_say_is_a_message(streamdata, run):
 
 
 def test_control_characters_are_shown_as_such():
-    assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
+    assert one_line("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"

@@ -52,12 +52,15 @@ def observed(dataset, count, collate=mixed_collate):
 @pytest.mark.parametrize("sleeps", [True, False])
 def test_functions_have_the_time_that_they_took(sleeps):
     """Of each source its own; all stages together are the time that passed."""
-    a, b = Taking(0.004, sleeps=sleeps), Taking(0.002, sleeps=sleeps)
-    dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
-    found, whole = observed(dataset, 20)
-    for name, function in (("a", a), ("b", b)):
-        assert found[name, PROCESS] == pytest.approx(function.took, rel=0.3, abs=0.03)
-    assert sum(found.values()) == pytest.approx(whole, abs=0.05)
+    for attempt in range(3):  # a busy machine puts the process aside for longer than a call takes
+        a, b = Taking(0.004, sleeps=sleeps), Taking(0.002, sleeps=sleeps)
+        dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
+        found, whole = observed(dataset, 20)
+        assert sum(found.values()) == pytest.approx(whole, abs=0.05)
+        told = {name: found[name, PROCESS] for name in "ab"}
+        if told == pytest.approx({"a": a.took, "b": b.took}, rel=0.3, abs=0.03):
+            return
+        assert attempt < 2, (told, a.took, b.took)
 
 
 def test_stream_functions_and_yield_functions_are_processing():

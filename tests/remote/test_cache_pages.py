@@ -4,15 +4,18 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from streamdata.remote import cache_pages
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, reserve, shard_key, write_page
-from streamdata.remote.cache_pages import CheckedPages, OpenPage
+from streamdata.remote.cache_pages import PageFiles
 from streamdata.remote.cache_settings import _MIN_BYTES
 from streamdata.remote.page_cache import PageCache
+from streamdata.run.recent import MAX_OPEN_FILES
 from tests.remote.child import forked
 from tests.remote.test_page_cache import MB, URL, Store, below, pages, settled
 
@@ -38,22 +41,30 @@ def hashed(monkeypatch):
     return sizes
 
 
+def read(files, begin, end, size=100_000):
+    """Both ways give the same."""
+    memory = memoryview(bytearray(end - begin))
+    files.read_into(KEY, size, [(begin, end, memory)])
+    data = files.read(KEY, size, begin, end)
+    assert data == memory
+    return data
+
+
 def test_a_chunk_is_checked_once(tmp_path, page, hashed):
-    """By a process, whichever of its readers opens the page."""
-    checked = CheckedPages()
+    """By a process, whichever of its threads opens the page."""
+    files = PageFiles(str(tmp_path))
     for _ in range(3):
-        assert OpenPage(str(tmp_path), KEY, len(page), checked).read(0, len(page)) == page
-        memory = memoryview(bytearray(50_000))
-        OpenPage(str(tmp_path), KEY, len(page), checked).read_into(memory, 16_000)
-        assert memory == page[16_000:66_000]
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(read, files, 0, len(page)).result() == page
+        assert read(files, 16_000, 66_000) == page[16_000:66_000]
     assert len(hashed) == len(page) // 16384
 
 
 @pytest.mark.parametrize("keeps_time", [False, True])
 def test_damage_after_a_check_is_seen(tmp_path, page, keeps_time):
     """As before it, also where the time of the last write is set back."""
-    checked, path = CheckedPages(), tmp_path / KEY.name
-    OpenPage(str(tmp_path), KEY, len(page), checked).read(0, len(page))
+    files, path = PageFiles(str(tmp_path)), tmp_path / KEY.name
+    read(files, 0, len(page))
     status = path.stat()
     with path.open("r+b") as file:
         file.seek(40_000)
@@ -61,37 +72,86 @@ def test_damage_after_a_check_is_seen(tmp_path, page, keeps_time):
     if keeps_time:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(PageDamageError):
-        OpenPage(str(tmp_path), KEY, len(page), checked).read(39_000, 41_000)
+        files.read(KEY, len(page), 39_000, 41_000)
 
 
 def test_another_page_under_the_same_name_is_checked(tmp_path, page, hashed):
-    """It was evicted, and fetched again."""
-    checked = CheckedPages()
-    OpenPage(str(tmp_path), KEY, len(page), checked).read(0, 16384)
+    """It was evicted, and fetched again, while the one before it was open."""
+    files = PageFiles(str(tmp_path))
+    read(files, 0, 16384)
     write_page(reserve(tmp_path, KEY, len(page)), KEY, page[::-1])
-    assert OpenPage(str(tmp_path), KEY, len(page), checked).read(0, 16384) == page[::-1][:16384]
-    assert len(hashed) == 2
+    assert read(files, 0, 16384) == page[::-1][:16384]
+    assert len(hashed) > 1
 
 
 def test_what_was_changed_a_moment_ago_is_checked_again(tmp_path, hashed):
     """Another change within the same tick of the clock would not show."""
     write_page(reserve(tmp_path, KEY, 16384), KEY, bytes(16384))
-    checked = CheckedPages()
+    files = PageFiles(str(tmp_path))
     for _ in range(2):
-        OpenPage(str(tmp_path), KEY, 16384, checked).read(0, 16384)
+        files.read(KEY, 16384, 0, 16384)
     assert len(hashed) == 2
 
 
-def test_no_page_stays_open(tmp_path):
-    """What is removed would take its room for as long."""
+def test_what_changes_while_it_is_read_is_read_again(tmp_path, page, monkeypatch):
+    """Though all of it had been checked before."""
+    files, path = PageFiles(str(tmp_path)), tmp_path / KEY.name
+    read(files, 0, len(page))
+    pread = os.pread
+
+    def damaging(*arguments):
+        monkeypatch.setattr(os, "pread", pread)
+        with path.open("r+b") as file:
+            file.write(b"damage")
+        return pread(*arguments)
+
+    monkeypatch.setattr(os, "pread", damaging)
+    with pytest.raises(PageDamageError):
+        files.read(KEY, len(page), 0, 10)
+
+
+def open_pages(folder):
+    """Status of each page below a directory that this process has open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if ".page" in (path := os.readlink(link)) and path.startswith(str(folder)):
+                found.append(link.stat())
+    return found
+
+
+def test_what_is_removed_takes_no_room_though_it_is_open(tmp_path):
+    """By whichever process; it is fetched again where it is read."""
     folder = tmp_path / "cache"
     store, cache = Store(9 * MB), PageCache(str(folder), 64 * MB)
     store.read(cache, 1, 9 * MB)
     settled(cache)
-    memory = memoryview(bytearray(9 * MB))
-    shard = shard_key(URL, "v1", 9 * MB)
-    assert all(cache.read_into(shard, 9 * MB, [(1, 9 * MB, memory[1:]), (5, 6, memory[:1])]))
-    assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if path.endswith(".page")]
+    shard, memory = shard_key(URL, "v1", 9 * MB), memoryview(bytearray(9 * MB))
+    assert cache.read_into(shard, 9 * MB, [(0, 9 * MB, memory)]) == [True]
+    assert len(open_pages(tmp_path)) == 3
+    cache.account.remove(PageKey(shard, 1))
+    links_and_room = sorted((one.st_nlink, one.st_size > 0) for one in open_pages(tmp_path))
+    assert links_and_room == [(0, False), (1, True), (1, True)]
+    assert cache.read_into(shard, 9 * MB, [(5 * MB, 6 * MB, memory[:MB])]) == [False]
+    assert len(open_pages(tmp_path)) == 2
+    store.read(cache, 5 * MB, 6 * MB)
+    settled(cache)
+    assert cache.read_into(shard, 9 * MB, [(5 * MB, 6 * MB, memory[:MB])]) == [True]
+    assert len(store.asked) == 4
+
+
+def test_a_bounded_number_stays_open_and_is_seen_to_be_in_use(tmp_path):
+    """However many are read: those that were read last. Their time is that of ten minutes ago at most."""
+    files, keys = PageFiles(str(tmp_path)), [PageKey("0" * 24, number) for number in range(MAX_OPEN_FILES + 9)]
+    memory = memoryview(bytearray(9))
+    for key in keys:
+        write_page(reserve(tmp_path, key, 9), key, bytes(9))
+        files.read_into(key, 9, [(start := key.number * PAGE_BYTES, start + 9, memory)])
+    assert len(open_pages(tmp_path)) == MAX_OPEN_FILES
+    for key in (keys[0], keys[-1]):
+        os.utime(tmp_path / key.name, (1, 1))
+        files.read_into(key, 9, [(start := key.number * PAGE_BYTES, start + 9, memory)])
+        assert time.time() - (tmp_path / key.name).stat().st_mtime < 60
 
 
 def test_the_smallest_bound_has_room_for_a_page(tmp_path):

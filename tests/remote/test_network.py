@@ -1,6 +1,11 @@
 """Ranges over one pool of connections: what is good, what is tried again, what is an error, and what it says."""
 
+import os
+import re
+import socket
 import time
+from contextlib import contextmanager, suppress
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -195,6 +200,61 @@ def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
         with pytest.raises(DeniedError, match=r"AccessDenied.*: credentials expired or no permission"):
             ask(sender, "s3://bucket/locked", "", options)
         assert len(server.log) == 3
+
+
+def test_credentials_are_renewed_again_after_a_minute(sender, monkeypatch):
+    """As often as they expire, and not more often."""
+    now, asked_for = [1000.0], []
+    monkeypatch.setattr("streamdata.remote.stores.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+
+    def fault(request):
+        asked_for.append(re.search(r"Credential=(\w+)", request.headers["authorization"])[1])
+        return None if asked_for[-1] == os.environ["AWS_ACCESS_KEY_ID"] else "403 ExpiredToken"
+
+    with s3_server({"bucket/a": DATA}, fault) as server:
+        options = StorageOptions(endpoint=server.url)
+        for name, seconds in (("first", 0.0), ("second", 0.0), ("third", 59.0)):
+            now[0] += seconds
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", name)
+            if name != "third":
+                assert ask(sender, "s3://bucket/a", "", options).data == DATA[10:5000]
+                continue
+            with pytest.raises(DeniedError):
+                ask(sender, "s3://bucket/a", "", options)
+        now[0] += 2.0
+        assert ask(sender, "s3://bucket/a", "", options).data == DATA[10:5000]
+    assert asked_for == ["first", "first", "second", "second", "second", "third"]
+
+
+@contextmanager
+def endless():
+    """A server that answers with all of a large object, whatever is asked for: its url, and what it could send."""
+    sent, body = [], bytes(1 << 20)
+
+    def serve():
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: %d\r\n\r\n" % (64 * len(body)))
+            for _ in range(64):
+                connection.sendall(body)
+                sent.append(len(body))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", sent
+        thread.join(9)
+        assert not thread.is_alive(), "it was let go of"
+
+
+def test_of_an_ignored_range_the_body_is_not_read_on(sender):
+    """What the server sends until then fills buffers of the kernel and the client."""
+    with endless() as (url, sent), pytest.raises(RangesIgnoredError):
+        ask(sender, f"{url}/a.tar")
+    assert sum(sent) <= 16 << 20
 
 
 def test_no_more_requests_are_in_flight_than_connections(sender):

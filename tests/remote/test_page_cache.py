@@ -11,7 +11,7 @@ import pytest
 
 from streamdata.errors import ShardError
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
-from streamdata.remote.cache_pages import CheckedPages, OpenPage
+from streamdata.remote.cache_pages import PageFiles
 from streamdata.remote.page_cache import PageCache
 from tests.remote.child import forked
 
@@ -106,7 +106,7 @@ def test_any_range_of_a_page_is_checked(folder, size):
                 file.write(bytes([store.data[at] ^ 1]))
                 file.flush()
                 with pytest.raises(PageDamageError):
-                    OpenPage(str(folder), key, size, CheckedPages()).read(begin, end)
+                    PageFiles(str(folder)).read(key, size, begin, end)
                 file.seek(at)
                 file.write(store.data[at : at + 1])
 

@@ -4,7 +4,7 @@ import resource
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
-from streamdata.shards.recent import MAX_OPEN_FILES, most_open_files
+from streamdata.run.recent import MAX_OPEN_FILES, most_open_files
 from tests.shard_files import write_jsonl, write_tars
 
 

@@ -7,8 +7,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.errors import ShardError
+from streamdata.run.recent import Recent
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.recent import Recent
 from streamdata.shards.sequential import SequentialJsonl
 from streamdata.shards.spans import read_spans
 from streamdata.shards.storage import LocalShard, opened, stamp_of

@@ -12,8 +12,8 @@ import pytest
 import webdataset
 
 from streamdata.errors import ShardError
+from streamdata.run.recent import MAX_OPEN_FILES
 from streamdata.shards import tar
-from streamdata.shards.recent import MAX_OPEN_FILES
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.storage import LocalShard
 from streamdata.shards.tar import TarShards

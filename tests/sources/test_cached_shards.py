@@ -3,6 +3,7 @@
 import gzip
 import re
 import time
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
 from streamdata.errors import ShardError
 from streamdata.remote import Address
-from streamdata.remote.cache_settings import CacheSettings, page_cache
+from streamdata.remote.cache_settings import _MIN_BYTES, CacheSettings, page_cache
 from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
 from streamdata.shards.storage import FileStamp, close_unused, submit_range
+from tests.remote.cache_soak import soak
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, plain
@@ -213,3 +215,28 @@ def test_under_a_copied_manifest_workers_share_the_versions_that_they_meet(tmp_p
             assert sum(map(len, DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=mixed_collate))) == 120
             asked = [one for one in server.log if "range" in one.headers and not one.path.endswith(".manifest")]
         assert bytes_asked(asked) == len(asked) <= 3
+
+
+def test_ranks_and_workers_share_a_cache_that_is_too_small_while_one_is_killed(tmp_path):
+    """Four ranks of two workers: each pass has each record once, and no more bytes lie there than may."""
+    found = soak(tmp_path, records=120)
+    assert found.passes == [Counter(range(360))] * 2
+    assert _MIN_BYTES < found.most_bytes <= 2 * _MIN_BYTES
+
+
+def test_hundreds_of_tiny_shards_are_read_once_each_and_from_the_cache_again(tmp_path):
+    """A request for the index of each and one for its page, whose version may be asked for; then that alone."""
+    shards = {f"b/{n:05d}.jsonl": b'{"v": %d}\n{"v": %d}\n' % (2 * n, 2 * n + 1) for n in range(300)}
+    with s3_server(shards) as server:
+        source = JsonlIterableDataset(
+            "s3://b", storage_options={"endpoint": server.url, "anonymous": True}, name="s", percent=1.0,
+            cache={"path": str(tmp_path / "cache"), "max_bytes": 3 * _MIN_BYTES},
+        )  # fmt: skip
+        dataset = MergedDataset([source], cyclic=False)
+        assert 300 <= len(server.log) <= 303
+        for most_requests, most_bytes in ((600, 12_000), (300, 300)):
+            server.log.clear()
+            assert sorted(sample["v"] for sample in dataset) == list(range(600))
+            settled(dataset)
+            assert len(server.log) <= most_requests
+            assert bytes_asked(server.log) <= most_bytes

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
+from streamdata.run.recent import Recent
 from streamdata.shards.parquet_rows import ParquetRows
-from streamdata.shards.recent import Recent
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.media import MediaChatEncoder, MediaTokens
 from streamdata.sources.row_settings import RowSettings

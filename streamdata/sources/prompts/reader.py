@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
+from streamdata.run.recent import Recent
 from streamdata.shards.parquet_rows import ParquetRows
-from streamdata.shards.recent import Recent
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
 from streamdata.sources.prompts.encoding import Encoded, Encoder

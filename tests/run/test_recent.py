@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 
+from streamdata.run.recent import ReadBuffer
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.recent import ReadBuffer
 
 
 def test_memory_is_used_again_when_nobody_holds_the_view():

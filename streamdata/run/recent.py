@@ -34,7 +34,8 @@ class Recent(threading.local, Generic[Key, Value]):
     def get(self, key: Key, make: Callable[[Key], Value]) -> Value:
         """The value of `key`, made by `make` where it is not among the recent ones."""
         values = self._values
-        value = values.pop(key, None)  # and inserted again below: the first in the dict is the least recently used
+        # It is inserted again below: the first in the dict is the least recently used.
+        value = values.pop(key, None)
         if value is None:
             value = make(key)
             while len(values) >= self._most():
@@ -71,7 +72,7 @@ class OpenFiles(Recent[Key, Value]):
 
 
 open_files: OpenFiles[Any, Any] = OpenFiles(MAX_OPEN_FILES)
-"""Shards by their urls, and their indexes by what these were built for: they share one number."""
+"""Shards by their urls, their indexes by what these were built for, pages of caches: they share one number."""
 
 
 class ReadBuffer(threading.local):
