@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset, StateError, to_state
+from streamdata import MergedDataset, StateError, named, to_state
 from streamdata.trace import Trace
 from streamdata.trace.record import record_of
 from tests.elastic.worlds import Config, Leaf, Mix
@@ -102,3 +102,21 @@ def test_states_that_are_no_longer_there_are_asked_for():
     kept = {key: value for key, value in job.states.items() if key.split("/")[1] != "1"}
     with pytest.raises(StateError, match="saved at that time"):
         Trace(job.mix.build(job.config), [kept]).at(5)
+
+
+def test_a_url_and_a_key_of_a_map_style_sample_do_not_name_its_record():
+    """Nobody knows them without reading: a step that is sought and one that is read give the same names."""
+
+    def dataset(**attributes):
+        items = [{"n": n, "__url__": "lines.jsonl", "__key__": str(n)} for n in range(30)]
+        return MergedDataset([named(items, name="lines", percent=1, **attributes)])
+
+    sought, read = Trace(dataset(), [], batch=2).at(3), Trace(dataset(process_fn=iter_of_one), [], batch=2).at(3)
+    assert (sought.how, read.how) == ("seek", "read")
+    assert sought.records == read.records
+    assert [record.keys() for record in read.records] == [{"source", "index"}] * 2
+
+
+def iter_of_one(samples):
+    """A stream function that changes nothing."""
+    yield from samples
