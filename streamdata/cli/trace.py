@@ -94,7 +94,7 @@ def _progress(trace: Trace) -> Iterator[None]:
 
         def show(done: int, total: int) -> None:
             if time.monotonic() - began > _QUIET_S:
-                ticker.tick(lambda: f"reading batch {done:,} of {total:,}")
+                ticker.tick(lambda: f"looked through {done:,} of {total:,}")
 
         trace.on_progress = show
         yield

@@ -108,7 +108,7 @@ class Search:
         wanted: The record.
         size: Samples in a batch.
         opened: Gives the rank's batches from the stretch's start on.
-        on_progress: Called with how many batches were read, of how many at most.
+        on_progress: Called with how many batches were read, of how many at most; or which lane is sought, of how many.
     """
 
     def __init__(
@@ -194,6 +194,8 @@ class Search:
 
     def _position(self, run: Run, node: Node, samples: int) -> Place:
         """Where a source stands after so many samples of the lane."""
+        if self._on_progress is not None:
+            self._on_progress(self._stream.runs.index(run), len(self._stream.runs))
         standing = self._stretch.era.after(run, samples).entries.standing(node.path)
         if standing is None:
             return run.deals.of(node).lane(run.lane.index, node.epochs(0)).start[:3]

@@ -75,7 +75,7 @@ class Trace:
         self._course = Course(dataset, states, dp_size, num_workers)
         self._sizes = BatchSizes(self._course, batch)
         self.on_progress: Callable[[int, int], None] | None = None
-        """Called with how many batches were read, of how many, where a step has to be read."""
+        """Called with how far it is, of how much, where that may take long: batches, or a rank's lanes."""
 
     @property
     def dp_size(self) -> int:
@@ -175,6 +175,8 @@ class Trace:
             found = self._open(stretch, step, size)
             if found is not None:
                 return found
+            if self.on_progress is not None:  # a far step may be many passes away
+                self.on_progress(stretch.first, step)
             count = self._count(stretch, size)
             empty = 0 if count else empty + 1
             stretch = self._next_pass(stretch, count)

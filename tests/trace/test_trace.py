@@ -120,3 +120,19 @@ def test_a_url_and_a_key_of_a_map_style_sample_do_not_name_its_record():
 def iter_of_one(samples):
     """A stream function that changes nothing."""
     yield from samples
+
+
+def test_a_search_through_many_passes_says_how_far_it_is():
+    """So that a bar is shown, and whoever looks no more can end it."""
+    trace = Trace(MergedDataset([Numbers("a", 10)], cyclic=False), [])
+
+    def stop(done, total):
+        raise InterruptedError(f"{done} of {total}")
+
+    trace.on_progress = stop
+    with pytest.raises(InterruptedError, match=f"of {10**15}"):
+        trace.at(10**15)
+    trace = Trace(MergedDataset([Numbers("a", 10)]), [])
+    trace.on_progress = stop
+    with pytest.raises(InterruptedError, match="0 of 1"):
+        trace.find("a", index=3)
