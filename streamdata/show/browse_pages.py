@@ -16,6 +16,8 @@ from streamdata.show.server import PageAnswer
 
 _FILES: Final = {"samples.css": "text/css", "browser.css": "text/css", "browser.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
+_MAX_DIGITS: Final = 16
+"""Of the largest step."""
 _MAX_FOUND: Final = 200
 
 
@@ -183,6 +185,6 @@ def _whole(text: str, what: str, bound: int) -> int:
     Raises:
         ValueError: It is something else.
     """
-    if not (text.isascii() and text.isdigit()) or int(text[:20]) >= bound:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS) or int(text) >= bound:
         raise ValueError(f"{what}: expected a whole number from 0 to {bound - 1:,}, got {text!r}")
     return int(text)

@@ -50,7 +50,7 @@ def test_ranks_can_be_chosen(tmp_path):
     assert "rank: expected a whole number from 0 to 1, got &#39;2&#39;" in asked(browsed, step="0", rank="2")
 
 
-@pytest.mark.parametrize("given", ["-1", "1.5", "", "9" * 30, "²"])
+@pytest.mark.parametrize("given", ["-1", "1.5", "", "9" * 30, "0" * 20 + "9" * 4000, "²"])
 def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
     """And nothing ends."""
     browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions())
