@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -132,8 +133,9 @@ class _LoopbackServer(ThreadingHTTPServer):
         for connection in still_open:
             with suppress(OSError):  # its thread may have closed it since
                 connection.shutdown(socket.SHUT_RDWR)
-        for thread in still_open.values():
-            thread.join(_CLOSING_S)
+        deadline = time.monotonic() + _CLOSING_S
+        for thread in still_open.values():  # all together, however many read
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A client that went away is nobody's mistake. What data does wrong is a page; the rest is our own mistake.

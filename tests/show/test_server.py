@@ -157,6 +157,32 @@ def test_a_client_that_says_nothing_does_not_hold_the_end():
     PageServer(lambda path, query: None, parts(server)[0])._server.server_close()
 
 
+def test_pages_that_are_read_do_not_hold_the_end_one_by_one(monkeypatch):
+    """All together get the time of one."""
+    monkeypatch.setattr("streamdata.show.server._CLOSING_S", 0.3)
+    done = threading.Event()
+
+    def respond(path, query):
+        done.wait(10)
+
+    server = PageServer(respond)
+    port, path = parts(server)
+    serving_thread = threading.Thread(target=server.serve)
+    serving_thread.start()
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+    for waiting in clients:
+        waiting.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    while len(server._server._threads_of) < 5:
+        time.sleep(0.01)
+    started = time.monotonic()
+    server.stop()
+    serving_thread.join()
+    assert time.monotonic() - started < 1.0
+    done.set()
+    for waiting in clients:
+        waiting.close()
+
+
 def test_a_taken_port_is_a_message(server):
     """With the number and what to do."""
     with pytest.raises(ValueError, match=r"--port \d+: expected a port that is free.*\n  Give another one"):
