@@ -176,7 +176,7 @@ class _Planner:
         ahead = ahead_settings(self._dataset.read_ahead_bytes, self._dataset.connections)
         return RunPlan(
             samples=samples,
-            tokens=self._tokens_in(demand),
+            tokens=self._tokens_in(demand) or None,  # none in any source: not known, rather than 0
             ends_after=ends,
             amount=amount,
             sources=sources,

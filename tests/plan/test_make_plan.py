@@ -133,6 +133,11 @@ def test_tokens_become_samples():
         planned(MergedDataset([Numbers("images", 40, 1)]), tokens=1000, sample=5)
 
 
+def test_tokens_of_a_run_without_any_are_not_known():
+    """They are no 0."""
+    assert planned(nested(), 60, sample=5).tokens is None
+
+
 def test_few_blocks_are_told():
     """What follows depends on whether the stream ends."""
     dataset = MergedDataset([Numbers("a", 8, 1, records_per_block=4), Numbers("b", 80, 1)])
