@@ -95,7 +95,8 @@ def draws_per_output(top: Node, num_outputs: int) -> float:
     drawn = outputs = 0
     for number, (sample, cursor) in enumerate(islice(mixture.start(0, None), num_outputs), 1):
         # Its states are those before the burst that is open, of which it has `given` so many.
-        known = max((Entry(*entry).drawn for entry in sample[STATES] if "." not in node_of(entry).path), default=0)
+        # Only the first output of a burst carries them.
+        known = max((Entry(*entry).drawn for entry in sample[STATES] if "." not in node_of(entry).path), default=drawn)
         drawn, outputs = known, number - Cursor(*cursor).given
     return drawn / outputs if drawn and outputs else 1.0
 

@@ -110,3 +110,14 @@ def test_a_function_that_fails_is_named():
         sampled(Numbers("a", 20, single_process_fn=fails))
     assert "source 'a': single_process_fn failed" in caught.value.__notes__[0]
     assert sampled(Numbers("a", 20, single_process_fn=fails, max_bad=50)).tokens is None
+
+
+def test_a_yield_function_is_measured_within_a_burst_too():
+    """Of 11 outputs, three for each burst of two samples, the last one is in the middle of a burst."""
+
+    def thirds(samples):
+        for first, second in zip(samples, samples, strict=False):
+            yield from (first, second, dict(second))
+
+    plan = planned(MergedDataset([Numbers("a", 1000)], customized_yield_fn=thirds), 300, sample=11)
+    assert plan.sources[0].samples == pytest.approx(200)
