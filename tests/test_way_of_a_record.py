@@ -14,6 +14,7 @@ import pytest
 
 import streamdata
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
+from streamdata.run.recent import open_files
 from tests.shard_files import write_jsonl, write_tars
 
 PACKAGE = str(Path(streamdata.__file__).parent) + "/"
@@ -70,6 +71,7 @@ def way(folder: Path, kind: str, function: Callable[[dict[str, Any]], dict[str, 
 )
 def test_the_way_of_a_record_is_short(tmp_path, kind, function, most):
     """Of a tar with a sidecar and of JSONL, in a mixture of one source; the ways after the first sample."""
+    open_files._values.clear()  # what other tests left open would be closed on the way
     _, steady = way(tmp_path, kind, function)
     assert len(steady) <= most, sorted(steady)
 

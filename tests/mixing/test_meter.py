@@ -75,6 +75,7 @@ def test_what_readers_ask_for_is_known_in_the_trainer(tmp_path, kind, num_worker
         dataset = rows(server.url)
         start = dataset.traffic()
         assert (start.requests, start.waiting) == (len(server.log), 0)
+        server.delay_s = 0.05  # else all may be there before it is needed
         states = states_after(dataset, kind, num_workers, method)
         found = dataset.traffic()
         assert found.requests == len(server.log) > start.requests

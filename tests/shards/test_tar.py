@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import tarfile
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -174,12 +175,15 @@ def test_any_cut_of_an_archive_is_an_error(write_tar, members, tmp_path):
 
 @pytest.mark.parametrize("tar_format", FORMATS.values(), ids=FORMATS)
 def test_each_flipped_bit_of_a_header_raises_or_changes_nothing(write_tar, tar_format):
-    """Flips in any header are found, but for those in the checksum field (148 to 155) that leave its value."""
+    """Flips in any header are found, but for those in the checksum field (148 to 155) that leave its value.
+
+    Of each byte two or three bits are flipped, in other bytes others.
+    """
     url = write_tar([("a.jpg", b"x" * 10)], tar_format=tar_format, mtime=1.0)
     good, data = read_all(TarShards([url])), Path(url).read_bytes()
     harmless = set()
     headers = (*range(512), *(range(1024, 1536) if tar_format == tarfile.PAX_FORMAT else ()))
-    for position, bit in itertools.product(headers, range(8)):
+    for position, bit in islice(itertools.product(headers, range(8)), None, None, 3):
         flipped = bytearray(data)
         flipped[position] ^= 1 << bit
         Path(url).write_bytes(flipped)
@@ -199,7 +203,7 @@ def test_each_flipped_bit_behind_the_index_raises_or_changes_nothing(write_tar, 
     good = read_all(shards)
     harmless = set()
     data = Path(url).read_bytes()
-    for position, bit in itertools.product((*range(512), *range(1536, 2048)), range(8)):
+    for position, bit in islice(itertools.product((*range(512), *range(1536, 2048)), range(8)), None, None, 3):
         rewrite(url, position, data[position] ^ (1 << bit))
         try:
             assert read_all(shards) == good
