@@ -24,8 +24,8 @@ CURSOR: Final = "__cursor__"
 STATES: Final = "__states__"
 """In an output of a `customized_yield_fn`: the entries of all that was pulled for it, dropped samples included."""
 
-TOKENS: Final = "input_ids"
-"""Token ids of a sample, one after another. Not private: all that makes or packs tokens calls them so by default."""
+TOKEN_FIELDS: Final = ("input_ids", "tokens")
+"""Token ids of a sample, by the names that all that makes or packs tokens gives them. Not private."""
 
 STATE: Final = "__state__"
 """In a batch that is a dict of tensors: what `to_state` gives of its samples, as one string."""

@@ -9,7 +9,7 @@ from typing import NoReturn
 from weakref import proxy
 
 from streamdata.errors import SourceError
-from streamdata.fields import CURSOR, STATES, TOKENS
+from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
 from streamdata.mixing.leaf import Leaf
@@ -172,8 +172,9 @@ class Mixture:
                 spent = costs[i]
             draws[i] = count = draws[i] + 1
             drawn += 1
-            if TOKENS in sample:
-                tokens[i] += num_tokens(sample[TOKENS])
+            for name in TOKEN_FIELDS:
+                if name in sample:
+                    tokens[i] += num_tokens(sample[name])
             entry: PlainEntry = (keys[i], count, clock, cursor, drawn, None, spent, tokens[i])
             sample[CURSOR] = (*sample[CURSOR], entry) if nested[i] else (entry,)
             # Before the yield: what follows it runs when the next sample is asked for, or never.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError
-from streamdata.fields import CURSOR, TOKENS
+from streamdata.fields import CURSOR, TOKEN_FIELDS
 from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
 from streamdata.mixing.counting import check_countable, count_samples
@@ -268,8 +268,7 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
     draws, tokens = (standing.draws, standing.tokens) if standing else (0, 0)
     for sample, cursor in top.start(0, standing.cursor if standing else None):
         draws += 1
-        if TOKENS in sample:
-            tokens += num_tokens(sample[TOKENS])
+        tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
         sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)
         yield sample
 

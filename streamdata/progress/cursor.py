@@ -132,7 +132,7 @@ class Entry(NamedTuple):
     cost: float
     """What the samples drawn of it cost in all, where its mixture has a cost; else 0."""
     tokens: int = 0
-    """How many `input_ids` the samples drawn of it had in all, as the mixture was given them."""
+    """How many `input_ids` or `tokens` the samples drawn of it had in all, as the mixture was given them."""
 
 
 PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None, float, int]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -12,12 +11,14 @@ from streamdata.show.mixture_view import mixture_facts, mixture_view
 from streamdata.show.model import SampleView
 from streamdata.show.page import Page, groups_of
 from streamdata.show.sample_views import SampleViews
-from streamdata.show.streams import Place, delivered, source_paths
+from streamdata.show.streams import Delivered, Place, delivered, some_of_each, source_paths
 
 _DRAWS: Final = 200
 """Samples that shares and lengths are of, at least."""
 _OF_EACH: Final = 3
 """Samples of each source, at least, however seldom it is drawn."""
+_FEW: Final = 100
+"""Where more sources were not drawn, each has one sample."""
 
 Tick = Callable[[int], None]
 
@@ -45,16 +46,21 @@ def recipe_page(
     drawn = list(_ticked(first_views(dataset, place, max(count, _DRAWS)), tick))
     shown = [*_chosen(drawn, count)]
     missing = [source for source in sources if source not in {view.source for view in shown}]
-    for source in missing:
-        shown += first_views(make_dataset(), replace(place, source=source), _OF_EACH)
+    if missing and place.step is None and not place.states:  # else all that lies between would be read
+        dataset = make_dataset()
+        some = some_of_each(dataset, place, missing, _OF_EACH if len(missing) <= _FEW else 1)
+        shown += _ticked(_views(SampleViews(dataset, ON_PAGE), some), tick)
     mixture = mixture_view(facts, drawn)
     return Page(title=title, about=_about(shown, place), groups=groups_of(shown, sources), mixture=mixture)
 
 
 def first_views(dataset: MergedDataset, place: Place, count: int) -> Iterator[SampleView]:
     """The views of the first samples from a place on."""
-    views = SampleViews(dataset, ON_PAGE)
-    for number, (sample, step) in enumerate(islice(delivered(dataset, place), count)):
+    yield from _views(SampleViews(dataset, ON_PAGE), islice(delivered(dataset, place), count))
+
+
+def _views(views: SampleViews, samples: Iterable[Delivered]) -> Iterator[SampleView]:
+    for number, (sample, step) in enumerate(samples):
         yield views.view(sample, number, step)
 
 

@@ -1,7 +1,9 @@
 """Which samples of a mixture are shown: `dataset, states, rank, step, source → samples, in the order of delivery`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError, listing
@@ -52,7 +54,7 @@ def delivered(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
     if place.step is None and not place.states:
         dataset.set_data_parallel(place.dp_size or 1, place.rank)
         if place.source:
-            _leave_out_others(dataset, place.source)
+            _leave_out_others(dataset, [place.source])
         return (Delivered(sample, None) for sample in dataset if _is_of(sample, place.source))
     return _traced(dataset, place)
 
@@ -82,10 +84,26 @@ def _check_source(dataset: MergedDataset, source: str) -> None:
         raise SourceError(f"source {source!r}: expected one of {listing(nodes)}")
 
 
-def _leave_out_others(dataset: MergedDataset, source: str) -> None:
-    """Let the stream be of one source, in the order that it has among the others: that depends on its path alone."""
-    mixture: Any = dataset
-    for name in source.split("."):
-        for each in mixture.datasets:
-            each.percent = 1 if each.name == name else 0
-        mixture = next(each for each in mixture.datasets if each.name == name)
+def some_of_each(dataset: MergedDataset, place: Place, sources: Collection[str], count: int) -> Iterator[Delivered]:
+    """The first samples of each of some sources in a rank, about so many of each. The dataset is used up by it."""
+    dataset.set_data_parallel(place.dp_size or 1, place.rank)
+    _leave_out_others(dataset, sources)
+    seen: Counter[str] = Counter()
+    for sample in islice(dataset, 2 * count * len(sources)):
+        source = str(sample.get(DATASET_NAME, ""))
+        seen[source] += 1
+        if seen[source] <= count:
+            yield Delivered(sample, None)
+
+
+def _leave_out_others(dataset: MergedDataset, sources: Collection[str]) -> None:
+    """Let the stream be of some sources, equally, each in the order that it has: that depends on its path alone."""
+    nodes = list(tree_of(dataset).walk())
+    below = {
+        node.path: sum(each == node.path or each.startswith(f"{node.path}.") for each in sources)
+        or any(node.path.startswith(f"{each}.") for each in sources)
+        for node in nodes
+    }
+    for node in nodes:
+        if node.path:
+            node.dataset.percent = int(below[node.path])

@@ -1,7 +1,7 @@
 """What a lane read of a source and did not deliver, counted."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -97,4 +97,6 @@ def num_tokens(ids: Any) -> int:
 
 
 def _num_others(ids: Any) -> int:
+    if isinstance(ids, str | bytes | Mapping):  # a record's text may be called so
+        return 0
     return int(ids.numel()) if hasattr(ids, "numel") else len(ids)

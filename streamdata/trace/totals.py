@@ -1,7 +1,7 @@
 """What a run has delivered, by its states: `states → Totals`, and the difference of two.
 
 All sums are over ranks and passes, since the run's beginning, whatever the topologies were. Tokens are the `input_ids`
-of samples as the mixtures were given them, counted in the lanes.
+or `tokens` of samples as the mixtures were given them, counted in the lanes.
 """
 
 import re

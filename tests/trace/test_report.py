@@ -69,3 +69,13 @@ def test_a_loader_says_how_long_sources_took(num_workers):
 
 def test_nothing_delivered_is_reported_too():
     assert report({}) == {"samples": 0, "tokens": 0, "steps": 0}
+
+
+@pytest.mark.parametrize(("field", "value", "expected"), [("tokens", [1, 2, 3], 30), ("tokens", "a text", 0)])
+def test_tokens_are_counted_by_either_name(field, value, expected):
+    """As packed rows have them; a text that is called so has none."""
+    source = Numbers("a", 10, single_process_fn=lambda record: {**record, field: value})
+    states = {}
+    for sample in MergedDataset([source], cyclic=False):
+        states.update(to_state(sample))
+    assert report(states)["tokens"] == expected
