@@ -44,14 +44,15 @@ def ask(sender, url, version="", options=StorageOptions()):  # noqa: B008  (froz
 
 
 def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
-    """One request."""
+    """One request, unless the machine is busy for longer than the short waits of these tests."""
     with http_server({"a b.tar": DATA}) as server:
         answer = ask(sender, f"{server.url}/a%20b.tar")
         assert answer[:4] == (DATA[10:5000], server.tag_of(DATA), len(DATA), 206)
         assert 0 < answer.waited < 5
         assert ask(sender, f"{server.url}/a%20b.tar", answer.version).data == answer.data
-        assert server.log[1].headers["if-match"] == answer.version
-        assert len(server.log) == sender.counts.requests == 2
+        assert server.log[-1].headers["if-match"] == answer.version
+        assert sender.counts.requests - sender.counts.retries == 2
+        assert 2 <= len(server.log) <= sender.counts.requests
 
 
 @pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "cut", "cut_chunked", "cut_unsized", "stall", "half"])
@@ -115,7 +116,9 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
         assert time.monotonic() - begin < 1.5
         assert 20 < len(server.log) <= 45
         server.fault = lambda _: None
-        assert {type(future.exception(5)) for future in futures} == {DeadStoreError}
+        kinds = [type(future.exception(5)) for future in futures]
+        assert kinds.count(DeadStoreError) >= 50 - 16  # what was in flight when it was well again has its answer
+        assert set(kinds) <= {DeadStoreError, type(None)}
         time.sleep(0.05)  # a part of the deadline, in which it stays dead
         assert len(server.log) <= 45
         assert ask(sender, f"{server.url}/a").data  # who asks later asks anew

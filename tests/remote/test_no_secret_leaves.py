@@ -3,6 +3,7 @@
 import json
 import os
 import traceback
+from contextlib import suppress
 
 import pytest
 
@@ -74,8 +75,11 @@ def break_it(server, kind):
 
 def left(folder):
     """Names and contents of all files."""
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return b"\n".join(os.fsencode(path) + b"\n" + path.read_bytes() for path in paths)
+    for _ in range(20):
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        with suppress(FileNotFoundError):  # a page was published meanwhile, and has another name now
+            return b"\n".join(os.fsencode(path) + b"\n" + path.read_bytes() for path in paths)
+    raise AssertionError(f"the files below {folder} change all the time")
 
 
 def said(error):
