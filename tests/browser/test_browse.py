@@ -117,7 +117,7 @@ def test_a_jump_to_a_step(page):
 def test_one_source_alone(page):
     """Chosen by name; forth and back keep to it."""
     page.press("s")
-    page.press("texts")
+    page.press("t")  # one letter: between several the list may have begun anew
     page.click("form button")
     assert page.text("h1") == "Steps 0 to 9, texts"
     page.click("#forth")
