@@ -2,17 +2,22 @@
 
 It has no preconditions, so each range is followed by a look at the file, past what listings said of it: what was read
 is of the version that is there afterwards.
+
+Bytes of the hub are asked for by huggingface_hub's session itself: its file system repeats a range up to five times.
 """
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any
 
 import fsspec
 
+from streamdata.errors import ShardError
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
-from streamdata.remote.web import check_version, denied, refusal
+from streamdata.remote.retries import STALL_S
+from streamdata.remote.web import check_version, denied, promise, refusal
 
 _MAX_THREADS = 16
 _FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueError)
@@ -59,12 +64,37 @@ def file_range(asked: Asked) -> Answer:
     """
     try:
         filesystem, path = fsspec.core.url_to_fs(asked.url)
-        data = filesystem.cat_file(path, start=asked.begin, end=asked.end)
+        data = _from_hub(filesystem, path, asked) if _is_hub(filesystem) else _from_file(filesystem, path, asked)
         size, version = _stat(filesystem, path)
+    except (FailureError, ShardError):
+        raise  # it says so itself
     except Exception as error:
         raise _translated(asked, error) from error
     check_version(asked, version)
     return Answer(bytes(data), version, size, 206, 0.0)
+
+
+def _from_file(filesystem: Any, path: str, asked: Asked) -> bytes:
+    return bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
+
+
+def _is_hub(filesystem: Any) -> bool:
+    return "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol)
+
+
+def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
+    from huggingface_hub import get_session
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # its documentation names it
+
+    headers = build_hf_headers(token=filesystem.token)
+    if asked.is_range:
+        headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"  # type: ignore[operator]  # a range has an end
+    with get_session().stream("GET", filesystem.url(path), headers=headers, timeout=STALL_S) as answer:
+        if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            raise refusal(asked, answer.status_code)
+        # Its tag is another one than the hub tells of the file, which is looked at afterwards.
+        promise(asked._replace(version=""), answer.status_code, answer.headers)
+        return bytes(answer.read())
 
 
 def file_stat(asked: Asked) -> Stat:

@@ -59,6 +59,40 @@ def _tree(folder, files):
     return inside or [{"type": "directory", "size": 0, "oid": "2" * 40, "path": "data"}]
 
 
+# The hub's own file system would repeat the second one itself.
+ONE_ATTEMPT = """
+import json, time
+from streamdata.remote.answers import Asked
+from streamdata.remote.file_client import file_range
+url, found = "hf://datasets/some/data/data/0.jsonl", {}
+for begin in (0, 1, 2, 0):
+    began = time.monotonic()
+    try:
+        found[begin] = file_range(Asked(url, begin, 10, "")).data.decode()
+    except Exception as error:
+        found[begin] = f"{type(error).__name__}: {error}"
+    found[f"{begin} took"] = time.monotonic() - began
+print(json.dumps(found))
+"""
+
+
+def test_a_range_of_the_hub_is_asked_for_once_in_an_attempt(tmp_path):
+    """What fails is repeated by this package alone; a range that is ignored is an error."""
+    faults = {"bytes=1-9": "503", "bytes=2-9": "ignore_range"}
+    with http_server(FILES, lambda request: faults.get(request.headers.get("range"))) as server:
+        server._found = answered(server)
+        environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path)}
+        command = [sys.executable, "-c", ONE_ATTEMPT]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        asked = [request.headers["range"] for request in server.log if "range" in request.headers]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["0"] == LINES[:10].decode()
+    assert found["1"].startswith("FailureError")
+    assert found["2"].startswith("RangesIgnoredError")
+    assert asked == ["bytes=0-9", "bytes=1-9", "bytes=2-9", "bytes=0-9"]
+
+
 def test_a_folder_of_the_hub_is_read_from_the_endpoint_of_the_environment(tmp_path):
     """Whole, again from a state, and one shard that is not there; the endpoint is in nothing that is kept."""
     with http_server(FILES) as server:
