@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.errors import StreamdataError
+from streamdata.errors import StreamdataError, shown
 from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
 from streamdata.plan.data_faults import Kind
 from streamdata.plan.json_keys import twice_given
@@ -30,7 +30,8 @@ def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
     """The records of a source of one shard or several, in the order of the file; each has its number in `CURSOR`."""
     found: Iterator[Record]
     if isinstance(dataset, JsonlIterableDataset):
-        found = (record for url in dataset.source.shards.urls for record in _json_records(url, note))
+        shards = dataset.source.shards
+        found = (record for url in shards.urls for record in _json_records(url, shards.limits.line_bytes, note))
     elif isinstance(dataset.source, BlockSource):
         found = _windowed(dataset.source.shards, note)
     else:
@@ -63,22 +64,16 @@ def streamed_records(dataset: Any, name: str, note: Note) -> Iterator[Record]:
         note("damaged", f"record {number}, and all after it: {type(error).__name__}: {error}")
 
 
-def _json_records(url: str, note: Note) -> Iterator[Record]:
-    """The rows of a JSONL shard; what is wrong with a line leaves the others as they are."""
+def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
+    """The rows of a file of lines; what is wrong with a line leaves the others as they are."""
     try:
-        for number, line in _json_lines(url):
-            row = _row(line, url, number, note)
-            if row is not None:
-                yield row | {URL: str(url), KEY: str(number - 1)}
+        with open_stream(url, NO_STAMP if is_pipe(url) else stamp_of(url)) as stream:
+            for number, _, line in numbered_lines(stream, url, max_bytes):
+                row = _row(line, url, number, note)
+                if row is not None:
+                    yield row | {URL: str(url), KEY: str(number - 1)}
     except (StreamdataError, OSError) as error:  # of the file: what comes after it cannot be read
         note("damaged", str(error))
-
-
-def _json_lines(url: str) -> Iterator[tuple[int, bytes]]:
-    stamp = NO_STAMP if is_pipe(url) else stamp_of(url)
-    with open_stream(url, stamp) as stream:
-        for number, _, line in numbered_lines(stream, url):
-            yield number, line
 
 
 def _row(line: bytes, url: str, number: int, note: Note) -> Record | None:
@@ -99,7 +94,9 @@ def _note_keys(line: bytes, place: str, note: Note) -> None:
         note("key given twice", f"{place}: its keys were not compared: it is nested deeper than Python's parser reads")
         return
     if keys:
-        note("key given twice", f"{place}: {', '.join(map(repr, keys))} given twice in one object: the last one counts")
+        note(
+            "key given twice", f"{place}: {', '.join(map(shown, keys))} given twice in one object: the last one counts"
+        )
 
 
 def _windowed(shards: IndexedShards, note: Note) -> Iterator[Record]:
@@ -137,8 +134,8 @@ def _look_at_sidecars(shards: Any, note: Note) -> None:
     else:
         files = shards.sidecars if isinstance(shards, SequentialTar) else []
     for url in files:
-        for number, line in _json_lines(url):
-            _note_keys(line, f"{url}:{number}", note)
+        for _ in _json_records(url, shards.limits.line_bytes, note):
+            pass
     for kind, number in shards.anomalies().items() if files else ():
         if number and "sidecar" in kind:
             note("sidecar", f"{', '.join(map(str, shards.urls))}: {number:,} {kind}")

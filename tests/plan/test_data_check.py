@@ -166,3 +166,22 @@ def test_sources_have_their_dotted_names_through_includes(tmp_path, monkeypatch)
     (tmp_path / "inner.yaml").write_text(json.dumps(inner))
     found = checked({"include": "inner.yaml", "name": "outer", "percent": 1})
     assert [fault.source for fault in found.faults] == ["outer.a"]
+
+
+def test_a_line_may_be_as_long_as_the_source_allows(tmp_path):
+    """One that is longer is damage."""
+    (tmp_path / "0.jsonl.gz").write_bytes(gzip.compress(b'{"x": "' + b"y" * 300 + b'"}\n{"x": 1}\n'))
+    few, many = (source("JsonlIterableDataset", tmp_path, limits={"line_bytes": most}) for most in (100, 1000))
+    assert checked(few).counts == {"damaged": 1}
+    assert (checked(many).num_records, checked(many).counts.total()) == (2, 0)
+
+
+def test_a_broken_line_of_a_sidecar_ends_nothing(tmp_path):
+    """Beside a tar that is read from its start, whose sidecar is looked at apart."""
+    tars = Path(write_tars(tmp_path, [3]))
+    (tars / "00000.tar.gz").write_bytes(gzip.compress((tars / "00000.tar").read_bytes()))
+    (tars / "00000.tar").unlink()
+    with (tars / "00000.meta.jsonl").open("a") as file:
+        file.write('{broken\n{"key": "a", "key": "b"}\n')
+    found = checked(source("MetaDistributedWebDataset", tars, meta_names=["score"]))
+    assert found.counts == {"damaged": 2, "key given twice": 1}  # the tar as a whole, and the line
