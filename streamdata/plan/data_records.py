@@ -30,7 +30,7 @@ def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
     """The records of a source of one shard or several, in the order of the file; each has its number in `CURSOR`."""
     found: Iterator[Record]
     if isinstance(dataset, JsonlIterableDataset):
-        shards = dataset.source.shards
+        shards: Any = dataset.source.shards
         found = (record for url in shards.urls for record in _json_records(url, shards.limits.line_bytes, note))
     elif isinstance(dataset.source, BlockSource):
         found = _windowed(dataset.source.shards, note)
