@@ -21,6 +21,7 @@ from streamdata.shards.storage import FileStamp, LocalShard
 
 _MAGIC = b"sdindex\n"
 _FORMAT = 2
+_END_OF_COUNTS = 1 << 63  # of what is counted in int64
 _HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
@@ -80,6 +81,8 @@ def _decode(head: bytes, size: int) -> IndexHeader:
         raise IndexDamageError(f"it is of format {magic!r} {version}, expected {_MAGIC!r} {_FORMAT}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise IndexDamageError("its header does not match its CRC32")
+    if max(numbers) >= _END_OF_COUNTS:
+        raise IndexDamageError(f"its header counts {max(numbers)}, expected less than 2^63")
     count = numbers[4]
     expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
     if size != expected:
