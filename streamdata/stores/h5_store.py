@@ -122,7 +122,7 @@ def _damage_named(path: str) -> Iterator[None]:
 
 
 class _Dataset:
-    """A dataset that is read through the library, by ints and slices."""
+    """A dataset that is read through the library, by ints and slices; one of two dimensions row after row."""
 
     def __init__(self, file: Any, name: str, path: str) -> None:
         self._path = path
@@ -130,11 +130,17 @@ class _Dataset:
             self._dataset = file[name]
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return int(self._dataset.size)
 
     def __getitem__(self, key: Any) -> Any:
         with _damage_named(self._path):
-            return self._dataset[key]
+            return self._dataset[key] if self._dataset.ndim == 1 else self._flat(*key.indices(len(self)))
+
+    def _flat(self, first: int, last: int, _: int) -> Any:
+        width = self._dataset.shape[1]
+        top = first // max(1, width)
+        rows = self._dataset[top : -(-last // max(1, width))]
+        return rows.reshape(-1)[first - top * width : max(first, last) - top * width]
 
 
 class _H5Reader:

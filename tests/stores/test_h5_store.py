@@ -46,6 +46,16 @@ def test_chunks_filters_and_byte_orders_are_read(tmp_path, options, dtype):
     assert store.fetch(3, 20, "sequence").tolist() == [*values[3:].tolist(), *values[:9].tolist()]
 
 
+@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2)}, {"fletcher32": True}])
+def test_arrays_of_two_dimensions_are_read_row_after_row(tmp_path, options):
+    """Chunked or not, from any value to any other."""
+    values = np.arange(15).reshape(5, 3)
+    store = open_store(write_old_h5(tmp_path / "data_0000.h5", {"sequence": [values]}, **options).parent)
+    for begin, end in ((0, 15), (2, 3), (2, 11), (6, 6), (14, 15)):
+        assert store.fetch(begin, end, "sequence").tolist() == list(range(begin, end))
+    assert store.fetch_record(0, "sequence").tolist() == values.tolist()
+
+
 def link(file, kind):
     """Puts something in place of sequence/data_0 that leads elsewhere."""
     group = file.create_group("sequence")
