@@ -81,7 +81,8 @@ def syntax_flaw(line: bytes) -> Flaw:
         return Flaw(error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
     if type(row) is dict:  # an index may come with a shard from anywhere
         column = len(line.decode("utf-8")) + 1
-        return Flaw(column, "the end of the line, by the index", "another line", "Delete the index; it is then built again.")
+        remedy = "Delete the index; it is then built again."
+        return Flaw(column, "the end of the line, by the index", "another line", remedy)
     return Flaw(1, "a JSON object", "null" if row is None else type(row).__name__)
 
 

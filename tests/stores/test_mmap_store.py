@@ -183,6 +183,15 @@ def test_damaged_offsets_of_rows_are_an_error_at_once(tmp_path, offsets):
         SFTDataset(tmp_path, 4, verify=False)
 
 
+@pytest.mark.parametrize("shape", [[1, 2**61, 0], [2**17, 1, 0]])
+def test_more_items_without_a_value_than_there_can_be_are_an_error(tmp_path, shape):
+    """No size of a file bounds them, and a record would give each."""
+    write_old_bin(tmp_path / "shard_0000", {"responses": np.zeros((1, 1, 0), np.uint8)})
+    (tmp_path / "shard_0000" / "meta.json").write_text(json.dumps({"responses": {"shape": shape, "dtype": "uint8"}}))
+    with pytest.raises(StoreError, match=r"responses\.bin': expected at most 65536 items without a value, got"):
+        open_store(tmp_path)
+
+
 def test_items_that_do_not_add_up_are_an_error(tmp_path):
     """Of records that are lists."""
     write("bin", tmp_path, "grpo", 3)
