@@ -36,9 +36,7 @@ class Flaw(NamedTuple):
 
     def error(self, url: str, number: int) -> ShardError:
         """The error for line `number` (from 1) of a file."""
-        return ShardError(
-            f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}"
-        )
+        return ShardError(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
 
 
 def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
