@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import note_place, place_of_io
 from streamdata.shards.storage import FileStamp, LocalShard
 
 _MAGIC = b"sdindex\n"
@@ -98,7 +99,7 @@ def read_header(path: Path) -> IndexHeader:
         FileNotFoundError: There is no such file.
         IndexDamageError: It is not as it was published, or of another format.
     """
-    with path.open("rb") as file:
+    with path.open("rb") as file, place_of_io(path):
         return _decode(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size)
 
 
@@ -131,7 +132,11 @@ class IndexFile:
             while (chunk := checked.find(0, chunk, stop)) >= 0:
                 self._check(chunk)
             size, offset = (count + 1) * row_bytes, HEADER_BYTES + first * row_bytes
-            piece = os.pread(fd, size, offset)
+            try:
+                piece = os.pread(fd, size, offset)
+            except OSError as error:
+                note_place(error, self.path, offset, offset + size)
+                raise
             pieces.append(piece if len(piece) == size else self._read(size, offset))
         return pieces
 

@@ -115,7 +115,9 @@ def _damage_named(path: str) -> Iterator[None]:
     """Names the file: h5py raises any of these where it cannot make sense of one."""
     try:
         yield
-    except (KeyError, OSError, RuntimeError, TypeError, UnicodeError) as error:
+    except StoreError:  # ours, of what the file says
+        raise
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise StoreError(
             f"file '{path}': expected a readable h5 file, got {type(error).__name__}: {error}\n  Copy it again."
         ) from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StoreError, shown
+from streamdata.errors import StoreError, place_of_io, shown
 from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
@@ -46,7 +46,8 @@ class MmapStore(Store):
 
 def _shard(path: Path) -> Shard:
     directory, who = str(path.parent), f"shard '{path.parent}'"
-    meta = parsed(path.read_bytes(), f"file '{path}'")
+    with place_of_io(path):
+        meta = parsed(path.read_bytes(), f"file '{path}'")
 
     def locate(name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
         if not _is_name(name):

@@ -70,10 +70,10 @@ def _tables() -> list[Files]:
 
 def _read_table(folder: Path) -> Any:
     shards = ParquetDataset(str(folder / "a.parquet")).source.shards
-    count = int(shards.num_records[0])
-    window = shards.window(*(np.array([number]) for number in (0, 0, count)))
-    found = list(window.take(range(count)))
-    assert len(found) == count, f"{len(found)} rows, the file has {count}"
+    counts = shards.num_records.astype(np.int64)  # of each row group
+    window = shards.window(np.arange(len(counts)), np.zeros_like(counts), counts)
+    found = list(window.take(range(int(counts.sum()))))
+    assert len(found) == counts.sum(), f"{len(found)} rows, the file has {counts}"
     return found
 
 

@@ -56,6 +56,16 @@ def test_arrays_of_two_dimensions_are_read_row_after_row(tmp_path, options):
     assert store.fetch_record(0, "sequence").tolist() == values.tolist()
 
 
+def test_numbers_that_the_library_has_no_type_for_are_damage(tmp_path):
+    """h5py raises a ValueError of its own where it is asked for the dtype."""
+    path = write_old_h5(tmp_path / "data_0000.h5", {"sequence": [np.ones(5)]})
+    exponent = bytes([0, 0, 64, 0, 52, 11, 0, 52])
+    content = path.read_bytes()
+    path.write_bytes(content.replace(exponent + b"\xff\x03", exponent + b"\xff\x83"))
+    with pytest.raises(StoreError, match=r"data_0000\.h5': expected a readable h5 file, got ValueError"):
+        open_store(path)
+
+
 def link(file, kind):
     """Puts something in place of sequence/data_0 that leads elsewhere."""
     group = file.create_group("sequence")
