@@ -89,8 +89,6 @@ def _latest_h5(folder: Path) -> None:
     folder.mkdir()
     with h5py.File(folder / "data_0000.h5", "w", libver="latest") as file:
         file.create_dataset("sequence/data_0", data=np.arange(50, dtype=np.int32), chunks=(16,), shuffle=True)
-        file["soft"] = h5py.SoftLink("/sequence")
-        file["outside"] = h5py.ExternalLink("/etc/hostname", "/")
 
 
 def _npys() -> list[Files]:

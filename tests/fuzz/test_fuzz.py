@@ -42,7 +42,7 @@ def test_damage_ends_in_an_error_of_ours_or_does_not_matter(tmp_path_factory, ki
     read()
 
 
-@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_sound_files_are_read(tmp_path, kind):
     """Else damage would not be what ends in an error."""
     for number, files in enumerate(kind.made()):
