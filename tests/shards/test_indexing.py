@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import build, indexed, indexing, publish
+from streamdata.shards import build, indexed, indexing, publish, tar_records
 from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import stamp_of
@@ -206,6 +206,16 @@ def test_an_index_that_leads_out_of_the_sidecar_is_an_error(write_tar, write_jso
     path.write_bytes(b"".join(indexing.encode(indexing.read_header(path), rows)))
     with pytest.raises(ShardError, match="record 0 expected within the sidecar, got bytes"):
         read_all(TarShards(shards.urls, ["n"]))
+
+
+def test_a_reserved_field_is_refused_though_an_index_has_its_record(write_tar, monkeypatch):
+    """It would stand in the place of the record's key."""
+    url = write_tar([("a.__key__", b"x")])
+    with monkeypatch.context() as stranger:
+        stranger.setattr(tar_records, "is_reserved", lambda _: False)
+        shards = TarShards([url])
+    with pytest.raises(ShardError, match="expected another field name, got '__key__'"):
+        read_all(shards)
 
 
 @pytest.mark.parametrize("field", ["skipped", "first_skipped", "noted"])
