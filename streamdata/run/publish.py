@@ -36,8 +36,10 @@ def publish_made(path: Path, make: Callable[[Path], object], *, is_checked: bool
             temporary.replace(path)
         else:
             publish_written(temporary, path)
-    except BaseException:  # Ctrl-C too: nobody would look for the file again
+    except BaseException as error:  # Ctrl-C too: nobody would look for the file again
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is met in writing, which does not know its file's name
         raise
 
 
