@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
+import pyarrow as pa
+import pyarrow.parquet  # noqa: ICN001  # brings `pa.parquet`
 import webdataset
 
 from streamdata import (
@@ -71,8 +71,8 @@ def write_gz(folder: Path, add: int) -> None:
 def write_parquet(folder: Path, add: int) -> None:
     """Rows in groups of ten."""
     for shard in range(2):
-        table = pyarrow.table({"n": [row["n"] for row in rows(add)]})
-        pyarrow.parquet.write_table(table, folder / f"{shard}.parquet", 10, compression="none", use_dictionary=False)
+        table = pa.table({"n": [row["n"] for row in rows(add)]})
+        pa.parquet.write_table(table, folder / f"{shard}.parquet", 10, compression="none", use_dictionary=False)
 
 
 def write_store(storage_type: str, folder: Path, add: int) -> None:
@@ -161,7 +161,7 @@ def outcome(folder: Path, kind: str, change: str, moment: str) -> str:
         at.mkdir()
         write(at, add)
     known = [list(map(content, stream(kind, at))) for at in (old, new)]
-    wanted = {text for text in known[0]}
+    wanted = set(known[0])
     dataset, before = stream(kind, old), []
     iterator = iter(dataset)
     if moment != "after opening":
