@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet  # noqa: ICN001  # brings `pa.parquet`
+import pyarrow.parquet  # brings `pa.parquet`
 import webdataset
 
 from streamdata import (
