@@ -11,7 +11,7 @@ from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.manifest import Json, differences, json_bytes, make_manifest
 from streamdata.prepare.quarantine import first_bad
-from streamdata.run.publish import publish
+from streamdata.run.publish import publish, sync
 
 
 class RunDirectory(Layout):
@@ -110,6 +110,7 @@ class RunDirectory(Layout):
         if self.finished_data.exists():
             remove(self.data)  # of a run that was to be overwritten
             self.finished_data.rename(self.data)
+            sync(self.path)  # before what says how to do it again is removed
         self.data.mkdir(exist_ok=True)  # a part may have no task
         shutil.rmtree(self.work)
         return manifest

@@ -45,6 +45,7 @@ class Disk:
         self.folder = folder
         self.looks: list[Look] = []
         names, contents = self._tree()
+        self._seen = dict(contents)
         self._synced_names, self._synced_contents = dict(names), dict(contents)
 
     def _tree(self) -> tuple[dict[int, Names], dict[int, Content]]:
@@ -68,7 +69,13 @@ class Disk:
                 if not any(number in entries.values() for entries in self._synced_names.values()):
                     del synced[number]
         root = self.folder.stat().st_ino
+        # What was removed may be there again, as it was when it was last seen.
+        self._seen |= contents
+        contents = {number: self._seen[number] for number in {*contents, *self._removed()} & self._seen.keys()}
         self.looks.append(Look(names, contents, dict(self._synced_names), dict(self._synced_contents), root))
+
+    def _removed(self) -> set[int]:
+        return {number for entries in self._synced_names.values() for number in entries.values()}
 
     def sync(self, fd: int) -> None:
         """Note that this file or directory is on the disk."""
@@ -135,6 +142,8 @@ def cuts(disk: Disk) -> Iterator[Files]:
         chosen = [set(changed), set()]
         chosen += [{number} for number in changed] + [set(changed) - {number} for number in changed]
         for kept in chosen:
+            if _tears_a_move(look, kept):
+                continue
             for lose in LOSSES.values():
                 files: Files = {}
                 _place(look, look.root, "", kept, lose, files)
@@ -142,6 +151,18 @@ def cuts(disk: Disk) -> Iterator[Files]:
                 if key not in seen:
                     seen.add(key)
                     yield files
+
+
+def _tears_a_move(look: Look, kept: set[int]) -> bool:
+    """Whether something that was moved between directories would be in both or in neither: a journal moves it whole."""
+    there = {*look.names, *look.synced_names}
+    after = {number: (look.names if number in kept else look.synced_names).get(number, {}) for number in there}
+    for source, before in look.synced_names.items():
+        for inner in set(before.values()) - set(look.names.get(source, {}).values()):
+            targets = [number for number, names in look.names.items() if number != source and inner in names.values()]
+            if targets and sum(inner in names.values() for names in after.values()) != 1:
+                return True
+    return False
 
 
 def _place(
