@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from streamdata.cli.interrupt import Interrupt, TerminatedError, leave_interrupts_to_trainer
 from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
+from streamdata.delivery.dead_workers import note_dead_workers
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.top import top_of
@@ -85,6 +86,9 @@ def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None
                 ticker.tick(pace.line)
                 interrupt.check()
     except TerminatedError:
+        raise
+    except Exception as error:
+        note_dead_workers(error, dataset)
         raise
     except KeyboardInterrupt:
         return False

@@ -38,6 +38,16 @@ def end_worker_with_trainer() -> None:
         end_with_trainer()
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # After the name, which may hold anything: Z and X are those that nobody has waited for yet.
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def end_when_closed(pipe: int) -> None:
     """End this process as soon as the other end of a pipe is closed.
 

@@ -37,7 +37,7 @@ class Slow:
 
 def make_loader(method: str | None) -> StreamLoader:
     """Two sources; without a method, of workers that nobody kills."""
-    sources = [named(Slow(3000), name="a", percent=2), named(Slow(700), name="b", percent=1)]
+    sources = [named(Slow(3000), name="a", percent=2, single_process_fn=dict), named(Slow(700), name="b", percent=1)]
     return StreamLoader(MergedDataset(sources, seed=4), 4, WORKERS, multiprocessing_context=method or "fork")
 
 
