@@ -8,6 +8,7 @@ import numpy as np
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, is_reserved
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
@@ -31,6 +32,7 @@ class ImageJsonlDataset(NamedSource):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        limits: `line_bytes` (64 MiB), what a line may have at most.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -46,6 +48,7 @@ class ImageJsonlDataset(NamedSource):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self.single_process_fn = single_process_fn
@@ -56,7 +59,7 @@ class ImageJsonlDataset(NamedSource):
             )
         url = expand_home(jsonl_path)  # a recipe's path is expanded by `expand`, which this single file does not need
         self._path = local_path(url)
-        self._lines = JsonlShards([url])
+        self._lines = JsonlShards([url], limits=read_limits(limits, ShardLimits, "ImageJsonlDataset"))
         self._length = int(self._lines.num_records[0])
 
     def __len__(self) -> int:
