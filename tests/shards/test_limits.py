@@ -133,9 +133,7 @@ ROWS = [
 def test_sources_of_rows_have_limits_too(kind: Callable[..., Any], tmp_path: Path) -> None:
     """Before anything else is made of a line."""
     (tmp_path / "a.jsonl").write_bytes(LINE)
-    with pytest.raises(
-        StreamdataError, match=r"a\.jsonl:1: expected a line of at most 99 bytes.*\n.*line_bytes: 198"
-    ):
+    with pytest.raises(StreamdataError, match=r"a\.jsonl:1: expected a line of at most 99 bytes.*\n.*line_bytes: 198"):
         kind(str(tmp_path / "a.jsonl"), limits={"line_bytes": 99})
 
 
