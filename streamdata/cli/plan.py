@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ def show_plan(
     num_sampled: int,
     num_draws: int,
     as_json: bool,
+    include_roots: Sequence[str] = (),
 ) -> None:
     """Build a recipe, and show what a run of it will do.
 
@@ -44,7 +45,7 @@ def show_plan(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        dataset = build_mixture(recipe, variables, allow)
+        dataset = build_mixture(recipe, variables, allow, include_roots)
         with bar() as progressed:
             plan = make_plan(dataset, amount, num_sampled=num_sampled, num_draws=num_draws, progressed=progressed)
     for warning in caught:

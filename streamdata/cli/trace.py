@@ -25,7 +25,12 @@ _QUIET_S = 2.0
 
 
 def open_trace(
-    recipe: Path, paths: Sequence[Path], variables: Mapping[str, Any], allow: Collection[str] | None, batch: int | None
+    recipe: Path,
+    paths: Sequence[Path],
+    variables: Mapping[str, Any],
+    allow: Collection[str] | None,
+    batch: int | None,
+    include_roots: Sequence[str] = (),
 ) -> Trace:
     """Build the recipe, and read all states.
 
@@ -33,7 +38,7 @@ def open_trace(
         StreamdataError: The recipe cannot be built, or the states are none of it.
     """
     states = [dict(read.states) for group in _together(paths) for read in read_states(group)]
-    return Trace(build_mixture(recipe, variables, allow), states, batch)
+    return Trace(build_mixture(recipe, variables, allow, include_roots), states, batch)
 
 
 def trace_step(trace: Trace, step: int, *, as_json: bool) -> None:

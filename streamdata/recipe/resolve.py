@@ -40,11 +40,9 @@ def resolve(
     return _Resolution(references, locations, _count(tree), limits).node(config, ())
 
 
-def _cannot_be_read(error: BaseException | None) -> bool:
-    """Whether OmegaConf could not read an interpolation, or one that it names: its error then quotes the text."""
-    return error is not None and (
-        isinstance(error, GrammarParseError | RecursionError) or _cannot_be_read(error.__cause__ or error.__context__)
-    )
+def _is_cause(error: BaseException | None, kind: type[Exception]) -> bool:
+    """Whether an error is of a kind, or was raised because of one: of an interpolation that the failed one names."""
+    return error is not None and (isinstance(error, kind) or _is_cause(error.__cause__ or error.__context__, kind))
 
 
 def _count(tree: Any) -> int:
@@ -125,7 +123,9 @@ class _Resolution:
         if isinstance(error, UnsupportedInterpolationType):
             message = f"{first_line(error)}\n  Register it with OmegaConf before the recipe is built."
             return self.locations.report(path, message, kind="not checked", cause=error)
-        if _cannot_be_read(error):
+        if _is_cause(error, RecursionError):
+            return self.locations.report(path, "expected interpolations that end: do they name one another?")
+        if _is_cause(error, GrammarParseError):  # its text quotes the recipe's
             return self.locations.report(path, "expected valid interpolations, got one that OmegaConf cannot read")
         is_missing = isinstance(error, MissingMandatoryValue)
         message = "expected a value instead of '???'" if is_missing else first_line(error)
