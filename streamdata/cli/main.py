@@ -25,6 +25,7 @@ from streamdata.cli.options import (
     texts,
 )
 from streamdata.cli.prepare_app import prepare, verify
+from streamdata.errors import shown
 
 app = typer.Typer(
     cls=FlagsGroup,
@@ -233,7 +234,7 @@ def index(
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
-        raise typer.BadParameter(f"expected a name that ends in .manifest, got {output!r}", param_hint="--output")
+        raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
     with messages(OSError, ValueError):
         from streamdata.cli.index import check_shards, index_shards
         from streamdata.remote import checked_options
@@ -370,7 +371,7 @@ def trace(
     if (step is None) == (find is None):
         raise typer.BadParameter("expected --step or --find", param_hint="--step")
     if find is not None and "#" not in find:
-        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {find!r}", param_hint="--find")
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
     variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.trace import find_record, open_trace, trace_step

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streamdata.errors import RecipeError
+from streamdata.errors import RecipeError, shown
 
 Recipe = Annotated[Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
 Variables = Annotated[
@@ -49,9 +49,9 @@ def parse_variables(assignments: list[str] | None) -> dict[str, Any]:
     for assignment in assignments or ():
         name, equals, value = assignment.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"expected NAME=VALUE, got {assignment!r}", param_hint="--var")
+            raise typer.BadParameter(f"expected NAME=VALUE, got {shown(assignment)}", param_hint="--var")
         if name in variables:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--var")
+            raise typer.BadParameter(f"{shown(name)} is given twice", param_hint="--var")
         variables[name] = _yaml_value(name, value)
     return variables
 

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from streamdata.cli.messages import say
 from streamdata.cli.run import build_mixture
 from streamdata.plan.make_plan import HURTS, MIND, Amount, Progressed, make_plan
 from streamdata.plan.plan_text import plan_json, plan_text
@@ -81,7 +82,7 @@ def bar() -> Iterator[Progressed]:
             shown.update(task, description=what, completed=done, total=total)
             if not console.is_terminal and now > last + _PLAIN_INTERVAL_S:
                 last = now
-                typer.echo(f"{what}: {done:,} of {total:,}", err=True)
+                say(f"{what}: {done:,} of {total:,}", err=True)
 
         timer.start()
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from streamdata.cli.messages import say
 from streamdata.cli.plan import bar
 from streamdata.cli.run import build_mixture
 from streamdata.plan.make_profile import make_profile
@@ -36,7 +37,7 @@ def show_profile(
         warnings.simplefilter("default")
         dataset = build_mixture(recipe, variables, allow, include_roots)
     for warning in caught:
-        typer.echo(f"warning: {warning.message}", err=True)
+        say(f"warning: {warning.message}", err=True)
     with bar() as progressed:
         profile = make_profile(
             dataset,

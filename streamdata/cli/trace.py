@@ -12,9 +12,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from streamdata.cli.printable import one_line
 from streamdata.cli.run import build_mixture
 from streamdata.cli.ticker import Ticker
+from streamdata.errors import one_line
 from streamdata.progress.saved_states import read_states
 from streamdata.progress.state_file import is_rank_file
 from streamdata.trace import Trace
@@ -55,7 +55,7 @@ def trace_step(trace: Trace, step: int, *, as_json: bool) -> None:
         return
     typer.echo(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
     rows = [[record["source"], _name(record)] for record in traced.records]
-    typer.echo(table([[one_line(cell) for cell in row] for row in [["source", "record"], *rows]]))
+    typer.echo(table([["source", "record"], *rows]))
 
 
 def find_record(trace: Trace, name: str, *, as_json: bool) -> bool:

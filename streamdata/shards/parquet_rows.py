@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamdata.errors import ShardError, SourceError
+from streamdata.errors import ShardError, SourceError, shown
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import NO_OPTIONS, StorageOptions
 from streamdata.run.recent import Recent
@@ -172,7 +172,7 @@ def _patterns(data_files: Any) -> list[str]:
     """One text or a list of them; OmegaConf's lists and paths are welcome."""
     is_one = isinstance(data_files, str | os.PathLike)
     if not is_one and not isinstance(data_files, Sequence):
-        raise ValueError(f"data_files: expected a path or a list of them, got {data_files!r}\n  Name the files.")
+        raise ValueError(f"data_files: expected a path or a list of them, got {shown(data_files)}\n  Name the files.")
     return [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, names_text, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
@@ -93,7 +93,7 @@ class ImageJsonlDataset(NamedSource):
         if not isinstance(name, str):
             raise ShardError(
                 f"{self._path}:{int(record[KEY]) + 1}: expected an image's path in 'imagepath', got {shown(name)}\n"
-                f"  Its fields are {sorted(key for key in record if not is_reserved(key))}."
+                f"  Its fields are {names_text(key for key in record if not is_reserved(key))}."
             )
         record["image"] = open_image(Path(self._path).parent / name)
         return record

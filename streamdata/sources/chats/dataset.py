@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field
 
+from streamdata.errors import shown
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
@@ -242,7 +243,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         mask = message.pop(LOSS_MASK)
         if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
             raise ValueError(
-                f"{self._who}: expected {LOSS_MASK} of message {number} to be 0 or 1, got {mask!r}\n"
+                f"{self._who}: expected {LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
                 "  Leave it out to follow the action of the message's role."
             )
         return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask

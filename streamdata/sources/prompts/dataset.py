@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, one_line, shown
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
@@ -263,7 +263,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             row.pop(key, None)
         row["extra_info"] = extra = row.get("extra_info") or {}
         if not isinstance(extra, dict):
-            raise ValueError(f"extra_info: expected a dict, got {extra!r}\n  Store a struct, not its text.")
+            raise ValueError(f"extra_info: expected a dict, got {shown(extra)}\n  Store a struct, not its text.")
         if "tools" in row:
             row["tools"] = read_tools(row["tools"])
         # Files of veRL have the index in extra_info; one without any falls back to the row's number.
@@ -274,7 +274,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             row[name] = without_nulls(given) if given else {}
         needs = extra.get("need_tools_kwargs")
         if (config.need_tools_kwargs if needs is None else needs) and not row["tools_kwargs"]:
-            logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.location(number))
+            logger.warning("%s: no tools_kwargs at %s", WHO, one_line(self._reader.rows.location(number)))
         row["uid"] = self._reader.rows.uid(number)
 
     def _raw_chat(self, row: Row, number: int) -> list[Message] | str:
