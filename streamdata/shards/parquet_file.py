@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from streamdata.errors import ShardError, did_you_mean, listing, needs
+from streamdata.errors import ShardError, did_you_mean, listing, needs, shown
 from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.parquet_types import cast_batch, leaves_of, plain_schema
 from streamdata.shards.signatures import refuse_foreign
@@ -182,7 +182,7 @@ class OpenParquet:
         head = self.file.bytes_at(0, min(size, 512))
         if head and not head.startswith(_MAGIC):
             refuse_foreign(self._url, head, "a parquet file")
-        got = f"one of {size} bytes that ends in {tail[-4:]!r}, and so has no footer"
+        got = f"one of {size} bytes that ends in {shown(tail[-4:])}, and so has no footer"
         remedy = "The file is incomplete, or no parquet: copy or write it again."
         if tail.endswith(_ENCRYPTED):
             got, remedy = "an encrypted one", "Write it without encryption."
@@ -199,7 +199,7 @@ class OpenParquet:
             if name not in names:
                 guess = did_you_mean(name, names)
                 raise ShardError(
-                    f"shard '{self._url}': expected the column {name!r}, got none of this name{guess}\n"
+                    f"shard '{self._url}': expected the column {shown(name)}, got none of this name{guess}\n"
                     f"  It has: {listing(names)}."
                 )
         return list(columns or names)

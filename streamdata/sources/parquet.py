@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
@@ -134,7 +135,9 @@ class ParquetDataset(ShardDataset):
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
         if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
-            raise ValueError(f"ParquetDataset: expected max_open_bytes >= 1, got {max_open_bytes!r}\n  Leave it out.")
+            raise ValueError(
+                f"ParquetDataset: expected max_open_bytes >= 1, got {shown(max_open_bytes)}\n  Leave it out."
+            )
         urls, known = find_shards(path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
         # All footers are read here: a file of another schema is to be an error at the start, not after a day.
         shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
@@ -148,7 +151,7 @@ def _names(columns: Sequence[str] | None) -> list[str] | None:
     names = [] if isinstance(columns, str) else list(columns)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(
-            f"ParquetDataset: expected columns to be a list of different names, got {columns!r}\n"
+            f"ParquetDataset: expected columns to be a list of different names, got {shown(columns)}\n"
             "  Leave it out to read all columns."
         )
     return names
