@@ -153,17 +153,24 @@ def open_image(path: Path) -> Image.Image:
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """As `open_image`, from the bytes of a file."""
     # This reads the header alone, so that what is too large is refused before memory is taken for it.
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:  # twice Pillow's own bound; neither an OSError nor a ValueError
+        raise _too_many_pixels(max_pixels, str(error)) from error
     _check_size(image.width, image.height, max_pixels)
     return image
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise ValueError(
-            f"image: expected at most {max_pixels} pixels, got {width} x {height}; it is not decoded\n"
-            "  Shrink it before training, or filter its record out."
-        )
+        raise _too_many_pixels(max_pixels, f"{width} x {height}")
+
+
+def _too_many_pixels(max_pixels: int, got: str) -> ValueError:
+    return ValueError(
+        f"image: expected at most {max_pixels} pixels, got {got}; it is not decoded\n"
+        "  Shrink it before training, or filter its record out."
+    )
 
 
 def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> Any:

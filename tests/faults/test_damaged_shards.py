@@ -5,6 +5,8 @@ The name of each fault begins with its number in the table of `tests/README.md`.
 
 import os
 import re
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,12 +102,18 @@ def stream(tmp_path: Path) -> Callable[..., Callable[[], MergedDataset]]:
 
     def make(suffix: str, **options: object) -> Callable[[], MergedDataset]:
         folder = str(write_shards(tmp_path / "s", suffix))
-        options = {"shuffle_buffer": 4, "block_size": 2, "name": "s", "percent": 1, **options}
+        options = {"shuffle_buffer": 4, "block_size": 2, **options}
         if suffix.startswith(".tar"):
-            dataset, options = MetaDistributedWebDataset, options | {"meta_names": ["score"]}
+            kind, options = MetaDistributedWebDataset, options | {"meta_names": ["score"]}
         else:
-            dataset = JsonlIterableDataset
-        return lambda: MergedDataset([dataset(folder, **options)], cyclic=False)
+            kind = JsonlIterableDataset
+
+        def make_stream() -> MergedDataset:
+            dataset = kind(folder, **options)
+            dataset.name, dataset.percent, dataset.max_bad = "s", 1, 9  # which are of functions: no damage is forgiven
+            return MergedDataset([dataset], cyclic=False)
+
+        return make_stream
 
     return make
 
@@ -224,14 +232,27 @@ def test_records_without_a_line_are_delivered_and_said(stream, tmp_path, caplog,
         assert to_state(delivered)["generation/0"]["anomalies"] == {"s": {"records without a sidecar line": 4}}
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".jsonl"])
-def test_a_payload_flip_that_nothing_tells_moves_nothing(stream, tmp_path, suffix) -> None:
-    """5: no format of shards has sums of its payload; the README says so."""
+@pytest.mark.parametrize(("suffix", "old", "new"), [(".tar", b"1/21/21/2", b"1/21!21/2"), (".jsonl", b"1/2", b"1!2")])
+def test_a_payload_flip_that_nothing_tells_moves_nothing(stream, tmp_path, suffix, old, new) -> None:
+    """5: these formats have no sums of their payload; the README says so."""
     make, path = stream(suffix), tmp_path / "s" / f"00001{suffix}"
     sound = [plain(sample) for sample in make()]
-    rewrite(
-        path, changed(b"1/21/2" if suffix == ".tar" else b"1/2", b"1/2!!!" if suffix == ".tar" else b"!!!"), unseen=True
-    )
+    rewrite(path, changed(old, new), unseen=True)
     delivered = [plain(sample) for sample in make()]
-    different = [(was, now) for was, now in zip(sound, delivered, strict=True) if was != now]
-    assert len(different) == 1
+    ((before, after),) = [both for both in zip(sound, delivered, strict=True) if both[0] != both[1]]
+    assert {name for name in before if before[name] != after[name]} == {"bin" if suffix == ".tar" else "at"}
+
+
+def test_a_member_of_8_gib_takes_neither_time_nor_memory(stream, tmp_path) -> None:
+    """9: also where the file is as long, with a hole in it."""
+    make, path = stream(".tar"), tmp_path / "s" / "00001.tar"
+    rewrite(path, with_pax(size=str(8 << 30)))
+    os.truncate(path, 9 << 30)
+    began = time.process_time()
+    tracemalloc.start()
+    with pytest.raises(ShardError, match="expected a member of at most 1073741824 bytes, got 8589934592"):
+        make()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 << 20
+    assert time.process_time() - began < 1
