@@ -14,7 +14,8 @@ import pytest
 from streamdata import StreamdataError, to_state
 from tests.streams import MakeDataset, plain
 
-_SAYS_ALL = re.compile(r"expected .+, got .+\n  [A-Z].+\.", re.DOTALL)
+SAYS_ALL = re.compile(r"expected .+, got .+\n  [A-Z].+\.", re.DOTALL)
+"""What follows the place in a message."""
 _SKIPPED = re.compile(r"skipped \(\d+ of max_bad=\d+\) (.+?): ")
 
 
@@ -64,7 +65,7 @@ def after_damage(
     assert _recorded(delivered) == len(set(outcome.skipped)) == len(outcome.skipped)
     if error is not None:
         assert isinstance(error, StreamdataError), repr(error)
-        assert _SAYS_ALL.search(outcome.said), outcome.said
+        assert SAYS_ALL.search(outcome.said), outcome.said
     return outcome
 
 
