@@ -3,11 +3,13 @@
 The name of each fault begins with its number in the table of `tests/README.md`.
 """
 
+import gzip
 import os
 import re
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -243,16 +245,35 @@ def test_a_payload_flip_that_nothing_tells_moves_nothing(stream, tmp_path, suffi
     assert {name for name in before if before[name] != after[name]} == {"bin" if suffix == ".tar" else "at"}
 
 
+@contextmanager
+def bounded(num_bytes: int) -> Iterator[None]:
+    """What happens takes at most so much memory and a second."""
+    began = time.process_time()
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < num_bytes
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - began < 1
+
+
 def test_a_member_of_8_gib_takes_neither_time_nor_memory(stream, tmp_path) -> None:
     """9: also where the file is as long, with a hole in it."""
     make, path = stream(".tar"), tmp_path / "s" / "00001.tar"
     rewrite(path, with_pax(size=str(8 << 30)))
     os.truncate(path, 9 << 30)
-    began = time.process_time()
-    tracemalloc.start()
-    with pytest.raises(ShardError, match="expected a member of at most 1073741824 bytes, got 8589934592"):
+    message = "member '1/2.txt': expected a member of at most 1073741824 bytes, got 8589934592"
+    with bounded(50 << 20), pytest.raises(ShardError, match=message):
         make()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50 << 20
-    assert time.process_time() - began < 1
+
+
+def test_a_line_of_a_gigabyte_in_a_megabyte_of_gzip_is_one_error(stream, tmp_path) -> None:
+    """10: after as much of it as a line may have."""
+    make, path = stream(".jsonl.gz"), tmp_path / "s" / "00001.jsonl.gz"
+    rewrite(path, lambda data: data + gzip.compress(bytes(1 << 20), 1) * 1000)
+    with (
+        bounded(200 << 20),
+        pytest.raises(ShardError, match=r"00001\.jsonl\.gz:7: expected a line of at most 67108864 b"),
+    ):
+        list(make())
