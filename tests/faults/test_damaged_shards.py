@@ -183,6 +183,16 @@ def test_a_damaged_line_is_one_error(stream, tmp_path, caplog, suffix, damage, m
     assert_one_error(outcome, path, message)
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_of_a_key_given_twice_the_last_counts(stream, tmp_path, suffix) -> None:
+    """14: as Python's json has it; a check of the data names such lines."""
+    make, damage = stream(suffix), line(3, b'{"at": "first", "pad": "x", "at": "last"}')
+    sound = [plain(sample) for sample in make()]
+    rewrite(tmp_path / "s" / f"00001{suffix}", unpacked(damage) if suffix == ".jsonl.gz" else damage)
+    want = [sample | ({"at": "last", "pad": "x"} if sample["at"] == "1/2" else {}) for sample in sound]
+    assert [plain(sample) for sample in make()] == want
+
+
 @cases(GZIP)
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".tar.gz"])
 def test_damaged_gzip_is_one_error(stream, tmp_path, caplog, suffix, damage, message) -> None:
