@@ -269,7 +269,7 @@ def test_uneven_is_for_finite_streams() -> None:
 @pytest.mark.parametrize("rank", range(3))
 def test_where_a_rank_has_nothing_to_repeat_all_refuse_to_pad(rank: int) -> None:
     """None would wait for it; also where others finish what fewer ranks have begun."""
-    message = r"a share of the pass for each of 3 ranks, got none for rank [12]\n  Give the sources more"
+    message = r"expected that each of 3 ranks has a share of the pass, got none for rank [12]\n  Give the sources more"
     states: dict = {}
     for begun in (False, True):
         dataset = MergedDataset([named([1, 2], name="two", percent=1)], cyclic=False)

@@ -5,6 +5,8 @@ The name of each fault begins with its number in the table of `tests/README.md`.
 
 import io
 import re
+import struct
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,7 @@ from streamdata.stores.writer import StoreWriter
 from tests.faults.damaged_files import Damage, changed, cut, flip
 from tests.faults.outcomes import after_damage
 from tests.shard_files import jpeg
+from tests.stores.tiny_stores import write_old_megatron
 
 H5 = {
     "19 flip": (
@@ -96,6 +99,44 @@ def test_windows_of_a_damaged_block_are_skipped_and_recorded(h5, tmp_path, caplo
     assert outcome.error is None
     assert 1 <= len(outcome.skipped) <= 9
     assert "index 0" in outcome.skipped
+
+
+def number(at: int, layout: str, value: int) -> Damage:
+    """Another number at an offset."""
+    packed = struct.pack(layout, value)
+    return lambda data: data[:at] + packed + data[at + len(packed) :]
+
+
+POINTERS = 34 + 4 * 100  # behind the header and the lengths of a hundred sequences
+PAIR = {
+    "16 cut": (".bin", cut(-20), "expected"),
+    "16 cut in a token": (".bin", cut(-3), "expected"),
+    "17 cut": (".idx", cut(-8), "expected 2042 bytes for 100 sequences .*, got 2034"),
+    "17 huge count": (".idx", number(18, "<Q", 1 << 60), "expected 13835058055282164554 bytes .*, got 2042"),
+    "17 falls": (".idx", number(POINTERS + 8 * 50, "<q", 0), ""),
+    "17 huge pointer": (".idx", number(POINTERS + 8 * 50, "<q", 1 << 60), ""),
+    "17 negative length": (".idx", number(34 + 4 * 50, "<i", -60), ""),
+}
+
+
+@pytest.mark.parametrize(("suffix", "damage", "message"), PAIR.values(), ids=PAIR)
+def test_a_damaged_pair_of_megatron_is_one_error(tmp_path, caplog, suffix, damage, message) -> None:
+    """When it is opened, and nothing is allocated by what it says; windows do not ask where each sequence lies."""
+    write_old_megatron(tmp_path / "name", np.arange(6000).reshape(100, 60).tolist(), 4, "int32", list(range(101)))
+    path = tmp_path / f"name{suffix}"
+
+    def stream() -> MergedDataset:
+        dataset = DatasetFactory.load("seq", tmp_path, 250)
+        dataset.name, dataset.percent = "s", 1
+        return MergedDataset([dataset], cyclic=False)
+
+    tracemalloc.start()
+    outcome = after_damage(stream, lambda: rewrite(path, damage), caplog)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 << 20
+    assert type(outcome.error) is (StoreError if message else type(None))
+    assert re.search(f"'{re.escape(str(path))}': {message}", outcome.said) if message else len(outcome.delivered) == 23
 
 
 @cases(PARQUET)
