@@ -143,8 +143,9 @@ class EvenRanks:
         idle &= ~self._dataset.samples_left(self._num_workers, whole_pass=True).any(axis=1)
         if idle.any():
             raise ValueError(
-                f"StreamLoader: uneven='pad' repeats what a rank has: expected that each of {len(left)} ranks has a share "
-                f"of the pass, got none for rank {idle.argmax()}\n  Give the sources more records, or the run fewer ranks."
+                f"StreamLoader: uneven='pad' repeats what a rank has: expected that each of {len(left)} ranks has a "
+                f"share of the pass, got none for rank {idle.argmax()}\n"
+                "  Give the sources more records, or the run fewer ranks."
             )
 
     def _lane(self) -> Lane:
