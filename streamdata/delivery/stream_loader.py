@@ -361,11 +361,7 @@ class StreamLoader:
         batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
         self._set_present_states()
         self._dataloader = None
-        if batch is None:
-            raise ValueError(
-                "StreamLoader: uneven='pad' has nothing to repeat: this rank has no share of the pass\n"
-                "  Give the sources more records, or the run fewer ranks."
-            )
+        assert batch is not None, "a rank without a share of the pass is refused when it begins"
         return _without_states(batch)
 
     def _close(self) -> None:
