@@ -217,13 +217,10 @@ def attacks(folder: Path) -> dict[str, Any]:
     }
 
 
-def build(recipe: Any, folder: Path) -> str:
-    """Build it and draw two samples; return how that ended."""
-    file = folder / "cache" / "recipe.yaml"
-    file.unlink(missing_ok=True)  # a file system may flush one that is overwritten
-    file.write_text(json.dumps(recipe))  # which is YAML, and written faster
+def build(recipe: Any) -> str:
+    """Build what a file holds, or would hold, and draw two samples; return how that ended."""
     try:
-        built = instantiate_from_yaml(file, allow=[])
+        built = instantiate_from_yaml(recipe, allow=[])
         list(islice(built, 2)) if hasattr(built, "__iter__") else None
     except Exception as error:
         return type(error).__name__
@@ -238,7 +235,7 @@ def main() -> None:
     builtins.input = lambda *_: "yes"  # to whoever asks
     write_data(folder)
     values, good = hostile_values(folder), good_params(folder)
-    sound = {target: build(recipe_of(target, params, folder), folder) for target, params in good.items()}
+    sound = {target: build(recipe_of(target, params, folder)) for target, params in good.items()}
     watch = Watch(folder / "cache")
     sys.addaudithook(watch)
     for target in TARGETS:
@@ -247,11 +244,13 @@ def main() -> None:
         for name in parameters.names:
             for value in values:
                 watch.doing = f"{target}, {name}: {value}"
-                build(recipe_of(target, {**good.get(target, {}), name: value}, folder), folder)
+                build(recipe_of(target, {**good.get(target, {}), name: value}, folder))
     ends, checked = {}, {}
+    file = folder / "cache" / "recipe.yaml"
     for watch.doing, recipe in attacks(folder).items():
-        ends[watch.doing] = build(recipe, folder)
-        checked[watch.doing] = len(check_recipe(folder / "cache" / "recipe.yaml", allow=[]))
+        file.write_text(json.dumps(recipe))
+        ends[watch.doing] = build(file)
+        checked[watch.doing] = len(check_recipe(file, allow=[]))
     outside = sorted(os.listdir(folder / "outside"))
     found = {"seen": watch.seen, "sound": sound, "attacks": ends, "checked": checked, "outside": outside}
     sys.stdout.write(json.dumps(found) + "\n")
