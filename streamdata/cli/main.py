@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
-from streamdata.cli.messages import INTERRUPTED, messages
+from streamdata.cli.interrupt import INTERRUPTED
+from streamdata.cli.messages import messages
 from streamdata.cli.prepare_app import prepare, verify
 from streamdata.errors import RecipeError
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from streamdata.mixing.deals import Deals
+from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.present import Present
 from streamdata.mixing.tree import Node
 from streamdata.progress import (
@@ -49,6 +50,8 @@ class Run:
     link: LaneLink | None = None
     present: Present = field(default_factory=Present)
     ahead: LaneAhead = field(default_factory=LaneAhead)
+    place: WorkerPlace | None = None
+    """Where a worker notes which record it is at."""
     times: SourceTimes = field(default_factory=dict)
     """How long sources were read; drawing adds to it."""
 
@@ -78,7 +81,9 @@ class Run:
         at = None if standing is None else standing.cursor
         counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
         max_bad = int(getattr(node.dataset, "max_bad", 0))
-        return Tally(node.path or "the top", max_bad, *counts)
+        tally = Tally(node.path or "the top", max_bad, *counts)
+        tally.note = None if self.place is None else self.place.noting(tally.name)
+        return tally
 
 
 class Child(Protocol):

@@ -354,6 +354,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """Print what `check_length` gives as a table; without `required`, the shares and lengths alone."""
         print(lengths_text(check_lengths(tree_of(self), required)))  # noqa: T201  what it is for
 
+    def forget_workers(self) -> None:
+        """Let those of an earlier iteration not be among the `dead_workers`."""
+        self._control.places.clear()
+
+    def dead_workers(self) -> dict[int, str]:
+        """Workers that ended before their stream did: by process, the record that a function was given last, or ""."""
+        return self._control.places.of_dead()
+
     def traffic(self) -> Traffic:
         """What was asked of stores elsewhere for the batches that came to this process, and how long was waited.
 

@@ -136,7 +136,8 @@ class Reading:
     def begin(self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None]) -> Iterator[Sample]:
         """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`."""
         lane, key, progress = plan.lane, plan.key, plan.progress
-        is_here = get_worker_info() is None
+        worker = get_worker_info()
+        is_here, place = worker is None, None if worker is None else self.control.places.of(worker.id)
         beginning = self.control.begin(self.version, lane, key.epoch_pass)
         if beginning is not None:
             change = plan.change
@@ -156,12 +157,15 @@ class Reading:
             self._run(lane, key.epoch_pass, progress, plan.deals),
             ahead=ahead,
             times=meter.times,
+            place=place,
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
 
         def end() -> None:
+            if place is not None:
+                place.clear()
             self.control.end(self.version, lane, key.epoch_pass)
             note_end()
 

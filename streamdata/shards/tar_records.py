@@ -68,7 +68,10 @@ class _FieldNames(dict[bytes, str]):
     def __missing__(self, suffix: bytes) -> str:
         if len(self) >= _MAX_FIELD_NAMES:
             self.clear()  # an archive may have a field of its own in each record
-        name = self[suffix] = _field_name(suffix.split(b"\0", 1)[0])
+        name = _field_name(suffix.split(b"\0", 1)[0])
+        if is_reserved(name):  # no archive that was indexed here has one; an index may come with a shard from anywhere
+            raise ValueError(f"field {name!r}")
+        self[suffix] = name
         return name
 
 

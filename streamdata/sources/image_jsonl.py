@@ -9,6 +9,7 @@ import numpy as np
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.suffixes import is_sequential
@@ -77,6 +78,7 @@ class ImageJsonlDataset(NamedSource):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Record]:
         """Read many lines at once, each in [0, len)."""
+        end_worker_with_trainer()
         return [self._with_image(record) for record in self._read(indices)]
 
     def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
