@@ -157,7 +157,8 @@ class OpenParquet:
                 raise
             raise ShardError(
                 f"shard '{self._url}': expected a parquet file, got what pyarrow cannot read in {where}: {error}\n"
-                "  The file is damaged or incomplete: copy or write it again."
+                "  The file is damaged or incomplete: copy or write it again.\n"
+                f"  Or it misses a list of a fixed size: pyarrow {import_pyarrow().__version__} is here, 26 reads that."
             ) from error
 
     def _footer(self) -> bytes:

@@ -44,7 +44,7 @@ class Scale:
     packed_documents: int = 20_000
     prompts: int = 4000
     many_prompts: int = 1_000_000
-    prepare_megabytes: int = 4
+    prepare_kilobytes: int = 4000
     packed_copies: int = 50
     """Of the text, for one task that is larger than the memory of a worker may be."""
     window_tokens: int = 200_000_000
@@ -66,7 +66,7 @@ TINY = Scale(
     draws=500,
     sources=(2, 20),
     warm_up=10,
-    prepare_megabytes=1,
+    prepare_kilobytes=200,
     packed_copies=1,
     planned_documents=2000,
     packed_documents=2000,

@@ -178,8 +178,10 @@ def test_what_a_row_holds(tmp_path):
 def test_each_tensor_is_of_its_own(tmp_path):
     """One that is sent to another process takes no others along; a missing list is None."""
     lists = [[1] * 50, None, [], [2**62]]
+    # Older than 26, pyarrow cannot read its own files where a list of a fixed size is missing.
+    missing = None if int(pa.__version__.partition(".")[0]) >= 26 else [3, 4]
     for number, kind in enumerate((pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8(), 2))):
-        values = [[1, 2], None] if number == 2 else [[n % 2**31 for n in one or []] for one in lists]
+        values = [[1, 2], missing] if number == 2 else [[n % 2**31 for n in one or []] for one in lists]
         pq.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / "a.parquet")
         data = MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False)
         got = [row["x"] for row in data]
