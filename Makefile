@@ -47,6 +47,11 @@ test-long: venv
 	$(BIN)/python -m tests.elastic.scale
 	$(BIN)/python -m tests.remote.cache_soak
 	$(BIN)/python -m tests.fuzz --cases 2000
+	$(BIN)/python -m tests.faults.killed_trainers
+	$(BIN)/python -m tests.faults.killed_workers
+	$(BIN)/python -m tests.faults.interrupts
+	$(BIN)/python -m tests.faults.changed_files
+	$(BIN)/python -m tests.faults.power_loss
 
 # What these versions need in turn comes as new as they take it: uv knows how to resolve so, pip does not. A torch that is
 # there before uv runs stays, and brings no CUDA if it is the CPU build.

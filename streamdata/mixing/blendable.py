@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from streamdata.errors import shown
 from streamdata.mixing.blend_column import BlendColumn, position_of, positions_of
 from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import BlendWeights, blend_weights
 from streamdata.mixing.from_megatron import Wanted, megatron_blend
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
+from streamdata.run.trainer import end_worker_with_trainer
 
 logger = logging.getLogger("streamdata")
 
@@ -151,6 +153,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples of many indices, in their order: each dataset is asked once for all that it gives."""
+        end_worker_with_trainer()
         positions = positions_of(indices, len(self))
         numbers, ranks = self._index.datasets(positions), self._index.ranks(positions)
         samples: list[Any] = [None] * len(positions)
@@ -242,7 +245,7 @@ def _checked_lengths(datasets: Sequence[Any]) -> npt.NDArray[np.int64]:
 
 def _check_compat(compat: Any, size: int | None) -> None:
     if compat not in (None, "megatron"):
-        raise ValueError(f"BlendableDataset: expected compat='megatron' or None, got {compat!r}")
+        raise ValueError(f"BlendableDataset: expected compat='megatron' or None, got {shown(compat)}")
     if compat is not None and size is None:
         raise ValueError(
             "BlendableDataset: compat='megatron' needs size, got None\n"
@@ -254,7 +257,7 @@ def _checked_size(size: int | None, lengths: npt.NDArray[np.int64]) -> int:
     if size is None:
         return int(lengths.sum())
     if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
-        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {size!r}")
+        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
     return operator.index(size)
 
 

@@ -12,13 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import TokenizedDocument
 from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout, task_name
 from streamdata.prepare.pack import Block, Packer
-from streamdata.run.publish import publish_written
+from streamdata.run.publish import publish_written, sync
 from streamdata.stores.dtypes import token_dtype
 from streamdata.stores.train_types import SOURCES
 from streamdata.stores.writer import StoreWriter
@@ -97,6 +98,9 @@ class Staging:
             writer.close()
             directory = self._data / domain / self._name
             directory.parent.mkdir(exist_ok=True)
+            # Whoever made them, another process or this one: a marker must not be on the disk before what it names.
+            for folder in (self._data.parent, self._data):
+                sync(folder)
             _publish_once(self._root / domain / self._name, directory)
             for path in sorted(path for path in directory.rglob("*") if path.is_file()):
                 files[str(path.relative_to(self._data))] = [path.stat().st_size, sha256(path)]
@@ -131,8 +135,9 @@ class Staging:
         if domain not in self._writers:
             if len(self._writers) == self._max_domains:
                 raise PrepareError(
-                    f"domain_key {self._config.domain_key!r}: expected at most {self._max_domains} domains in a task, "
-                    f"got {domain!r} too\n  Take a field with few values."
+                    f"domain_key {shown(self._config.domain_key)}: expected at most {self._max_domains} domains "
+                    "in a task, "
+                    f"got {shown(domain)} too\n  Take a field with few values."
                 )
             config, path = self._config, self._root / domain / self._name
             items, rows = ("responses", "masks") if config.train_type == "grpo" else (), config.packing != "none"

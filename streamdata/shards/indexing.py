@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, one_line
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
 from streamdata.shards.one_pass import Ahead, byte_source
-from streamdata.shards.publish import cache_directory, publish_beside_or_cached
+from streamdata.shards.publish import cache_directory, publish_index
 from streamdata.shards.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.shards.tar_records import records
 
@@ -91,15 +91,19 @@ def _cached(job: IndexJob) -> Path:
     return Path(f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index")
 
 
+_in_memory: dict[IndexJob, Path] = {}
+"""The indexes that could be written nowhere."""
+
+
 def find(job: IndexJob) -> Found | None:
     """Path and header of the index of just this version of the shard, if it has been built."""
-    for path in filter(None, (_beside(job), _cached(job))):
+    for path in filter(None, (_beside(job), _cached(job), _in_memory.get(job))):
         try:
             header = read_header(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except IndexDamageError as damage:
-            logger.warning("index '%s': %s; it is built again", path, damage)
+            logger.warning("index '%s': %s; it is built again", one_line(path), damage)
             continue
         if header[:3] == (job.kind, KINDS[job.kind].dtype.itemsize, (job.stamp, job.sidecar_stamp)):
             return Found(path, header)
@@ -140,7 +144,11 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
     stamps, kind = (job.stamp, job.sidecar_stamp), KINDS[job.kind]
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
     beside = _beside(job) if is_kept_beside else None
-    return Found(publish_beside_or_cached(beside, _cached(job), encode(header, contents.rows)), header)
+    cached = _cached(job)
+    path = publish_index(beside, cached, encode(header, contents.rows))
+    if path not in (beside, cached):
+        _in_memory[job] = path
+    return Found(path, header)
 
 
 def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:
@@ -175,6 +183,6 @@ def forget_cached(job: IndexJob) -> None:
 def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:
     """Log what a shard holds that is no record, or less than one."""
     if skipped:
-        logger.warning("shard '%s': %d %s", url, skipped, KINDS[kind].skipped.format(first_skipped))
+        logger.warning("shard '%s': %d %s", one_line(url), skipped, KINDS[kind].skipped.format(first_skipped))
     if noted and KINDS[kind].noted:
-        logger.warning("shard '%s': %d %s", url, noted, KINDS[kind].noted)
+        logger.warning("shard '%s': %d %s", one_line(url), noted, KINDS[kind].noted)

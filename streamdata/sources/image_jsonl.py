@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, names_text, shown
 from streamdata.fields import KEY, is_reserved
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.suffixes import is_sequential
@@ -31,6 +33,7 @@ class ImageJsonlDataset(NamedSource):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        limits: `line_bytes` (64 MiB), what a line may have at most.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -46,6 +49,7 @@ class ImageJsonlDataset(NamedSource):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self.single_process_fn = single_process_fn
@@ -56,7 +60,7 @@ class ImageJsonlDataset(NamedSource):
             )
         url = expand_home(jsonl_path)  # a recipe's path is expanded by `expand`, which this single file does not need
         self._path = local_path(url)
-        self._lines = JsonlShards([url])
+        self._lines = JsonlShards([url], limits=read_limits(limits, ShardLimits, "ImageJsonlDataset"))
         self._length = int(self._lines.num_records[0])
 
     def __len__(self) -> int:
@@ -77,6 +81,7 @@ class ImageJsonlDataset(NamedSource):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Record]:
         """Read many lines at once, each in [0, len)."""
+        end_worker_with_trainer()
         return [self._with_image(record) for record in self._read(indices)]
 
     def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -90,7 +95,7 @@ class ImageJsonlDataset(NamedSource):
         if not isinstance(name, str):
             raise ShardError(
                 f"{self._path}:{int(record[KEY]) + 1}: expected an image's path in 'imagepath', got {shown(name)}\n"
-                f"  Its fields are {sorted(key for key in record if not is_reserved(key))}."
+                f"  Its fields are {names_text(key for key in record if not is_reserved(key))}."
             )
         record["image"] = open_image(Path(self._path).parent / name)
         return record

@@ -72,26 +72,56 @@ def test_shards_with_very_long_names_are_indexed_in_the_cache(write_jsonl, cache
     assert len(indexes(cache)) == 1
 
 
-def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, monkeypatch):
-    """Neither beside the shard nor in the cache: the error names STREAMDATA_CACHE."""
+@pytest.fixture
+def refuse(monkeypatch):
+    """Lets writing an index fail below a folder, or everywhere."""
 
-    def refuse(path, parts, **_):
-        raise PermissionError(errno.EACCES, "no")
+    def refuse_below(number, folder=Path("/")):
+        real = Path.open
 
-    monkeypatch.setattr(publish, "publish", refuse)
-    with pytest.raises(ShardError, match="STREAMDATA_CACHE"):
+        def fail(path, mode="r", *arguments, **options):
+            if "x" in mode and path.is_relative_to(folder):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, mode, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", fail)
+
+    monkeypatch.setattr(publish, "_in_memory", publish._InMemory())
+    return refuse_below
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EIO])
+def test_where_nothing_can_be_written_a_small_index_is_in_memory(write_jsonl, tmp_path, cache, refuse, number, caplog):
+    """For this process, those that it forks, and later sources; a warning names the file."""
+    url = write_jsonl([{"n": n} for n in range(3000)])
+    refuse(number)
+    shards = JsonlShards([url])
+    assert [row["n"] for row in read_all(shards)] == list(range(3000))
+    assert f"{cache}/indexes/" in caplog.text
+    assert "kept in memory" in caplog.text
+    assert not indexes(tmp_path) + indexes(cache)
+    pid = os.fork()
+    if not pid:
+        os._exit(len(read_all(JsonlShards([url]))) != 3000)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert caplog.text.count("kept in memory") == 1
+
+
+def test_where_nothing_can_be_written_and_memory_has_no_room_the_error_says_so(write_jsonl, refuse, monkeypatch):
+    """It names the file and STREAMDATA_CACHE."""
+    refuse(errno.ENOSPC)
+    monkeypatch.setattr(publish, "_MAX_IN_MEMORY_BYTES", 100)
+    with pytest.raises(ShardError, match=r"indexes/.*\.jsonl\.index': cannot(.|\n)*No space(.|\n)*STREAMDATA_CACHE"):
         JsonlShards([write_jsonl([{"a": 1}])])
 
 
-def test_a_full_disk_is_not_taken_for_a_read_only_place(write_jsonl, monkeypatch):
-    """Other errors of writing go through."""
-
-    def refuse(path, parts, **_):
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(publish, "publish", refuse)
-    with pytest.raises(OSError, match="full"):
-        JsonlShards([write_jsonl([{"a": 1}])])
+def test_where_the_disk_of_the_shards_is_full_the_cache_is_used(write_jsonl, tmp_path, cache, refuse):
+    """And nothing is left of what was tried."""
+    url = write_jsonl([{"a": 1}])
+    refuse(errno.ENOSPC, tmp_path)
+    assert len(read_all(JsonlShards([url]))) == 1
+    assert len(indexes(cache)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["00000.jsonl"]
 
 
 @pytest.mark.parametrize("change", ["size", "mtime"])
