@@ -1,11 +1,10 @@
 """The values of a checkpoint, checked one by one: damage must not decide what comes next."""
 
 import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.base import Base
 from streamdata.progress.left_out import read_left_out
 from streamdata.recipe.percent import check_weight
@@ -23,6 +22,9 @@ _OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
 _MAX_CLOCK = 2.0**63
+MAX_RANKS = 1 << 17
+"""More than any job has; a damaged number must not become a list of so many."""
+_MAX_LANES = 1 << 22
 _MAX_LEVELS = 100
 """Of a function's state: what copies it must not run out of stack."""
 
@@ -69,10 +71,12 @@ def checked_header(value: Any) -> Mapping[str, Any]:
 
 
 def _check_topology(header: Mapping[str, Any]) -> None:
-    if not count(header["dp_size"]):
-        raise ValueError("expected at least 1 in 'dp_size', got 0")
-    if not 1 <= count(header["num_workers"]) <= MAX_WORKERS:  # each is looked at
-        raise ValueError(f"expected 1 to {MAX_WORKERS} in 'num_workers', got {shown(header['num_workers'])}")
+    # Each is looked at.
+    for name, most in (("dp_size", MAX_RANKS), ("num_workers", MAX_WORKERS)):
+        if not 1 <= count(header[name]) <= most:
+            raise ValueError(f"expected 1 to {most} in {name!r}, got {shown(header[name])}")
+    if (lanes := header["dp_size"] * header["num_workers"]) > _MAX_LANES:
+        raise ValueError(f"expected at most {_MAX_LANES} lanes, got {lanes}")
 
 
 def _check_tree(header: Mapping[str, Any]) -> None:
@@ -90,7 +94,7 @@ def _check_tree(header: Mapping[str, Any]) -> None:
 def _check_deal(header: Mapping[str, Any]) -> None:
     deal = count(header["deal"] if header["format"] == FORMAT else header.get("deal", 0))
     if deal and (missing := set(_BEGUN_WITH) - header.keys()):
-        raise ValueError(f"expected {min(missing)!r}, of what its topology began with")
+        raise ValueError(f"expected {shown(min(missing))}, of what its topology began with")
     for name in ("step", "pass"):
         count(header.get(name, 0))
 
@@ -170,16 +174,8 @@ def check_position(name: str, what: str, got: int, last: int) -> None:
     """
     if got > last:
         raise StateError(
-            f"source {name!r}: states {what}, expected at most {last}\n  Restore the states as they were saved."
+            f"source {shown(name)}: states {what}, expected at most {last}\n  Restore the states as they were saved."
         )
-
-
-def shown(value: object) -> str:
-    """A value of any size and depth, as a short text for a message."""
-    try:
-        return reprlib.repr(value)[:100]
-    except ValueError:  # an integer with more digits than Python prints
-        return f"a {type(value).__name__}"
 
 
 def check_levels(function: Any) -> None:

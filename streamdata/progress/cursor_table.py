@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.progress.checked import check_levels, shown
+from streamdata.errors import shown
+from streamdata.progress.checked import check_levels
 from streamdata.progress.left_out import read_left_out
 
 Column: TypeAlias = npt.NDArray[Any]
@@ -59,7 +60,7 @@ class BadRowError(ValueError):
     """A value that is not one of a cursor: its row, and what is wrong with it."""
 
     def __init__(self, row: int, name: str, value: object) -> None:
-        super().__init__(f"{name!r} is {shown(value)}")
+        super().__init__(f"{shown(name)} is {shown(value)}")
         self.row, self.name, self.value = row, name, value
 
 
@@ -280,7 +281,8 @@ def _floats(name: str, values: list[Any]) -> Column:
             column = np.array([np.nan])
         if bool(((column >= lowest) & (column < end)).all()):  # false of NaN
             return column
-    return _refuse(name, values, lambda value: type(value) in (int, float) and lowest <= value < end)
+    # An integer just below the end is the end as a float.
+    return _refuse(name, values, lambda value: type(value) in (int, float) and lowest <= value < end > float(value))
 
 
 def _positions(rows: int, pulled: Mapping[int, Any]) -> Column:

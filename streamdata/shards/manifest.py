@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.remote import Address, beside, canonical_url
 from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.index_file import CHUNK_ROWS
@@ -46,6 +46,7 @@ _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 MAX_DIRECTORY_BYTES = 4 << 30
 _MAX_RECORDS = 1 << 48
+_JOIN = "join"  # begins the kinds of indexes of shards with their sidecars
 _OUTSIDE = {
     b"/": (b"\n/", b"/\n", b"//", b"/./", b"/../", b"/.\n", b"/..\n"),
     b"\n.": (b"\n./", b"\n../", b"\n.\n", b"\n..\n"),
@@ -103,7 +104,7 @@ def encode_directory(directory: Directory, row_sizes: dict[str, int], num_bytes:
         framed = ((name, name.encode("utf-8", "surrogateescape")) for name in directory.names)
         name = next((name for name, own in framed if wrong in (own if wrong == b"\n" else b"\n%b\n" % own)), "")
         raise ShardError(
-            f"manifest of '{directory.place}': expected plain names of files, got {name!r}\n  Rename the file."
+            f"manifest of '{directory.place}': expected plain names of files, got {shown(name)}\n  Rename the file."
         )
     tags = _lines(directory.tags)
     text = orjson.dumps({
@@ -156,7 +157,7 @@ def decode_header(url: str, head: bytes) -> ManifestFrame:
         raise _damaged(url, f"at least {HEADER_BYTES} bytes", f"{len(head)}")
     magic, version, text, directory, size, crc = _HEADER.unpack_from(head)
     if (magic, version) != (_MAGIC, _FORMAT):
-        raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{magic!r} {version}")
+        raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{shown(magic)} {version}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise _damaged(url, "a header that fits its CRC32", "another")
     frame = ManifestFrame(text, directory, size, crc)
@@ -215,7 +216,7 @@ class _Decoder:
         for kind, (count, row_bytes) in sorted(text["indexes"].items()):
             entries = np.frombuffer(self._take(ENTRY.itemsize * _whole(count)), ENTRY)
             if self._row_sizes.get(kind) == row_bytes:
-                self._check(entries, row_bytes, num_files)
+                self._check(entries, row_bytes, num_files, has_sidecars=kind.startswith(_JOIN))
                 indexes[kind] = entries
         if self._at != len(self._body):
             raise ValueError(f"{len(self._body) - self._at} bytes more")
@@ -235,18 +236,20 @@ class _Decoder:
         joined = self._take(size)
         names = joined.decode("utf-8", "surrogateescape").split("\n") if joined else []
         if len(names) != count or (wrong := _outside(joined)):
-            raise ValueError(f"{len(names)} names of {count} files" if len(names) != count else f"{wrong!r} in a name")
+            raise ValueError(
+                f"{len(names)} names of {count} files" if len(names) != count else f"{shown(wrong)} in a name"
+            )
         if not all(map(lt, names, names[1:])):
             raise ValueError("names that are not sorted, or not different")
         return names
 
-    def _check(self, entries: Entries, row_bytes: int, num_files: int) -> None:
+    def _check(self, entries: Entries, row_bytes: int, num_files: int, *, has_sidecars: bool) -> None:
         """Raise unless all entries are of files that are there, and of rows within the manifest."""
         files, sidecars = entries["file"].astype(np.int64), entries["sidecar"].astype(np.int64)
         counts, offsets = entries["num_records"], entries["offset"]
         ends = offsets + (counts + 1) * row_bytes + _CRC.size * (counts // CHUNK_ROWS + 1)
         is_sound = (
-            (files < num_files) & ((sidecars < num_files) | (sidecars == NO_FILE))
+            (files < num_files) & (sidecars < num_files if has_sidecars else sidecars == NO_FILE)
             & (counts >= 0) & (counts < _MAX_RECORDS) & (offsets >= 0) & (offsets <= self._num_bytes)
             & (ends <= self._num_bytes) & (entries["skipped"] >= 0) & (entries["noted"] >= 0)
         )  # fmt: skip
@@ -256,7 +259,7 @@ class _Decoder:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} where a number should be")
+        raise ValueError(f"{shown(value)} where a number should be")
     return value
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from streamdata.errors import needs
+from streamdata.errors import names_text, needs, shown
 from streamdata.text import tokenize
 
 ImageDtype = Literal["uint8", "float32"]
@@ -128,7 +128,8 @@ class ImageJsonlProcessFnBuilder:
         if not isinstance(image, Image.Image):
             raise ValueError(
                 f"ImageJsonlProcessFnBuilder: expected a PIL image in field 'image', got {type(image).__name__}; "
-                f"the record has {sorted(record)}\n  Use it on a source that opens images, such as ImageJsonlDataset."
+                f"the record has {names_text(record)}\n  Use it on a source that opens images, such as "
+                "ImageJsonlDataset."
             )
         return {**record, "image": to_tensor(image, self._size, self.dtype)}
 
@@ -153,17 +154,41 @@ def open_image(path: Path) -> Image.Image:
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """As `open_image`, from the bytes of a file."""
     # This reads the header alone, so that what is too large is refused before memory is taken for it.
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:  # of twice as many as Pillow warns of
+        raise _too_large(max_pixels, f"more ({error})") from error
     _check_size(image.width, image.height, max_pixels)
+    return image
+
+
+def load_pixels(image: Image.Image) -> Image.Image:
+    """Decode the pixels of an image, if that was not done yet.
+
+    Raises:
+        OSError: It is damaged.
+    """
+    try:
+        image.load()
+    except SyntaxError as error:  # so Pillow says that chunks of a PNG are broken
+        raise _damaged(str(error)) from error
     return image
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise ValueError(
-            f"image: expected at most {max_pixels} pixels, got {width} x {height}; it is not decoded\n"
-            "  Shrink it before training, or filter its record out."
-        )
+        raise _too_large(max_pixels, f"{width} x {height}")
+
+
+def _too_large(max_pixels: int, got: str) -> ValueError:
+    return ValueError(
+        f"image: expected at most {max_pixels} pixels, got {got}; it is not decoded\n"
+        "  Shrink it before training, or filter its record out."
+    )
+
+
+def _damaged(why: str) -> OSError:
+    return OSError(f"image: it is damaged: {why}\n  Repair it, or drop its record by max_bad.")
 
 
 def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> Any:
@@ -183,7 +208,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
     # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
     height, width = _pair(size)
     image.draft(None, (width * _OVERSAMPLING, height * _OVERSAMPLING))
-    return _resized(np.array(_as_rgb(image)), (height, width), dtype)
+    return _resized(np.array(_as_rgb(load_pixels(image))), (height, width), dtype)
 
 
 def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
@@ -236,7 +261,7 @@ def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any
     try:
         return function(data, **settings)
     except ValueError as error:
-        raise OSError(f"image: the JPEG is damaged: {error}\n  Repair it, or drop its record by max_bad.") from error
+        raise _damaged(str(error)) from error
 
 
 def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageDtype) -> Any:
@@ -272,7 +297,7 @@ def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> s
             return name
     raise ValueError(
         f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record has "
-        f"{sorted(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
+        f"{names_text(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
     )
 
 
@@ -290,7 +315,7 @@ def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
     is_whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
     if len(sides) != 2 or not is_whole or min(sides) < 1:  # noqa: PLR2004  (height and width)
         raise ValueError(
-            f"{who}: {name} is {size!r}, expected at least 1\n"
+            f"{who}: {name} is {shown(size)}, expected at least 1\n"
             "  Set it to a positive number, or to a pair of them: height and width."
         )
     return int(sides[0]), int(sides[1])
@@ -310,6 +335,6 @@ def one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     """
     if value not in allowed:
         raise ValueError(
-            f"{who}: {name} is {value!r}, expected one of {list(allowed)}\n  Leave it out for {allowed[0]!r}."
+            f"{who}: {name} is {shown(value)}, expected one of {list(allowed)}\n  Leave it out for {shown(allowed[0])}."
         )
     return value

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, place_of_io, shown
 from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
@@ -17,6 +17,7 @@ from streamdata.stores.store import Store
 from streamdata.stores.sums import has_sums
 
 _DIMENSIONS = 3
+_MAX_NAME_BYTES = 255
 
 
 class MmapStore(Store):
@@ -45,17 +46,28 @@ class MmapStore(Store):
 
 def _shard(path: Path) -> Shard:
     directory, who = str(path.parent), f"shard '{path.parent}'"
-    meta = parsed(path.read_bytes(), f"file '{path}'")
+    with place_of_io(path):
+        meta = parsed(path.read_bytes(), f"file '{path}'")
 
     def locate(name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
-        if os.path.basename(name) != name or "\0" in name or name in ("", ".", ".."):
-            raise StoreError(f"{who}: expected the name of a file beside {META}, got {name!r}\n  Do not trust it.")
+        if not _is_name(name):
+            raise StoreError(f"{who}: expected the name of a file beside {META}, got {shown(name)}\n  Do not trust it.")
         file = f"{directory}/{name}"
         return sized(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
 
     if isinstance(meta.get("format"), str):  # older ones have keys alone, and a key called so is an object
         return decode(meta, locate, who)
     return Shard(who, _Older(meta, who).segments(locate))
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file in a folder can be called so; what leads out of the folder is no name."""
+    try:
+        size_bytes = len(os.fsencode(name))
+    except UnicodeEncodeError:  # JSON can hold half a character
+        return False
+    is_inside = os.path.basename(name) == name and name not in ("", ".", "..")
+    return is_inside and "\0" not in name and size_bytes <= _MAX_NAME_BYTES
 
 
 def sized(array: StoredArray) -> StoredArray:
@@ -83,7 +95,9 @@ class _Older:
     def __init__(self, meta: Mapping[str, Any], who: str) -> None:
         self._who = who
         self._shapes = {key: self._shape(key, value) for key, value in meta.items()}
-        self._dtypes = {key: stored_dtype(value.get("dtype"), f"{who}, key {key!r}") for key, value in meta.items()}
+        self._dtypes = {
+            key: stored_dtype(value.get("dtype"), f"{who}, key {shown(key)}") for key, value in meta.items()
+        }
         self._offsets = {
             key: self._bounds(key, value["offsets"]) for key, value in meta.items() if value.get("offsets") is not None
         }
@@ -106,7 +120,8 @@ class _Older:
             or not all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
         ):
             raise StoreError(
-                f"{self._who}, key {key!r}: expected a shape of 1 to {_DIMENSIONS} sizes and a dtype, got {value!r}\n"
+                f"{self._who}, key {shown(key)}: expected a shape of 1 to {_DIMENSIONS} sizes and a dtype, got "
+                f"{shown(value)}\n"
                 "  Copy the shard again, or write it with StoreWriter."
             )
         return tuple(shape)
@@ -122,12 +137,11 @@ class _Older:
         if offsets.ndim == 1 and (not len(offsets) or offsets[-1] != end):
             offsets = np.append(offsets, end)
         if offsets.ndim != 1 or offsets[0] != 0 or bool((np.diff(offsets) < 0).any()):
-            shown = str(listed)[:60]
             raise StoreError(
-                f"{self._who}, key {key!r}: expected offsets that rise from 0 to {end}, got {shown}\n"
+                f"{self._who}, key {shown(key)}: expected offsets that rise from 0 to {end}, got {shown(listed)}\n"
                 "  Copy the shard again, or write it with StoreWriter."
             )
-        return Offsets(len(offsets) - 1, offsets, end, f"{self._who}, key {key!r}")
+        return Offsets(len(offsets) - 1, offsets, end, f"{self._who}, key {shown(key)}")
 
 
 def older_segment(data: StoredArray, shape: tuple[int, ...], offsets: Offsets | None) -> Segment:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.stores.bounds import Ends, Offsets, StoredArray
 from streamdata.stores.factory import open_store
 from streamdata.stores.megatron_index import Documents, Sequences
@@ -78,7 +78,7 @@ def _checksum(store: Store, array: StoredArray) -> Iterator[str]:
     for _, values in _chunks(store, array):
         found.update(np.ascontiguousarray(values).data.cast("B"))
     if found.hexdigest() != array.checksum:
-        dataset = f", dataset {array.dataset!r}" if array.dataset else ""
+        dataset = f", dataset {shown(array.dataset)}" if array.dataset else ""
         yield (
             f"file '{array.file}'{dataset}: expected checksum {array.checksum}, "
             f"got {found.hexdigest()}\n  It was changed after it was written: copy it again."
@@ -139,7 +139,7 @@ def _ids(store: Store, array: StoredArray, vocab_size: int) -> Iterator[str]:
         if len(wrong):
             index = int(wrong[0])
             yield (
-                f"file '{array.file}': expected token ids below {vocab_size}, got {int(values[index])} at position "
+                f"file '{array.file}': expected token ids below {vocab_size}, got {values[index].item()} at position "
                 f"{begin + index}\n  The store was written with another tokenizer."
             )
             return

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import build, indexed, indexing, publish
+from streamdata.shards import build, indexed, indexing, publish, tar_records
 from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import stamp_of
@@ -214,6 +214,50 @@ def test_an_index_that_lies_is_an_error(write_jsonl, tmp_path):
     path.write_bytes(b"".join(indexing.encode(header, rows)))
     with pytest.raises(ShardError, match="expected within the shard"):
         read_all(shards)
+
+
+def test_an_index_that_joins_two_lines_is_an_error(write_jsonl, tmp_path):
+    """Each of the two is a row, so that it is not the lines that are damaged."""
+    shards = JsonlShards([write_jsonl([{"n": 1}, {"n": 2}])])
+    rows = np.array([(0, 0), (18, 0)], np.dtype([("offset", "<u8"), ("blanks", "<u4")]))
+    (path,) = indexes(tmp_path)
+    path.write_bytes(b"".join(indexing.encode(indexing.read_header(path)._replace(num_records=1), rows)))
+    with pytest.raises(ShardError, match=r"jsonl:1:9: expected the end of the line, .*\n  Delete the index"):
+        read_all(JsonlShards(shards.urls))
+
+
+@pytest.mark.parametrize(("offset", "length"), [(2**63, 9), (2**64 - 1, 1), (30, 9), (0, 99)])
+def test_an_index_that_leads_out_of_the_sidecar_is_an_error(write_tar, write_jsonl, tmp_path, offset, length):
+    """No read is tried beyond its end, or below 0."""
+    write_jsonl([{"key": "a", "n": 1}], "00000.meta.jsonl")
+    shards = TarShards([write_tar([("a.x", b"")])], ["n"])
+    rows = np.array([(offset, length), (0, 0)], np.dtype([("offset", "<u8"), ("length", "<u4")]))
+    (path,) = tmp_path.glob(".*.join.index")
+    path.write_bytes(b"".join(indexing.encode(indexing.read_header(path), rows)))
+    with pytest.raises(ShardError, match="record 0 expected within the sidecar, got bytes"):
+        read_all(TarShards(shards.urls, ["n"]))
+
+
+def test_a_reserved_field_is_refused_though_an_index_has_its_record(write_tar, monkeypatch):
+    """It would stand in the place of the record's key."""
+    url = write_tar([("a.__key__", b"x")])
+    with monkeypatch.context() as stranger:
+        stranger.setattr(tar_records, "is_reserved", lambda _: False)
+        shards = TarShards([url])
+    with pytest.raises(ShardError, match="expected another field name, got '__key__'"):
+        read_all(shards)
+
+
+@pytest.mark.parametrize("field", ["skipped", "first_skipped", "noted"])
+def test_an_index_that_counts_beyond_63_bits_is_built_again(write_jsonl, tmp_path, builds, field):
+    """Its checksum is right."""
+    url = write_jsonl([{"n": 1}])
+    read_all(JsonlShards([url]))
+    (path,) = indexes(tmp_path)
+    rows = np.frombuffer(path.read_bytes()[HEADER_BYTES:-4], np.dtype([("offset", "<u8"), ("blanks", "<u4")]))
+    path.write_bytes(b"".join(indexing.encode(indexing.read_header(path)._replace(**{field: 2**63}), rows)))
+    assert [record["n"] for record in read_all(JsonlShards([url]))] == [1]
+    assert builds == [url, url]
 
 
 def test_the_index_counts_the_rows_with_integers_that_64_bits_cannot_hold(write_jsonl, tmp_path):
