@@ -65,12 +65,25 @@ def kill_often(method: str) -> tuple[list[list[int]], list[float], list[str], in
             seconds.append(time.monotonic() - began)
             text = "\n".join([str(error), *getattr(error, "__notes__", ())])
             messages.append(f"{str(killed) in text.replace(')', ' ').split()} {text}")
-    received += [batch["n"].tolist() for batch, _ in zip(loader, range(20), strict=False)]
+    num_again += go_on(loader, received, len(received) + 20)
     return received, seconds, messages, num_again
+
+
+def go_on(loader: StreamLoader, received: list[list[int]], until: int) -> int:
+    """Receive more, until there are so many; how many errors came before."""
+    try:
+        for batch in loader:
+            received.append(batch["n"].tolist())
+            if len(received) == until:
+                break
+    except (RuntimeError, OSError):
+        return 1 + go_on(loader, received, until)
+    return 0
 
 
 def main() -> None:
     """Each method."""
+    multiprocessing.set_forkserver_preload(["torch", "streamdata.delivery.stream_loader"])
     for method in sys.argv[1:] or ("fork", "spawn", "forkserver"):
         received, seconds, messages, num_again = kill_often(method)
         wanted = [batch["n"].tolist() for batch, _ in zip(make_loader(None), received, strict=False)]

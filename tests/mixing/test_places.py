@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from streamdata import MergedDataset, StreamLoader, named
 from streamdata.mixing.places import WorkerPlaces
+from streamdata.sources.functions import Feed, run_bursts
+from streamdata.sources.tally import Tally
 
 
 def test_of_those_who_died_the_last_record_is_known() -> None:
@@ -39,17 +40,24 @@ def fatal(record: dict) -> dict:
     return record
 
 
-def fatal_stream(records: Iterator[dict]) -> Iterator[dict]:
-    """The same of a stream function."""
-    return map(fatal, records)
-
-
-@pytest.mark.parametrize("function", [{"single_process_fn": fatal}, {"process_fn": fatal_stream}])
-def test_the_error_of_a_killed_worker_names_source_and_record(function: dict) -> None:
+def test_the_error_of_a_killed_worker_names_source_and_record() -> None:
     """Beside the process, which torch names."""
-    sources = [named(range(50), name="a", percent=1, **function), named(range(50), name="b", percent=1)]
+    sources = [
+        named(range(50), name="a", percent=1, single_process_fn=fatal),
+        named(range(50), name="b", percent=1),
+    ]
     loader = StreamLoader(MergedDataset(sources), 2, 1, multiprocessing_context="fork")
     with pytest.raises((RuntimeError, OSError)) as caught:
         list(zip(loader, range(100), strict=False))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise it again in whatever test comes next
     assert "was killed; a function of it was last given source 'a', index 7\n" in "".join(caught.value.__notes__)
+
+
+def test_a_stream_function_is_noted_what_it_is_given() -> None:
+    """As it pulls it."""
+    tally, noted = Tally("a", 0), []
+    tally.note = noted.append
+    records = [({"__index__": n}, (0, 0, n + 1, 0)) for n in range(3)]
+    feed = Feed(iter(records), (0, 0, 0, 0), lambda _, after: after, 0, tally, "process_fn")
+    assert len(list(run_bursts(lambda pulled: pulled, feed, None))) == 3
+    assert noted == [record for record, _ in records]
