@@ -60,6 +60,22 @@ def needs(package: str, extra: str, who: str) -> Iterator[None]:
         raise ImportError(f"{who} needs the package {package}\n  pip install torch-streamdata[{extra}]") from error
 
 
+@contextmanager
+def place_of_io(file: object, begin: int | None = None, end: int | None = None) -> Iterator[None]:
+    """Says of an error of the disk or its file system, which keeps its type, what was read."""
+    try:
+        yield
+    except OSError as error:
+        note_place(error, file, begin, end)
+        raise
+
+
+def note_place(error: OSError, file: object, begin: int | None = None, end: int | None = None) -> None:
+    """Adds to such an error which bytes of a file were read."""
+    span = f" bytes {begin} to {end} of" if begin is not None else ""
+    error.add_note(printable(f"  reading{span} '{file}'"))
+
+
 class _Shortened(reprlib.Repr):
     """Representations that stop early, however much there is to show."""
 

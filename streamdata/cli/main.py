@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
-from streamdata.cli.messages import INTERRUPTED, messages
+from streamdata.cli.interrupt import INTERRUPTED
+from streamdata.cli.messages import messages
 from streamdata.cli.options import (
     Allow,
     Batches,

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import typer
 
+from streamdata.cli.interrupt import INTERRUPTED, TERMINATED, TerminatedError, ends_by_signals
 from streamdata.errors import StreamdataError, printable
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells expect: 128 + SIGINT."""
 
 _MAX_LINES = 10
 """Of a message; where it was raised, and what shows the rest, are two more."""
@@ -33,7 +31,8 @@ def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[N
     """
     shown: tuple[type[Exception], ...] = (StreamdataError, *more)
     try:
-        yield
+        with ends_by_signals():
+            yield
     except (typer.Exit, typer.BadParameter):
         raise  # how a command ends by itself, though these are exceptions, too
     except shown as error:
@@ -41,6 +40,9 @@ def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[N
             raise
         typer.echo("error: " + "\n".join(_lines(error, is_expected=not _is_of_functions(error, more))), err=True)
         raise typer.Exit(1) from error
+    except TerminatedError as error:
+        typer.echo("terminated", err=True)
+        raise typer.Exit(TERMINATED) from error
     except KeyboardInterrupt as error:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from error

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from streamdata.cli.interrupt import Interrupt, leave_interrupts_to_trainer
+from streamdata.cli.interrupt import Interrupt, TerminatedError, leave_interrupts_to_trainer
 from streamdata.cli.messages import say
 from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
+from streamdata.delivery.dead_workers import note_dead_workers
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.top import top_of
@@ -83,8 +84,12 @@ def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None
             for batch in itertools.islice(loader, batches):
                 pace.add(batch)
                 ticker.tick(pace.line)
-                if interrupt.requested():
-                    return False
+                interrupt.check()
+    except TerminatedError:
+        raise
+    except Exception as error:
+        note_dead_workers(error, dataset)
+        raise
     except KeyboardInterrupt:
         return False
     finally:

@@ -9,6 +9,7 @@ from weakref import WeakMethod
 
 from torch.utils.data import DataLoader
 
+from streamdata.delivery.dead_workers import note_dead_workers
 from streamdata.delivery.even_ranks import EvenRanks, FilledCollate, Received, dropped, padded
 from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
@@ -295,6 +296,8 @@ class StreamLoader:
                 found, more = self._next(), more - 1
         except BaseException as error:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
+            if self.num_workers and isinstance(error, Exception):
+                note_dead_workers(error, self.dataset)
             self._close()
             self._must_go_back = True
             if self.num_workers:
@@ -337,6 +340,8 @@ class StreamLoader:
         if self._dataloader is None:
             self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
         # No method of its own in what it holds: by a cycle its workers would live on until a collection.
+        if not self._options.get("persistent_workers"):
+            self.dataset.forget_workers()
         stream: Iterator[Received] = map(_received, self._dataloader)
         if rest is not None and self.uneven != "error":
             stream = (
@@ -356,11 +361,7 @@ class StreamLoader:
         batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
         self._set_present_states()
         self._dataloader = None
-        if batch is None:
-            raise ValueError(
-                "StreamLoader: uneven='pad' has nothing to repeat: this rank has no share of the pass\n"
-                "  Give the sources more records, or the run fewer ranks."
-            )
+        assert batch is not None, "a rank without a share of the pass is refused when it begins"
         return _without_states(batch)
 
     def _close(self) -> None:

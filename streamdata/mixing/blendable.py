@@ -18,6 +18,7 @@ from streamdata.mixing.blend_weights import BlendWeights, blend_weights
 from streamdata.mixing.from_megatron import Wanted, megatron_blend
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
+from streamdata.run.trainer import end_worker_with_trainer
 
 logger = logging.getLogger("streamdata")
 
@@ -152,6 +153,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples of many indices, in their order: each dataset is asked once for all that it gives."""
+        end_worker_with_trainer()
         positions = positions_of(indices, len(self))
         numbers, ranks = self._index.datasets(positions), self._index.ranks(positions)
         samples: list[Any] = [None] * len(positions)

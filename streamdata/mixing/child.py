@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from streamdata.mixing.deals import Deals
+from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.present import Present
 from streamdata.mixing.tree import Node
 from streamdata.progress import (
@@ -43,14 +44,32 @@ class Run:
     base: Base
     deals: Deals
     tree: Tree
-    from_window: bool
     skips: Skips
+    from_window: bool = False
     header: str = ""
     link: LaneLink | None = None
     present: Present = field(default_factory=Present)
     ahead: LaneAhead = field(default_factory=LaneAhead)
+    place: WorkerPlace | None = None
+    """Where a worker notes which record it is at."""
     times: SourceTimes = field(default_factory=dict)
     """How long sources were read; drawing adds to it."""
+
+    @classmethod
+    def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:
+        """A lane where states say that it stands in a pass."""
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        return cls(
+            lane=lane,
+            key=key,
+            progress=progress,
+            entries=progress.lane(key),
+            generation=progress.generation(tree),
+            base=progress.base(epoch_pass),
+            deals=deals,
+            tree=tree,
+            skips=skips,
+        )
 
     def node_key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""
@@ -62,7 +81,9 @@ class Run:
         at = None if standing is None else standing.cursor
         counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
         max_bad = int(getattr(node.dataset, "max_bad", 0))
-        return Tally(node.path or "the top", max_bad, *counts)
+        tally = Tally(node.path or "the top", max_bad, *counts)
+        tally.note = None if self.place is None else self.place.noting(tally.name)
+        return tally
 
 
 class Child(Protocol):

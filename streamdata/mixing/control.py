@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
+from streamdata.mixing.places import WorkerPlaces
 from streamdata.progress import Beginning
 from streamdata.run import MAX_WORKERS, Lane
 
@@ -34,6 +35,7 @@ class Control:
     def __init__(self) -> None:
         self._memory = torch.zeros(_LANES + MAX_WORKERS * _FIELDS, dtype=torch.int64)
         self._memory.share_memory_()  # type: ignore[no-untyped-call]
+        self.places = WorkerPlaces()
         self._name = uuid.uuid4().hex
 
     @property
@@ -127,7 +129,7 @@ class Control:
             _received.discard(self)
             memory = self._memory.clone()
             memory.share_memory_()  # type: ignore[no-untyped-call]
-            self._memory = memory
+            self._memory, self.places = memory, WorkerPlaces()
             self._name = uuid.uuid4().hex  # the one that it is a copy of may live in this process too
 
     def _lane(self, worker: int) -> npt.NDArray[np.int64]:
@@ -136,7 +138,7 @@ class Control:
 
     def __getstate__(self) -> dict[str, Any]:
         self.own()
-        return {"_memory": self._memory, "_name": self._name}
+        return {"_memory": self._memory, "places": self.places, "_name": self._name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

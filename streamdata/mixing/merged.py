@@ -282,13 +282,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         group = self._data_parallel or find_data_parallel()
         verify_mixture_agrees(self, group, self._progress.entries.columns, self._skips)
 
-    def samples_left(self, num_workers: int) -> npt.NDArray[np.int64]:
+    def samples_left(self, num_workers: int, *, whole_pass: bool = False) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
 
         Nothing is read. Of a part of a source the records are counted one by one, by their identities.
 
         Args:
             num_workers: Of the DataLoader of each rank.
+            whole_pass: As if nothing of it had been delivered.
 
         Returns:
             int64 (dp_size, max(1, num_workers)).
@@ -298,7 +299,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 the message names the source.
             StateError: The states hold nothing of some rank.
         """
-        return self._reading(replace(self.lane(num_workers), dp_rank=0)).samples_left()
+        reading = self._reading(replace(self.lane(num_workers), dp_rank=0))
+        return (replace(reading, progress=Progress({})) if whole_pass else reading).samples_left()
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
@@ -354,6 +356,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     def print_dataset_length_stats(self, required: float | None = None) -> None:
         """Print what `check_length` gives as a table; without `required`, the shares and lengths alone."""
         print(lengths_text(check_lengths(tree_of(self), required)))  # noqa: T201  what it is for
+
+    def forget_workers(self) -> None:
+        """Let those of an earlier iteration not be among the `dead_workers`."""
+        self._control.places.clear()
+
+    def dead_workers(self) -> dict[int, str]:
+        """Workers that ended before their stream did: by process, the record that a function was given last, or ""."""
+        return self._control.places.of_dead()
 
     def traffic(self) -> Traffic:
         """What was asked of stores elsewhere for the batches that came to this process, and how long was waited.

@@ -136,7 +136,8 @@ class Reading:
     def begin(self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None]) -> Iterator[Sample]:
         """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`."""
         lane, key, progress = plan.lane, plan.key, plan.progress
-        is_here = get_worker_info() is None
+        worker = get_worker_info()
+        is_here, place = worker is None, None if worker is None else self.control.places.of(worker.id)
         beginning = self.control.begin(self.version, lane, key.epoch_pass)
         if beginning is not None:
             change = plan.change
@@ -156,12 +157,15 @@ class Reading:
             self._run(lane, key.epoch_pass, progress, plan.deals),
             ahead=ahead,
             times=meter.times,
+            place=place,
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
 
         def end() -> None:
+            if place is not None:
+                place.clear()
             self.control.end(self.version, lane, key.epoch_pass)
             note_end()
 
@@ -233,19 +237,8 @@ class Reading:
         return deals, [worker for worker, index in lanes.items() if deals.has_share(self.top, index)]
 
     def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals) -> Run:
-        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
-        return Run(
-            lane=lane,
-            key=key,
-            progress=progress,
-            entries=progress.lane(key),
-            generation=progress.generation(self.tree),
-            base=progress.base(epoch_pass),
-            deals=deals,
-            tree=self.tree,
-            from_window=self.from_window,
-            skips=self.skips,
-        )
+        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self.skips)
+        return replace(run, from_window=self.from_window)
 
     def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int], remedy: str = _LOAD_OWN) -> None:
         """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""

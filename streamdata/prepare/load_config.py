@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from streamdata.errors import RecipeError, did_you_mean, shown
 from streamdata.prepare.astrai import converted, is_astrai
 from streamdata.prepare.config import RECORD_FORMATS, STREAMED, PrepareConfig, Section
+from streamdata.recipe.include_folders import RefusedFileError, read_bounded
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS
 from streamdata.recipe.locations import Locations, Problem, UnreadableError
 from streamdata.recipe.locations import Path as TreePath
 from streamdata.recipe.yaml_tree import read_yaml
@@ -41,9 +43,11 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
     locations = Locations(str(file or "config"), on_problem=lambda problem, _: problems.append(problem))
     if file is not None:
         try:
-            tree = read_yaml(file.read_bytes(), locations)
+            tree = read_yaml(read_bounded(file, DEFAULT_RECIPE_LIMITS.file_bytes, is_regular=False), locations)
         except UnreadableError as error:
             raise RecipeError(str(error)) from error
+        except RefusedFileError as error:
+            raise RecipeError(f"{file}: {error}") from error
     if is_astrai(tree):
         tree = _from_astrai(tree, str(file or "config"))
     validated, found = _validate(tree)

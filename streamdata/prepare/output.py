@@ -19,7 +19,7 @@ from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout, task_name
 from streamdata.prepare.pack import Block, Packer
-from streamdata.run.publish import publish_written
+from streamdata.run.publish import publish_written, sync
 from streamdata.stores.dtypes import token_dtype
 from streamdata.stores.train_types import SOURCES
 from streamdata.stores.writer import StoreWriter
@@ -98,6 +98,9 @@ class Staging:
             writer.close()
             directory = self._data / domain / self._name
             directory.parent.mkdir(exist_ok=True)
+            # Whoever made them, another process or this one: a marker must not be on the disk before what it names.
+            for folder in (self._data.parent, self._data):
+                sync(folder)
             _publish_once(self._root / domain / self._name, directory)
             for path in sorted(path for path in directory.rglob("*") if path.is_file()):
                 files[str(path.relative_to(self._data))] = [path.stat().st_size, sha256(path)]

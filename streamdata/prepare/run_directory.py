@@ -4,14 +4,14 @@ import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout
 from streamdata.prepare.manifest import Json, differences, json_bytes, make_manifest
 from streamdata.prepare.quarantine import first_bad
-from streamdata.run.publish import publish
+from streamdata.run.publish import publish, sync
 
 
 class RunDirectory(Layout):
@@ -61,10 +61,14 @@ class RunDirectory(Layout):
                 self._clear()
             publish(self.plan, [json_bytes(plan)])  # first: without it, the rest would be taken for somebody else's
             self.tasks.mkdir(exist_ok=True)
-            shutil.rmtree(self.staging, ignore_errors=True)
-            for path in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):  # of a process killed in publishing
-                path.unlink()
-            yield
+            self._remove_unpublished()
+            try:
+                yield
+            except BaseException:
+                # Of workers that were killed. While one lives on, as in a cluster, that is left to the next run.
+                with suppress(BlockingIOError, FileNotFoundError), self._workers_locked(fcntl.LOCK_NB):
+                    self._remove_unpublished()
+                raise
 
     def read_marker(self, task: int) -> Json:
         """The marker of a task that is done.
@@ -106,9 +110,16 @@ class RunDirectory(Layout):
         if self.finished_data.exists():
             remove(self.data)  # of a run that was to be overwritten
             self.finished_data.rename(self.data)
+            sync(self.path)  # before what says how to do it again is removed
         self.data.mkdir(exist_ok=True)  # a part may have no task
         shutil.rmtree(self.work)
         return manifest
+
+    def _remove_unpublished(self) -> None:
+        """Remove what processes were writing when they were killed."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        for path in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):
+            path.unlink()
 
     def _kept_marker(self, task: int) -> Json:
         """The marker of a task whose files are there, where `finish` takes them from."""
@@ -147,8 +158,19 @@ class RunDirectory(Layout):
                 raise PrepareError(
                     f"output '{self.path}': expected no other run, got one that is under way\n  Wait for its end."
                 ) from error
-            with self.workers_lock.open("a") as workers:
-                fcntl.flock(workers, fcntl.LOCK_EX)
+            with self._workers_locked():
+                pass
+            yield
+
+    @contextmanager
+    def _workers_locked(self, how: int = 0) -> Iterator[None]:
+        """Let no worker begin a task.
+
+        Raises:
+            BlockingIOError: One is at a task, and `how` is not to wait for it.
+        """
+        with self.workers_lock.open("a") as workers:
+            fcntl.flock(workers, fcntl.LOCK_EX | how)
             yield
 
 

@@ -22,6 +22,9 @@ _OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
 _MAX_CLOCK = 2.0**63
+MAX_RANKS = 1 << 17
+"""More than any job has; a damaged number must not become a list of so many."""
+_MAX_LANES = 1 << 22
 _MAX_LEVELS = 100
 """Of a function's state: what copies it must not run out of stack."""
 
@@ -68,10 +71,12 @@ def checked_header(value: Any) -> Mapping[str, Any]:
 
 
 def _check_topology(header: Mapping[str, Any]) -> None:
-    if not count(header["dp_size"]):
-        raise ValueError("expected at least 1 in 'dp_size', got 0")
-    if not 1 <= count(header["num_workers"]) <= MAX_WORKERS:  # each is looked at
-        raise ValueError(f"expected 1 to {MAX_WORKERS} in 'num_workers', got {shown(header['num_workers'])}")
+    # Each is looked at.
+    for name, most in (("dp_size", MAX_RANKS), ("num_workers", MAX_WORKERS)):
+        if not 1 <= count(header[name]) <= most:
+            raise ValueError(f"expected 1 to {most} in {name!r}, got {shown(header[name])}")
+    if (lanes := header["dp_size"] * header["num_workers"]) > _MAX_LANES:
+        raise ValueError(f"expected at most {_MAX_LANES} lanes, got {lanes}")
 
 
 def _check_tree(header: Mapping[str, Any]) -> None:

@@ -281,7 +281,8 @@ def _floats(name: str, values: list[Any]) -> Column:
             column = np.array([np.nan])
         if bool(((column >= lowest) & (column < end)).all()):  # false of NaN
             return column
-    return _refuse(name, values, lambda value: type(value) in (int, float) and lowest <= value < end)
+    # An integer just below the end is the end as a float.
+    return _refuse(name, values, lambda value: type(value) in (int, float) and lowest <= value < end > float(value))
 
 
 def _positions(rows: int, pulled: Mapping[int, Any]) -> Column:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, place_of_io
 from streamdata.progress.joining import check_together
 from streamdata.progress.saving import FILE_NAME, STEP_NAME
 from streamdata.progress.state_file import RankStates, decode
@@ -86,7 +86,8 @@ def read_rank(directory: Path, step: int, rank: int) -> RankStates | None:
 
 
 def _read(path: Path, rank: int, step: int) -> RankStates:
-    part = decode(str(path), path.read_bytes())
+    with place_of_io(path):
+        part = decode(str(path), path.read_bytes())
     for name, expected in (("rank", rank), ("step", step)):
         got = getattr(part.origin, name)
         if got != expected:

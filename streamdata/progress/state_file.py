@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.progress.checked import count
+from streamdata.progress.checked import MAX_RANKS, count
 from streamdata.progress.cursor_table import KEY, OPTIONAL, RARE, REQUIRED, CursorTable, Lists
 from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.states_table import StatesTable, join, table_from_dict, table_from_lists
@@ -142,8 +142,8 @@ def _parse(saved: Sequence[RankStates]) -> StatesTable:
     for part, headers in headers_of(saved):
         try:
             entries, table = json.loads(part.lines[1]), orjson.loads(part.lines[2])
-            others.update(headers)
-            others.update(_checked_entries(entries["entries"]))
+            others.update(_checked_entries(headers, are_headers=True))
+            others.update(_checked_entries(entries["entries"], are_headers=False))
             rows = range(len(lists["path"]), len(lists["path"]) + len(table["path"]))
             pulled.update((rows[row], value) for row, *value in _checked(table.pop("pulled"), len(rows)))
             states = [(int(row), state) for row, state in entries["rare"].items()]
@@ -179,9 +179,10 @@ def _checked(rows: list[Any], num_rows: int) -> list[Any]:
     return rows
 
 
-def _checked_entries(entries: dict[str, Any]) -> dict[str, Any]:
+def _checked_entries(entries: dict[str, Any], *, are_headers: bool) -> dict[str, Any]:
     for key in entries:
-        owner_of(key)
+        if (owner_of(key).rank is None) != are_headers:  # only among the headers was it looked at
+            raise ValueError(f"expected {'headers alone' if are_headers else 'no header'}, got {shown(key)}")
     return entries
 
 
@@ -204,11 +205,12 @@ def _check_indices(values: list[Any], num_all: int) -> None:
 
 
 def _origin(name: str, envelope: dict[str, Any]) -> Origin:
-    if envelope.pop("streamdata_states") != _VERSION:
+    if envelope.pop("streamdata_states", None) != _VERSION:
         raise StateError(f"{name}: written by another version of streamdata\n  Read it with that version.")
     try:
         origin = Origin(**envelope)
-        if count(origin.rank) >= count(origin.size) or not isinstance(origin.parent, str | None):
+        is_rank = count(origin.rank) < count(origin.size) <= MAX_RANKS
+        if not is_rank or not isinstance(origin.parent, str | None):
             raise ValueError(f"rank {origin.rank} of {origin.size}")
         count(origin.step)
     except _DAMAGE as error:

@@ -49,7 +49,8 @@ def check_attributes(
     except (NotFoundError, NotCheckedError):
         return  # reported where the target is
     is_source = own or _is_in_mixture(file, path)
-    given = node.get("params") or ()
+    params = node.get("params")
+    given = params if isinstance(params, dict) else ()  # what else it may be is reported where it is read
     for key, value in attributes(node).items():
         if not isinstance(key, str) or key == "params":  # those of an include were looked at by who called
             continue

@@ -179,7 +179,7 @@ class _Check:
         elif isinstance(node, list):
             for number, child in enumerate(node):
                 self._texts(file, child, (*path, number))
-        elif isinstance(node, dict) and ("target" not in node or node["target"] in PERMITTED):
+        elif isinstance(node, dict) and ("target" not in node or str(node["target"]) in PERMITTED):
             for key, child in node.items():
                 self._texts(file, child, (*path, key))
 

@@ -151,12 +151,12 @@ def _pickled(function: Any) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal. Processes that are started here inherit that it is blocked.
+    """Ctrl-C reaches every process of a terminal, a scheduler's SIGTERM all of a job: who starts here has both blocked.
 
-    To ignore it in `main` would be too late for one that is pressed while a process imports. In this process it waits,
-    so that none is started that nobody ends.
+    To ignore them in `main` would be too late for one that comes while a process imports. In this process they wait, so
+    that none is started that nobody ends.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

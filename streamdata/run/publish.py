@@ -36,8 +36,10 @@ def publish_made(path: Path, make: Callable[[Path], object], *, is_checked: bool
             temporary.replace(path)
         else:
             publish_written(temporary, path)
-    except BaseException:  # Ctrl-C too: nobody would look for the file again
+    except BaseException as error:  # Ctrl-C too: nobody would look for the file again
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is met in writing, which does not know its file's name
         raise
 
 
@@ -51,7 +53,7 @@ def make_directory(path: Path) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
 def temporary_beside(path: Path) -> Path:
@@ -70,15 +72,16 @@ def publish_written(temporary: Path, path: Path) -> None:
     """
     # Content before name: after a power cut a name that reached the disk first would stand for an empty file.
     for file in sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
-        _sync(file)
+        sync(file)
     if temporary.is_dir():
-        _sync(temporary)
+        sync(temporary)
     temporary.replace(path)
     # The name is content of the directory: until that is on the disk, a power cut may bring the old file back.
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the names in a directory, are on the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

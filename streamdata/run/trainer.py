@@ -4,6 +4,7 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import sys
 from multiprocessing.connection import wait
 
 
@@ -16,6 +17,35 @@ def end_with_trainer() -> None:
     trainer = multiprocessing.parent_process()
     if trainer is not None:
         end_when_closed(trainer.sentinel)
+
+
+_looked_in = 0
+"""The process that last looked whether it is a worker."""
+
+
+def end_worker_with_trainer() -> None:
+    """As `end_with_trainer` where this process is a DataLoader's worker; for what is called with every batch.
+
+    A dataset that a worker only indexes is told by nobody that it is in one.
+    """
+    global _looked_in  # noqa: PLW0603  a fact of the process
+    pid = os.getpid()
+    if pid == _looked_in:
+        return
+    _looked_in = pid
+    data = sys.modules.get("torch.utils.data")  # not imported: who has not imported it is no worker
+    if data is not None and data.get_worker_info() is not None:
+        end_with_trainer()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # After the name, which may hold anything: Z and X are those that nobody has waited for yet.
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def end_when_closed(pipe: int) -> None:

@@ -36,9 +36,10 @@ class SequentialCsv(SequentialFiles):
         # The library's bound is for all of the process: it may be raised, and is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
-            reader = csv.reader(_lines(stream, url, max_bytes), strict=True)
-            names = _header(next(_rows(reader, url), []), url)
-            for number, row in enumerate(_rows(reader, url)):
+            lines = _Lines(stream, url, max_bytes)
+            reader = csv.reader(lines, strict=True)
+            names = _header(next(_rows(reader, lines, url), []), url)
+            for number, row in enumerate(_rows(reader, lines, url)):
                 if len(row) != len(names):
                     raise ShardError(
                         f"{url}:{reader.line_num}: expected {len(names)} fields, as the header has, got {len(row)}\n"
@@ -63,22 +64,39 @@ class _StreamFile(io.RawIOBase):
         return len(piece)
 
 
-def _lines(stream: ForwardStream, url: str, max_bytes: int) -> Iterator[str]:
-    """The lines of a file with their ends."""
-    with io.BufferedReader(_StreamFile(stream), _BUFFER_BYTES) as file:
-        refuse_foreign(url, file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
-        for number, line in enumerate(iter(lambda: file.readline(max_bytes + 1), b""), 1):
-            if len(line) > max_bytes:
-                raise line_too_long(f"{url}:{number}", len(line), max_bytes)
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ShardError(f"{url}:{number}: expected UTF-8, got {error}\n  Write the file as UTF-8.") from error
+class _Lines:
+    """The lines of a file with their ends. Those of one row may have as many bytes as a line."""
+
+    def __init__(self, stream: ForwardStream, url: str, max_bytes: int) -> None:
+        self._file = io.BufferedReader(_StreamFile(stream), _BUFFER_BYTES)
+        self._url, self._max_bytes, self._number = url, max_bytes, 0
+        self.row_bytes = 0
+        """Of the row under way; whoever takes rows begins each at 0."""
+        refuse_foreign(url, self._file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(self._max_bytes + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self.row_bytes += len(line)
+        if self.row_bytes > self._max_bytes:
+            raise line_too_long(f"{self._url}:{self._number}", self.row_bytes, self._max_bytes)
+        try:
+            return line.decode("utf-8-sig" if self._number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ShardError(
+                f"{self._url}:{self._number}: expected UTF-8, got {error}\n  Write the file as UTF-8."
+            ) from error
 
 
-def _rows(reader: Any, url: str) -> Iterator[list[str]]:
+def _rows(reader: Any, lines: _Lines, url: str) -> Iterator[list[str]]:
     """The rows that are not blank."""
     while True:
+        lines.row_bytes = 0
         try:
             row = next(reader, None)
         except csv.Error as error:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import shown
+from streamdata.errors import note_place, place_of_io, shown
 from streamdata.shards.storage import FileStamp, LocalShard
 
 _MAGIC = b"sdindex\n"
 _FORMAT = 2
+_END_OF_COUNTS = 1 << 63  # of what is counted in int64
 _HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
@@ -81,6 +82,8 @@ def _decode(head: bytes, size: int) -> IndexHeader:
         raise IndexDamageError(f"it is of format {shown(magic)} {version}, expected {_MAGIC!r} {_FORMAT}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise IndexDamageError("its header does not match its CRC32")
+    if max(numbers) >= _END_OF_COUNTS:
+        raise IndexDamageError(f"its header counts {max(numbers)}, expected less than 2^63")
     count = numbers[4]
     expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
     if size != expected:
@@ -96,7 +99,7 @@ def read_header(path: str | Path) -> IndexHeader:
         FileNotFoundError: There is no such file.
         IndexDamageError: It is not as it was published, or of another format.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, place_of_io(path):
         return _decode(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size)
 
 
@@ -129,7 +132,11 @@ class IndexFile:
             while (chunk := checked.find(0, chunk, stop)) >= 0:
                 self._check(chunk)
             size, offset = (count + 1) * row_bytes, HEADER_BYTES + first * row_bytes
-            piece = os.pread(fd, size, offset)
+            try:
+                piece = os.pread(fd, size, offset)
+            except OSError as error:
+                note_place(error, self.path, offset, offset + size)
+                raise
             pieces.append(piece if len(piece) == size else self._read(size, offset))
         return pieces
 

@@ -256,6 +256,14 @@ def complete(*files: IndexedFiles) -> None:
         some.take_headers(headers)
 
 
+def misplaced(url: str, record: int, file: str, begin: int, end: int) -> ShardError:
+    """The error for a record, or its line in the sidecar, that the index puts outside of its file."""
+    return ShardError(
+        f"index of '{url}': record {record} expected within the {file}, got bytes {begin} to {end}\n"
+        "  Delete the index; it is then built again."
+    )
+
+
 class RecordBytes:
     """Where the records of some runs lie, and their bytes: read at each take, or all at the first one, and kept.
 
@@ -277,11 +285,8 @@ class RecordBytes:
         wrong = np.flatnonzero((self.begins >= self.ends) | (self.begins < 0) | (self.ends > files.sizes[self.shards]))
         if len(wrong):
             first = int(wrong[0])
-            raise ShardError(
-                f"index of '{files.urls[int(self.shards[first])]}': record {int(runs.numbers()[first])} expected "
-                f"within the shard, got bytes {int(self.begins[first])} to {int(self.ends[first])}\n"
-                "  Delete the index; it is then built again."
-            )
+            url, record = files.urls[int(self.shards[first])], int(runs.numbers()[first])
+            raise misplaced(url, record, "shard", int(self.begins[first]), int(self.ends[first]))
         self.sizes = self.ends - self.begins
         self.num_bytes = int(self.sizes.sum())
         self._spans = np.stack([self.shards, self.begins, self.ends], axis=1)

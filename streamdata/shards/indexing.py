@@ -17,7 +17,7 @@ from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
 from streamdata.shards.one_pass import Ahead, byte_source
-from streamdata.shards.publish import cache_directory, publish_beside_or_cached
+from streamdata.shards.publish import cache_directory, publish_index
 from streamdata.shards.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.shards.tar_records import records
 
@@ -92,9 +92,13 @@ def _cached(job: IndexJob) -> str:
     return f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index"
 
 
+_in_memory: dict[IndexJob, str] = {}
+"""The indexes that could be written nowhere."""
+
+
 def find(job: IndexJob) -> Found | None:
     """Path and header of the index of just this version of the shard, if it has been built."""
-    for place in (_beside, _cached):
+    for place in (_beside, _cached, _in_memory.get):
         path = place(job)
         if path is None:
             continue
@@ -145,7 +149,10 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
     beside = _beside(job) if is_kept_beside else None
     places = None if beside is None else Path(beside), Path(_cached(job))
-    return Found(str(publish_beside_or_cached(*places, encode(header, contents.rows))), header)
+    path = publish_index(*places, encode(header, contents.rows))
+    if path not in places:
+        _in_memory[job] = str(path)
+    return Found(str(path), header)
 
 
 def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:

@@ -32,12 +32,11 @@ class Flaw(NamedTuple):
     column: int  # in characters, from 1
     expected: str
     got: str
+    remedy: str = "Correct the line, or remove it."
 
     def error(self, url: str, number: int) -> ShardError:
         """The error for line `number` (from 1) of a file."""
-        return ShardError(
-            f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  Correct the line, or remove it."
-        )
+        return ShardError(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
 
 
 def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
@@ -78,7 +77,10 @@ def syntax_flaw(line: bytes) -> Flaw:
         return Flaw(column, "UTF-8", f"{error.reason} {shown(line[error.start : error.start + 1])}")
     except orjson.JSONDecodeError as error:
         return Flaw(error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
-    assert type(row) is not dict, f"{shown(line[:_SHOWN])} is an object on the second try"
+    if type(row) is dict:  # an index may come with a shard from anywhere
+        column = len(line.decode("utf-8")) + 1
+        remedy = "Delete the index; it is then built again."
+        return Flaw(column, "the end of the line, by the index", "another line", remedy)
     return Flaw(1, "a JSON object", "null" if row is None else type(row).__name__)
 
 

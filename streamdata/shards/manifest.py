@@ -46,6 +46,7 @@ _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 MAX_DIRECTORY_BYTES = 4 << 30
 _MAX_RECORDS = 1 << 48
+_JOIN = "join"  # begins the kinds of indexes of shards with their sidecars
 _OUTSIDE = {
     b"/": (b"\n/", b"/\n", b"//", b"/./", b"/../", b"/.\n", b"/..\n"),
     b"\n.": (b"\n./", b"\n../", b"\n.\n", b"\n..\n"),
@@ -215,7 +216,7 @@ class _Decoder:
         for kind, (count, row_bytes) in sorted(text["indexes"].items()):
             entries = np.frombuffer(self._take(ENTRY.itemsize * _whole(count)), ENTRY)
             if self._row_sizes.get(kind) == row_bytes:
-                self._check(entries, row_bytes, num_files)
+                self._check(entries, row_bytes, num_files, has_sidecars=kind.startswith(_JOIN))
                 indexes[kind] = entries
         if self._at != len(self._body):
             raise ValueError(f"{len(self._body) - self._at} bytes more")
@@ -242,13 +243,13 @@ class _Decoder:
             raise ValueError("names that are not sorted, or not different")
         return names
 
-    def _check(self, entries: Entries, row_bytes: int, num_files: int) -> None:
+    def _check(self, entries: Entries, row_bytes: int, num_files: int, *, has_sidecars: bool) -> None:
         """Raise unless all entries are of files that are there, and of rows within the manifest."""
         files, sidecars = entries["file"].astype(np.int64), entries["sidecar"].astype(np.int64)
         counts, offsets = entries["num_records"], entries["offset"]
         ends = offsets + (counts + 1) * row_bytes + _CRC.size * (counts // CHUNK_ROWS + 1)
         is_sound = (
-            (files < num_files) & ((sidecars < num_files) | (sidecars == NO_FILE))
+            (files < num_files) & (sidecars < num_files if has_sidecars else sidecars == NO_FILE)
             & (counts >= 0) & (counts < _MAX_RECORDS) & (offsets >= 0) & (offsets <= self._num_bytes)
             & (ends <= self._num_bytes) & (entries["skipped"] >= 0) & (entries["noted"] >= 0)
         )  # fmt: skip

@@ -301,7 +301,7 @@ def _convert_parquet(path: str, target: Path, batch_bytes: int) -> None:
     file = OpenParquet(path, LocalShard(path))
     groups = file.groups()
     most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
-    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches(facts, None, rows))
+    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows))
     write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
 
 

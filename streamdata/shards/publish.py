@@ -1,6 +1,5 @@
 """Where an index is published: beside its shard, or in the cache; and who builds it."""
 
-import errno
 import fcntl
 import hashlib
 import logging
@@ -13,7 +12,8 @@ from streamdata.errors import ShardError
 from streamdata.run.publish import publish
 
 logger = logging.getLogger(__name__)
-_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_MAX_IN_MEMORY_BYTES = 64 << 20
+"""Of all indexes of a process: those of some three million records."""
 
 
 def publish_beside_or_cached(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
@@ -25,22 +25,61 @@ def publish_beside_or_cached(beside: Path | None, cached: Path, parts: Sequence[
     Raises:
         ShardError: The cache cannot be written either.
     """
-    if beside is not None:
+    failures = []
+    for path in filter(None, (beside, cached)):  # tried, not asked: access bits say little about root and mounts
         try:
-            publish(beside, parts, is_checked=True)
-            return beside
-        except OSError as error:  # tried, not asked: access bits say little about root and network mounts
-            if error.errno not in _NOT_ALLOWED:
-                raise
+            if path is cached:
+                cached.parent.mkdir(parents=True, exist_ok=True)
+            publish(path, parts, is_checked=True)
+            return path
+        except OSError as error:
+            failures.append(error)
+    raise ShardError(
+        f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: "
+        f"{'; '.join(map(str, failures))}\n  Set STREAMDATA_CACHE to a directory that can be written, with room."
+    ) from failures[-1]
+
+
+def publish_index(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
+    """As `publish_beside_or_cached`; an index that is small is kept in memory where neither can be written.
+
+    One in memory is there for this process and those that it forks.
+
+    Raises:
+        ShardError: Neither can be written, and there is no room for it in memory.
+    """
     try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        publish(cached, parts, is_checked=True)
-    except OSError as error:
-        raise ShardError(
-            f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: {error}\n"
-            "  Set STREAMDATA_CACHE to a directory that can be written."
-        ) from error
-    return cached
+        return publish_beside_or_cached(beside, cached, parts)
+    except ShardError as error:
+        if not _in_memory.take(sum(map(len, parts))):
+            raise
+        logger.warning("%s\n  It is kept in memory, and built again in each process that starts.", error)
+    file = os.memfd_create("streamdata-index")  # open as long as the process: it may be read at any time
+    with open(file, "wb", closefd=False) as target:
+        target.writelines(parts)
+    return Path(f"/proc/self/fd/{file}")
+
+
+class _InMemory:
+    """How many bytes of indexes are in the memory of this process."""
+
+    num_bytes = 0
+
+    def take(self, num_bytes: int) -> bool:
+        """Count more, if there is room for them."""
+        has_room = self.num_bytes + num_bytes <= _MAX_IN_MEMORY_BYTES
+        self.num_bytes += num_bytes * has_room
+        return has_room
+
+
+_in_memory = _InMemory()
+
+
+def _published_in_memory(parts: Sequence[bytes]) -> Path:
+    file = os.memfd_create("streamdata-index")  # open as long as the process: it may be read at any time
+    with open(file, "wb", closefd=False) as target:
+        target.writelines(parts)
+    return Path(f"/proc/self/fd/{file}")
 
 
 def cache_directory() -> Path:

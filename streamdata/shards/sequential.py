@@ -180,11 +180,10 @@ class SequentialTar(SequentialFiles):
         url = self.urls[shard]
         self._learn(shard)
         joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
-        seen: set[int] = set()
+        begins: dict[int, int] = {}
         for found in self._tar_records(shard, raw):
-            if (known := key_hash(found.key)) in seen:
-                raise interleaved(url, found.key, found.offset)
-            seen.add(known)
+            if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
+                raise interleaved(url, found.key, found.offset, first)
             record: Record = {KEY: found.key, URL: str(url), **found.fields}
             if joiner is not None:
                 joiner.join(record)

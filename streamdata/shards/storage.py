@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, note_place
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
@@ -243,20 +243,28 @@ class LocalShard:
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
-        data = os.pread(self.fd, size, offset)
-        while 0 < len(data) < size:  # one call reads at most 2 GiB
-            more = os.pread(self.fd, size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+        try:
+            data = os.pread(self.fd, size, offset)
+            while 0 < len(data) < size:  # one call reads at most 2 GiB
+                more = os.pread(self.fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            note_place(error, self.url, offset, offset + size)
+            raise
         return data
 
     def read_into(self, memory: memoryview, offset: int) -> int:
         """Fill the memory from `offset`; return how many bytes there were, fewer only at the end of the file."""
-        size = done = os.preadv(self.fd, (memory,), offset)
-        while done < len(memory) and size:  # one call reads at most 2 GiB
-            size = os.preadv(self.fd, (memory[done:],), offset + done)
-            done += size
+        try:
+            size = done = os.preadv(self.fd, (memory,), offset)
+            while done < len(memory) and size:  # one call reads at most 2 GiB
+                size = os.preadv(self.fd, (memory[done:],), offset + done)
+                done += size
+        except OSError as error:
+            note_place(error, self.url, offset, offset + len(memory))
+            raise
         return done
 
     def stamp(self) -> FileStamp:

@@ -13,7 +13,7 @@ from streamdata.remote import Answer
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
-from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
+from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete, misplaced
 from streamdata.shards.indexing import sidecar_kind
 from streamdata.shards.json_lines import line_too_long
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
@@ -110,7 +110,7 @@ class TarWindow:
         if shards.sidecars is not None:
             lines, _ = shards.sidecars.rows(runs)
             self._lines = np.stack([lines["offset"][own], lines["length"][own]], axis=1).astype(np.int64)
-            self._check_lines(shards.sidecars, shards.limits.line_bytes)
+            self._check_lines(shards.sidecars, runs, shards.limits.line_bytes)
 
     def _check_members(self, max_bytes: int) -> None:
         """Raise if one is too large: the index may have been built under other limits, or come with the shard."""
@@ -120,10 +120,15 @@ class TarWindow:
             for _ in members_of(located.source(position), url, begin, end, max_bytes):
                 pass
 
-    def _check_lines(self, sidecars: IndexedFiles, max_bytes: int) -> None:
-        """The same of the lines of the sidecars."""
+    def _check_lines(self, sidecars: IndexedFiles, runs: Runs, max_bytes: int) -> None:
+        """The same of the lines of the sidecars, and that each lies within its own."""
         assert self._lines is not None, "there are sidecars, so there are lines"
-        wrong = np.flatnonzero(self._lines[:, 1] > max_bytes)
+        begins, lengths = self._lines.T
+        outside = np.flatnonzero((begins < 0) | (begins > sidecars.sidecar_stamps.sizes[self._bytes.shards] - lengths))
+        if len(outside):
+            url, (begin, length) = self._urls[int(self._bytes.shards[outside[0]])], self._lines[outside[0]].tolist()
+            raise misplaced(url, int(runs.numbers()[outside[0]]), "sidecar", begin, begin + length)
+        wrong = np.flatnonzero(lengths > max_bytes)
         if len(wrong):
             sidecar = sidecars.sidecar_urls[int(self._bytes.shards[wrong[0]])]
             offset, size = self._lines[wrong[0]].tolist()

@@ -68,7 +68,10 @@ class _FieldNames(dict[bytes, str]):
     def __missing__(self, suffix: bytes) -> str:
         if len(self) >= _MAX_FIELD_NAMES:
             self.clear()  # an archive may have a field of its own in each record
-        name = self[suffix] = _field_name(suffix.split(b"\0", 1)[0])
+        name = _field_name(suffix.split(b"\0", 1)[0])
+        if is_reserved(name):  # no archive that was indexed here has one; an index may come with a shard from anywhere
+            raise ValueError(f"field {name!r}")
+        self[suffix] = name
         return name
 
 
@@ -200,11 +203,10 @@ def key_hash(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
-def interleaved(url: str, key: str, offset: int, first: int | None = None) -> ShardError:
+def interleaved(url: str, key: str, offset: int, first: int) -> ShardError:
     """The error for a key that comes again after another one."""
-    before = f"which began at offset {first}, " if first is not None else ""
     return ShardError(
-        f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, {before}side by side, "
-        "got them apart, with another record's between them\n"
+        f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, which began at offset {first}, "
+        "side by side, got them apart, with another record's between them\n"
         "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
     )

@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from PIL import Image
 
+from streamdata.sources.process_image import load_pixels
+
 MAX_SIDE: Final = 320
 """Pixels, of the longer side."""
 _FEW_COLOURS: Final = 64
@@ -30,6 +32,7 @@ def shrunk(image: Image.Image) -> Image.Image:
         OSError: It is damaged.
     """
     image.draft("RGB", (2 * MAX_SIDE, 2 * MAX_SIDE))  # of a JPEG that is not decoded yet: an eighth of the time
+    load_pixels(image)
     if image.mode.startswith(("I", "F")):
         image = _stretched(np.asarray(image))
     small = image.convert("RGBA" if image.has_transparency_data else "RGB")

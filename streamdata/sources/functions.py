@@ -41,10 +41,12 @@ def call_per_record(
         tally: Counts the records that gave nothing, and failures.
         start_of: The position before a record, by the one after it.
     """
-    what = f"source {shown(tally.name)}: single_process_fn"
+    what, note = f"source {shown(tally.name)}: single_process_fn", tally.note
     for record, after in records:
         if not (skip or tally.replaying):  # what is read again was counted before
             tally.records += 1
+        if note is not None:
+            note(record)
         try:
             output = function(record)
         except Exception as error:  # a user's function may raise anything; the tally decides
@@ -149,6 +151,8 @@ class Feed(Generic[StreamPosition]):
                 self._begin_burst()
             self.last, after = next(self._records)
             self.pulled = after
+            if self.tally.note is not None:
+                self.tally.note(self.last)
         except StopIteration:
             self.exhausted = True
             raise

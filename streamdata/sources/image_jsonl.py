@@ -10,6 +10,7 @@ from streamdata.errors import ShardError, names_text, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.suffixes import is_sequential
@@ -80,6 +81,7 @@ class ImageJsonlDataset(NamedSource):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Record]:
         """Read many lines at once, each in [0, len)."""
+        end_worker_with_trainer()
         return [self._with_image(record) for record in self._read(indices)]
 
     def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:

@@ -154,17 +154,41 @@ def open_image(path: Path) -> Image.Image:
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """As `open_image`, from the bytes of a file."""
     # This reads the header alone, so that what is too large is refused before memory is taken for it.
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:  # of twice as many as Pillow warns of
+        raise _too_large(max_pixels, f"more ({error})") from error
     _check_size(image.width, image.height, max_pixels)
+    return image
+
+
+def load_pixels(image: Image.Image) -> Image.Image:
+    """Decode the pixels of an image, if that was not done yet.
+
+    Raises:
+        OSError: It is damaged.
+    """
+    try:
+        image.load()
+    except SyntaxError as error:  # so Pillow says that chunks of a PNG are broken
+        raise _damaged(str(error)) from error
     return image
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise ValueError(
-            f"image: expected at most {max_pixels} pixels, got {width} x {height}; it is not decoded\n"
-            "  Shrink it before training, or filter its record out."
-        )
+        raise _too_large(max_pixels, f"{width} x {height}")
+
+
+def _too_large(max_pixels: int, got: str) -> ValueError:
+    return ValueError(
+        f"image: expected at most {max_pixels} pixels, got {got}; it is not decoded\n"
+        "  Shrink it before training, or filter its record out."
+    )
+
+
+def _damaged(why: str) -> OSError:
+    return OSError(f"image: it is damaged: {why}\n  Repair it, or drop its record by max_bad.")
 
 
 def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> Any:
@@ -184,7 +208,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
     # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
     height, width = _pair(size)
     image.draft(None, (width * _OVERSAMPLING, height * _OVERSAMPLING))
-    return _resized(np.array(_as_rgb(image)), (height, width), dtype)
+    return _resized(np.array(_as_rgb(load_pixels(image))), (height, width), dtype)
 
 
 def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
@@ -237,7 +261,7 @@ def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any
     try:
         return function(data, **settings)
     except ValueError as error:
-        raise OSError(f"image: the JPEG is damaged: {error}\n  Repair it, or drop its record by max_bad.") from error
+        raise _damaged(str(error)) from error
 
 
 def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageDtype) -> Any:

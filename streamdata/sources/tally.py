@@ -31,6 +31,8 @@ class Tally:
         self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
         self.skipped, self.records = skipped, records
         self._last = ""
+        self.note: Callable[[Any], None] | None = None
+        """Called with each record that a function is about to be given, where somebody wants to know."""
         self.replaying = False
         """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
 

@@ -3,6 +3,7 @@
 Out of a store come int64, bool and float tensors; on disk each key has the dtype that it was written with.
 """
 
+import re
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +39,10 @@ def token_dtype(largest_id: int, storage_type: str = "bin") -> str:
     )
 
 
+_BYTES: Final = re.compile("[<>=|]?a")
+"""An old name of numpy's for texts, of which it warns."""
+
+
 def stored_dtype(name: object, who: str) -> np.dtype[Any]:
     """The little-endian dtype of this name (such as `uint16` or `<u2`).
 
@@ -45,7 +50,8 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
         StoreError: It is not the name of a dtype that a store can hold, or of a big-endian one.
     """
     try:
-        dtype = np.dtype(name) if isinstance(name, str | np.dtype | type) else None
+        is_old = isinstance(name, str) and _BYTES.match(name)
+        dtype = np.dtype(name) if isinstance(name, str | np.dtype | type) and not is_old else None
     except (TypeError, ValueError, SyntaxError):  # numpy parses text such as "u1,u2" as several dtypes
         dtype = None
     if dtype is None or dtype.name not in DTYPES or (isinstance(name, str) and dtype.str[0] == ">"):

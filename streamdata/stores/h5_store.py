@@ -115,14 +115,16 @@ def _damage_named(path: str) -> Iterator[None]:
     """Names the file: h5py raises any of these where it cannot make sense of one."""
     try:
         yield
-    except (KeyError, OSError, RuntimeError, TypeError, UnicodeError) as error:
+    except StoreError:  # ours, of what the file says
+        raise
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise StoreError(
             f"file '{path}': expected a readable h5 file, got {type(error).__name__}: {error}\n  Copy it again."
         ) from error
 
 
 class _Dataset:
-    """A dataset that is read through the library, by ints and slices."""
+    """A dataset that is read through the library, by ints and slices; one of two dimensions row after row."""
 
     def __init__(self, file: Any, name: str, path: str) -> None:
         self._path = path
@@ -130,11 +132,17 @@ class _Dataset:
             self._dataset = file[name]
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return int(self._dataset.size)
 
     def __getitem__(self, key: Any) -> Any:
         with _damage_named(self._path):
-            return self._dataset[key]
+            return self._dataset[key] if self._dataset.ndim == 1 else self._flat(*key.indices(len(self)))
+
+    def _flat(self, first: int, last: int, _: int) -> Any:
+        width = self._dataset.shape[1]
+        top = first // max(1, width)
+        rows = self._dataset[top : -(-last // max(1, width))]
+        return rows.reshape(-1)[first - top * width : max(first, last) - top * width]
 
 
 class _H5Reader:

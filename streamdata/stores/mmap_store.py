@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StoreError, shown
+from streamdata.errors import StoreError, place_of_io, shown
 from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
@@ -17,6 +17,7 @@ from streamdata.stores.store import Store
 from streamdata.stores.sums import has_sums
 
 _DIMENSIONS = 3
+_MAX_NAME_BYTES = 255
 
 
 class MmapStore(Store):
@@ -45,10 +46,11 @@ class MmapStore(Store):
 
 def _shard(path: Path) -> Shard:
     directory, who = str(path.parent), f"shard '{path.parent}'"
-    meta = parsed(path.read_bytes(), f"file '{path}'")
+    with place_of_io(path):
+        meta = parsed(path.read_bytes(), f"file '{path}'")
 
     def locate(name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
-        if os.path.basename(name) != name or "\0" in name or name in ("", ".", ".."):
+        if not _is_name(name):
             raise StoreError(f"{who}: expected the name of a file beside {META}, got {shown(name)}\n  Do not trust it.")
         file = f"{directory}/{name}"
         return sized(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
@@ -56,6 +58,16 @@ def _shard(path: Path) -> Shard:
     if isinstance(meta.get("format"), str):  # older ones have keys alone, and a key called so is an object
         return decode(meta, locate, who)
     return Shard(who, _Older(meta, who).segments(locate))
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file in a folder can be called so; what leads out of the folder is no name."""
+    try:
+        size_bytes = len(os.fsencode(name))
+    except UnicodeEncodeError:  # JSON can hold half a character
+        return False
+    is_inside = os.path.basename(name) == name and name not in ("", ".", "..")
+    return is_inside and "\0" not in name and size_bytes <= _MAX_NAME_BYTES
 
 
 def sized(array: StoredArray) -> StoredArray:

@@ -1,15 +1,29 @@
-"""The header of numpy's `.npy`: `path → dtype, shape, where the values begin`, which are then read as others are."""
+"""The header of numpy's `.npy`: `path → dtype, shape, where the values begin`, which are then read as others are.
 
+Format: numpy's `numpy.lib.format`, versions 1.0 to 3.0. The header is a dict as Python writes it; of what Python could
+write only what numpy does is read, since evaluating it would take a parser that a damaged file can crash.
+"""
+
+import re
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, place_of_io, shown
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import stored_dtype
 
 _MAGIC: Final = b"\x93NUMPY"
+_SIZE_BYTES: Final = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
+"""By version, of the number that says how long the header is."""
+_MAX_HEADER: Final = 10_000
+_ITEM: Final = re.compile(
+    r"""\s*'(\w+)'\s*:\s*  # a name, then a text, a truth value or a tuple of integers (as Python 2 writes them, too)
+    (?:'([^'\\]*)'|(True|False)|\(\s*((?:\d{1,19}L?\s*,\s*)*(?:\d{1,19}L?)?)\s*\))\s*,?""",
+    re.VERBOSE | re.ASCII,
+)
+_NUMBER: Final = re.compile(r"\d+", re.ASCII)
 
 
 class NpyHeader(NamedTuple):
@@ -31,14 +45,34 @@ def read_npy_header(file: str) -> NpyHeader | None:
         FileNotFoundError: There is no such file.
         StoreError: The header is damaged, or its dtype is not one that a store can hold.
     """
-    with open(file, "rb") as opened:
+    with open(file, "rb") as opened, place_of_io(file):
         if opened.read(len(_MAGIC)) != _MAGIC:
             return None
-        opened.seek(0)
-        try:
-            version = np.lib.format.read_magic(opened)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(opened)
-        except ValueError as error:
-            raise StoreError(f"file '{file}': expected numpy's header, got {error}\n  Copy it again.") from error
-        return NpyHeader(stored_dtype(dtype.str, f"file '{file}'"), shape, opened.tell())
+        text = _text(opened)
+        found = _items(text)
+        descr, shape = found.get("descr", ("", "", ""))[0], found.get("shape", ("", "", ""))[2]
+        if found.keys() != {"descr", "fortran_order", "shape"} or not descr or not found["fortran_order"][1]:
+            raise StoreError(f"file '{file}': expected numpy's header, got {shown(text)}\n  Copy it again.")
+        sizes = tuple(map(int, _NUMBER.findall(shape)))
+        return NpyHeader(stored_dtype(descr, f"file '{file}'"), sizes, opened.tell())
+
+
+def _text(opened: BinaryIO) -> str:
+    """The header's text; nothing where its version is unknown, or it does not have the length that it should."""
+    size_bytes = _SIZE_BYTES.get(opened.read(2), 0)
+    size = int.from_bytes(opened.read(size_bytes), "little")
+    text = opened.read(size) if size <= _MAX_HEADER else b""
+    return text.decode("utf-8", "replace") if len(text) == size else ""
+
+
+def _items(text: str) -> dict[str, tuple[str, str, str]]:
+    """The items of a dict: of each its text, truth value or tuple; nothing where it is another text."""
+    body = text.strip()
+    if not (body.startswith("{") and body.endswith("}")):
+        return {}
+    found, at = {}, 1
+    while match := _ITEM.match(body, at):
+        name, *values = match.groups(default="")
+        found[name] = (values[0], values[1], values[2])
+        at = match.end()
+    return found if body[at:].strip() == "}" else {}

@@ -9,6 +9,7 @@ import torch
 
 from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import Percent
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.store import RecordValues, Store
 from streamdata.stores.train_types import TRAIN_TYPES
@@ -81,6 +82,7 @@ class RecordDataset(BaseDataset):
         return number, number + 1
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        end_worker_with_trainer()
         return [self._sample(number, self.store.fetch_record(number, self._keys)) for number in self._numbers(indices)]
 
     @abstractmethod

@@ -10,6 +10,8 @@ from streamdata.errors import StoreError, names_text, shown
 from streamdata.stores.bounds import Bounds, Even, Offsets, Starts, StoredArray
 from streamdata.stores.dtypes import delivered_dtype
 
+_MAX_EMPTY = 1 << 16  # no size of a file bounds how many they are, and a record gives each of its own
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
@@ -30,6 +32,13 @@ class Segment:
     rows: Even | Offsets | None = None
     documents: Starts | None = None
     is_undivided: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.items, Even) and not self.items.length and self.items.count > _MAX_EMPTY:
+            raise StoreError(
+                f"file '{self.data.file}': expected at most {_MAX_EMPTY} items without a value, got "
+                f"{self.items.count}\n  Copy the shard again."
+            )
 
     @property
     def arrays(self) -> list[StoredArray]:

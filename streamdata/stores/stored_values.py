@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, note_place
 from streamdata.run.recent import OpenFiles, Recent
 from streamdata.shards.storage import LocalShard
 from streamdata.stores.bounds import StoredArray
@@ -77,7 +77,11 @@ class StoredValues:
             return np.empty(0, self.dtype)
         begin, end = self._begin + first * self._item_bytes, self._begin + last * self._item_bytes
         low, high = begin & self._blocks, (end + ~self._blocks) & self._blocks
-        data = os.pread(self._file.fd, high - low, low) if self._map is None else self._map[low:high]
+        try:
+            data = os.pread(self._file.fd, high - low, low) if self._map is None else self._map[low:high]
+        except OSError as error:
+            note_place(error, self._array.file, low, high)
+            raise
         if len(data) < high - low:
             data = self._read_on(low, high, end)
         if self._sums is not None:
@@ -94,6 +98,7 @@ class StoredValues:
             start: The position of value 0.
         """
         length, item_bytes, sums = rows.shape[1], self._item_bytes, self._sums
+        size_bytes = length * item_bytes
         if self._map is not None:
             for number, first in begins:
                 rows[number] = self.read(first - start, first - start + length)
@@ -101,12 +106,18 @@ class StoredValues:
         if sums is None:  # nothing to check: the file is read straight into the rows
             fd, zero = self._file.fd, self._begin - start * item_bytes
             for number, first in begins:
-                if os.preadv(fd, (rows[number],), zero + first * item_bytes) < length * item_bytes:
+                begin = zero + first * item_bytes
+                try:
+                    got = os.preadv(fd, (rows[number],), begin)
+                except OSError as error:
+                    note_place(error, self._array.file, begin, begin + size_bytes)
+                    raise
+                if got < size_bytes:
                     rows[number] = self.read(first - start, first - start + length)
             return
         # One loop with little in it, since batches of windows are read here. All are read into the same few blocks,
         # which stay in the processor's cache until they are checked and copied.
-        fd, size_bytes = self._file.fd, length * item_bytes
+        fd = self._file.fd
         read, copies = np.empty((2 - size_bytes // -BLOCK) * BLOCK, np.uint8), rows.view(np.uint8)
         memory = read.data
         blocks = [memory[at : at + BLOCK] for at in range(0, len(memory), BLOCK)]
@@ -116,7 +127,12 @@ class StoredValues:
             low = begin & -BLOCK
             num_blocks = (begin + size_bytes - low + BLOCK - 1) // BLOCK
             read_bytes = num_blocks * BLOCK
-            if os.preadv(fd, (memory[:read_bytes],), low) == read_bytes:
+            try:
+                got = os.preadv(fd, (memory[:read_bytes],), low)
+            except OSError as error:
+                note_place(error, self._array.file, low, low + read_bytes)
+                raise
+            if got == read_bytes:
                 sums.check(blocks[:num_blocks], low)
                 copies[number] = read[begin - low : begin - low + size_bytes]
             else:  # the last block of a file, or what is not there any more

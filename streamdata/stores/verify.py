@@ -139,7 +139,7 @@ def _ids(store: Store, array: StoredArray, vocab_size: int) -> Iterator[str]:
         if len(wrong):
             index = int(wrong[0])
             yield (
-                f"file '{array.file}': expected token ids below {vocab_size}, got {int(values[index])} at position "
+                f"file '{array.file}': expected token ids below {vocab_size}, got {values[index].item()} at position "
                 f"{begin + index}\n  The store was written with another tokenizer."
             )
             return

@@ -11,6 +11,7 @@ import torch
 
 from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import Percent
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.document_marks import DocumentMarks, MarkNames
 from streamdata.stores.dtypes import Int64s, Values
@@ -144,6 +145,7 @@ class WindowDataset(BaseDataset):
         return begin, begin + self.window_size
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        end_worker_with_trainer()
         numbers = self._numbers(indices)
         if self._compat is not None:
             return self._samples_of(self._compat.read(numbers), None)

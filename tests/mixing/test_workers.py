@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, mixed_collate, to_state
+from streamdata import BlendableDataset, MergedDataset, mixed_collate, to_state
 from streamdata.progress import Entry
 from tests.mixing.test_resume import Packer, irregular_stream
 from tests.streams import Numbers, NumbersAhead, loaded, plain, raises_in_worker, through_json
@@ -219,6 +219,25 @@ def test_no_worker_outlives_its_trainer(method, number, tmp_path):
     trainer.join(60)
     assert trainer.exitcode not in (0, None)
     assert_gone(workers, 30)
+
+
+def train_by_index(folder):
+    """A trainer whose workers are asked for samples by their index, and are told nothing else of ours."""
+    iterator = iter(DataLoader(BlendableDataset([range(1000)], [1.0], 10**6), 4, num_workers=1))
+    next(iterator)
+    (folder / "workers").write_text(str(iterator._workers[0].pid))
+    time.sleep(60)
+
+
+def test_a_worker_of_a_map_style_dataset_ends_with_its_trainer(tmp_path):
+    """Torch's own watchdog looks every five seconds."""
+    trainer = CONTEXT.Process(target=train_by_index, args=(tmp_path,))
+    trainer.start()
+    while not (tmp_path / "workers").exists() or not (tmp_path / "workers").read_text():
+        time.sleep(0.02)
+    trainer.kill()
+    assert_gone([int((tmp_path / "workers").read_text())], 4)
+    trainer.join()
 
 
 def train(rank, dataset, results):

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,14 @@ def test_a_config_may_be_json_or_one_already(tmp_path: Path) -> None:
     config = load_config(path)
     assert config == load_config(config) == load_config(config.model_dump())
     assert config.most_bad(1000) == 5
+
+
+def test_a_config_of_any_size_is_not_read(tmp_path: Path) -> None:
+    """As a recipe is not."""
+    path = tmp_path / "config.yaml"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    assert "config.yaml: expected at most 1048576 bytes, got more" in problems(path)
 
 
 def test_the_schema_describes_every_key() -> None:

@@ -95,11 +95,19 @@ def test_a_damaged_cost_is_refused(states, cost):
         resumed_from(damaged)
 
 
-def test_more_workers_than_there_can_be_are_refused_at_once():
-    """Each is looked for among the entries, which would take for ever."""
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        ("num_workers", 2**52, "expected 1 to 256 in 'num_workers', got 4503599627370496"),
+        ("dp_size", 2**31 - 1, "expected 1 to 131072 in 'dp_size', got 2147483647"),
+        ("dp_size", 2**17, "expected at most 4194304 lanes, got 8388608"),
+    ],
+)
+def test_more_lanes_than_there_can_be_are_refused_at_once(name, number, message):
+    """Each is looked for among the entries, which would take for ever, or all memory."""
     states = to_state(list(islice(make(), 3)))
-    states["generation/0"]["num_workers"] = 2**52
-    with pytest.raises(StateError, match="expected 1 to 256 in 'num_workers', got 4503599627370496"):
+    states["generation/0"] |= {"num_workers": 64, name: number}
+    with pytest.raises(StateError, match=message):
         make().set_dataloader_states(states)
 
 

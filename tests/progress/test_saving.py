@@ -190,6 +190,12 @@ def test_a_torn_file_is_named_whatever_its_length(tmp_path):
         (2, lambda cursors: cursors.pop("taken")),
         (2, lambda cursors: cursors.pop("rank")),
         (0, lambda headers: headers["generation/0"].pop("deal")),
+        (0, lambda headers: headers.update({"generation/x": headers["generation/0"]})),
+        (0, lambda headers: headers.update({"65535": headers["generation/0"]})),
+        (0, lambda headers: headers.update({"lane/0/0/0/0": headers["generation/0"]})),
+        (1, lambda entries: entries["entries"].update({"generation/0": 7})),
+        (-1, lambda envelope: envelope.pop("streamdata_states")),
+        (-1, lambda envelope: envelope.update(size=2**31)),
     ],
 )
 @pytest.mark.parametrize("load", [load_states, lambda path: read_states([path / "step-1" / "rank-0.states"])])
@@ -198,7 +204,7 @@ def test_what_save_states_does_not_write_is_refused(tmp_path, line, damage, load
     run(tmp_path, [1])
     path = tmp_path / "step-1" / "rank-0.states"
     envelope, *lines = map(json.loads, path.read_bytes().splitlines())
-    damage(lines[line])
+    damage(lines[line] if line >= 0 else envelope)
     texts = [json.dumps(part).encode() for part in lines]
     del envelope["checksum"]
     envelope["checksum"] = state_file._checksum(envelope, texts)

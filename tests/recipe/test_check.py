@@ -127,6 +127,19 @@ def test_a_file_included_twice_is_reported_once_per_location(write: Write) -> No
     ]
 
 
+def test_params_of_another_type_are_reported_beside_attributes(write: Write) -> None:
+    """A number has no names in which an attribute could be."""
+    problems = check_recipe(write("target: streamdata.CsvDataset\nparams: 5\nname: x"))
+    assert "expected a mapping or null as params, got 5" in str(problems[0])
+
+
+@pytest.mark.parametrize("target", ["[]", "{a: 1}", "1.5"])
+def test_a_target_that_is_no_text_is_reported_below_params_too(write: Write, target: str) -> None:
+    """Where texts are looked for that would be commands."""
+    problems = check_recipe(write(f"target: streamdata.CsvDataset\nparams: {{path: {{target: {target}}}}}"))
+    assert any("expected text after 'target'" in str(problem) for problem in problems)
+
+
 @pytest.mark.parametrize("text", ["a: [1", "", "a: &x [*x]"])
 def test_unreadable_recipes_are_reported_not_raised(write: Write, text: str) -> None:
     """A problem like any other."""

@@ -1,8 +1,9 @@
+import errno
 import os
 
 import pytest
 
-from streamdata.run.publish import publish, publish_written, temporary_beside
+from streamdata.run.publish import publish, publish_made, publish_written, temporary_beside
 
 
 def test_publishing_replaces_in_one_step(tmp_path):
@@ -17,19 +18,37 @@ def test_publishing_replaces_in_one_step(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_publishing_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
-    """A failure before the rename keeps the old file and no temporary one."""
-    path = tmp_path / "file"
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_publishing_that_fails_leaves_what_was_there(tmp_path, monkeypatch, number):
+    """A failure before the rename keeps the old file and no temporary one; what was not synced is not tried again."""
+    path, calls = tmp_path / "file", []
     path.write_bytes(b"old")
 
     def fail(fd):
-        raise OSError("no fsync")
+        calls.append(fd)
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="no fsync"):
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}: '{path}'"):
         publish(path, [b"new"])
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EIO])
+def test_what_fails_in_writing_leaves_what_was_there_and_names_the_file(tmp_path, number):
+    """As a full disk, which is met without a name."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(temporary):
+        temporary.write_bytes(b"half")
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}: '{path}'"):
+        publish_made(path, write)
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"file": b"old"}
 
 
 def test_the_order_is_write_sync_rename_sync(tmp_path, monkeypatch):

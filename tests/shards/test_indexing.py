@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import build, indexed, indexing, publish
+from streamdata.shards import build, indexed, indexing, publish, tar_records
 from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import stamp_of
@@ -72,26 +72,56 @@ def test_shards_with_very_long_names_are_indexed_in_the_cache(write_jsonl, cache
     assert len(indexes(cache)) == 1
 
 
-def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, monkeypatch):
-    """Neither beside the shard nor in the cache: the error names STREAMDATA_CACHE."""
+@pytest.fixture
+def refuse(monkeypatch):
+    """Lets writing an index fail below a folder, or everywhere."""
 
-    def refuse(path, parts, **_):
-        raise PermissionError(errno.EACCES, "no")
+    def refuse_below(number, folder=Path("/")):
+        real = Path.open
 
-    monkeypatch.setattr(publish, "publish", refuse)
-    with pytest.raises(ShardError, match="STREAMDATA_CACHE"):
+        def fail(path, mode="r", *arguments, **options):
+            if "x" in mode and path.is_relative_to(folder):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, mode, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", fail)
+
+    monkeypatch.setattr(publish, "_in_memory", publish._InMemory())
+    return refuse_below
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EIO])
+def test_where_nothing_can_be_written_a_small_index_is_in_memory(write_jsonl, tmp_path, cache, refuse, number, caplog):
+    """For this process, those that it forks, and later sources; a warning names the file."""
+    url = write_jsonl([{"n": n} for n in range(3000)])
+    refuse(number)
+    shards = JsonlShards([url])
+    assert [row["n"] for row in read_all(shards)] == list(range(3000))
+    assert f"{cache}/indexes/" in caplog.text
+    assert "kept in memory" in caplog.text
+    assert not indexes(tmp_path) + indexes(cache)
+    pid = os.fork()
+    if not pid:
+        os._exit(len(read_all(JsonlShards([url]))) != 3000)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert caplog.text.count("kept in memory") == 1
+
+
+def test_where_nothing_can_be_written_and_memory_has_no_room_the_error_says_so(write_jsonl, refuse, monkeypatch):
+    """It names the file and STREAMDATA_CACHE."""
+    refuse(errno.ENOSPC)
+    monkeypatch.setattr(publish, "_MAX_IN_MEMORY_BYTES", 100)
+    with pytest.raises(ShardError, match=r"indexes/.*\.jsonl\.index': cannot(.|\n)*No space(.|\n)*STREAMDATA_CACHE"):
         JsonlShards([write_jsonl([{"a": 1}])])
 
 
-def test_a_full_disk_is_not_taken_for_a_read_only_place(write_jsonl, monkeypatch):
-    """Other errors of writing go through."""
-
-    def refuse(path, parts, **_):
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(publish, "publish", refuse)
-    with pytest.raises(OSError, match="full"):
-        JsonlShards([write_jsonl([{"a": 1}])])
+def test_where_the_disk_of_the_shards_is_full_the_cache_is_used(write_jsonl, tmp_path, cache, refuse):
+    """And nothing is left of what was tried."""
+    url = write_jsonl([{"a": 1}])
+    refuse(errno.ENOSPC, tmp_path)
+    assert len(read_all(JsonlShards([url]))) == 1
+    assert len(indexes(cache)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["00000.jsonl"]
 
 
 @pytest.mark.parametrize("change", ["size", "mtime"])
@@ -184,6 +214,50 @@ def test_an_index_that_lies_is_an_error(write_jsonl, tmp_path):
     path.write_bytes(b"".join(indexing.encode(header, rows)))
     with pytest.raises(ShardError, match="expected within the shard"):
         read_all(shards)
+
+
+def test_an_index_that_joins_two_lines_is_an_error(write_jsonl, tmp_path):
+    """Each of the two is a row, so that it is not the lines that are damaged."""
+    shards = JsonlShards([write_jsonl([{"n": 1}, {"n": 2}])])
+    rows = np.array([(0, 0), (18, 0)], np.dtype([("offset", "<u8"), ("blanks", "<u4")]))
+    (path,) = indexes(tmp_path)
+    path.write_bytes(b"".join(indexing.encode(indexing.read_header(path)._replace(num_records=1), rows)))
+    with pytest.raises(ShardError, match=r"jsonl:1:9: expected the end of the line, .*\n  Delete the index"):
+        read_all(JsonlShards(shards.urls))
+
+
+@pytest.mark.parametrize(("offset", "length"), [(2**63, 9), (2**64 - 1, 1), (30, 9), (0, 99)])
+def test_an_index_that_leads_out_of_the_sidecar_is_an_error(write_tar, write_jsonl, tmp_path, offset, length):
+    """No read is tried beyond its end, or below 0."""
+    write_jsonl([{"key": "a", "n": 1}], "00000.meta.jsonl")
+    shards = TarShards([write_tar([("a.x", b"")])], ["n"])
+    rows = np.array([(offset, length), (0, 0)], np.dtype([("offset", "<u8"), ("length", "<u4")]))
+    (path,) = tmp_path.glob(".*.join.index")
+    path.write_bytes(b"".join(indexing.encode(indexing.read_header(path), rows)))
+    with pytest.raises(ShardError, match="record 0 expected within the sidecar, got bytes"):
+        read_all(TarShards(shards.urls, ["n"]))
+
+
+def test_a_reserved_field_is_refused_though_an_index_has_its_record(write_tar, monkeypatch):
+    """It would stand in the place of the record's key."""
+    url = write_tar([("a.__key__", b"x")])
+    with monkeypatch.context() as stranger:
+        stranger.setattr(tar_records, "is_reserved", lambda _: False)
+        shards = TarShards([url])
+    with pytest.raises(ShardError, match="expected another field name, got '__key__'"):
+        read_all(shards)
+
+
+@pytest.mark.parametrize("field", ["skipped", "first_skipped", "noted"])
+def test_an_index_that_counts_beyond_63_bits_is_built_again(write_jsonl, tmp_path, builds, field):
+    """Its checksum is right."""
+    url = write_jsonl([{"n": 1}])
+    read_all(JsonlShards([url]))
+    (path,) = indexes(tmp_path)
+    rows = np.frombuffer(path.read_bytes()[HEADER_BYTES:-4], np.dtype([("offset", "<u8"), ("blanks", "<u4")]))
+    path.write_bytes(b"".join(indexing.encode(indexing.read_header(path)._replace(**{field: 2**63}), rows)))
+    assert [record["n"] for record in read_all(JsonlShards([url]))] == [1]
+    assert builds == [url, url]
 
 
 def test_the_index_counts_the_rows_with_integers_that_64_bits_cannot_hold(write_jsonl, tmp_path):

@@ -78,6 +78,16 @@ def test_a_compressed_line_is_refused_before_all_of_it_is_unpacked(tmp_path: Pat
         records(JsonlIterableDataset(str(path), limits={"line_bytes": 99}))
 
 
+def test_a_row_over_many_lines_counts_as_one(tmp_path: Path) -> None:
+    """Else the quotes of 3 GB of short lines would be one row in memory; rows before it are delivered."""
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n1,2\n" + b'"\n",' * 30))
+    rows = CsvDataset(str(path), limits={"line_bytes": 100}).source.shards.stream(0)
+    assert next(rows)["b"] == "2"
+    with pytest.raises(ShardError, match=r"a\.csv\.gz:28: expected a line of at most 100 bytes, got at least 102"):
+        next(rows)
+
+
 def test_limits_are_checked_again_where_an_index_is_there(tmp_path: Path) -> None:
     """It may have been built under others; blank lines behind a line do not count."""
     path = tmp_path / "a.jsonl"

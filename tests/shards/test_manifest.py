@@ -285,6 +285,18 @@ def test_a_name_that_leads_elsewhere_is_refused(small, name):
         open_manifest(str(small[1] / "wrong.manifest"))
 
 
+def test_an_index_with_sidecars_of_some_shards_alone_is_refused(small):
+    """Of the kind that joins them each shard has one, of others none has."""
+    content, folder = small
+    first = np.zeros(1, manifest.ENTRY)
+    first[["file", "sidecar"]] = 1, 0  # of the second file, whose sidecar is the first
+    wrong = resigned(content, lambda body: body.replace(first.tobytes()[:8], first.tobytes()[:4] + b"\xff" * 4))
+    (folder / "alone.manifest").write_bytes(wrong)
+    assert wrong != content
+    with pytest.raises(ManifestError, match="an index of what is not there"):
+        open_manifest(str(folder / "alone.manifest"))
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_any_damage_of_a_manifest_is_an_error_or_does_not_matter(small, data):

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -157,3 +158,22 @@ def test_a_hard_link_to_a_shard_is_no_change(write_jsonl):
     list(window.take([0]))
     os.link(url, url + ".link")
     assert next(window.take([0]))["n"] == 1
+
+
+@pytest.mark.parametrize("what", ["index", "rows", "shard", "stream"])
+def test_an_error_of_the_disk_keeps_its_type_and_says_where(write_jsonl, monkeypatch, what):
+    """Whatever is read: a shard to be indexed, rows of its index, its records, all of it from its start."""
+    url = write_jsonl([{"n": 1}])
+    if what != "index":
+        read_all(JsonlShards([url]))
+    window = whole(JsonlShards([url])) if what == "shard" else None
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv" if what == "shard" else "pread", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        list(SequentialJsonl([url]).stream(0) if what == "stream" else (window or whole(JsonlShards([url]))).take([0]))
+    file = f"{os.path.dirname(url)}/.{os.path.basename(url)}.jsonl.index" if what == "rows" else url
+    assert (type(caught.value), caught.value.errno) == (OSError, errno.EIO)
+    assert [note.partition(" of ")[2] for note in caught.value.__notes__] == [f"'{file}'"]

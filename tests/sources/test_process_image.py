@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,25 @@ def test_damaged_image_is_an_error(load: Any, kept: int) -> None:
     """A truncated file never gives a half-grey image, wherever it ends."""
     with pytest.raises(OSError, match=r"(?i)image|truncated"):
         load(encode(noise(64, 64), "JPEG")[:kept])
+
+
+@both
+def test_a_png_with_a_broken_chunk_is_damaged(load: Any) -> None:
+    """Among its pixels, where Pillow raises a SyntaxError."""
+    content = encode(halves(), "PNG")
+    empty = b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
+    with pytest.raises(OSError, match=r"image: it is damaged: broken PNG file"):
+        load(content[:33] + empty + b"\0\0\0\0~\xd8K\xca" + content[33:])
+
+
+@both
+def test_an_image_that_pillow_takes_for_a_bomb_is_too_large(load: Any) -> None:
+    """By its header alone; the error is the same as that of fewer pixels."""
+    content = bytearray(encode(halves(), "PNG"))
+    content[16:24] = (300_000).to_bytes(4, "big") * 2
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    with pytest.raises(ValueError, match=r"image: expected at most 89478485 pixels, got more \(.*90000000000 pixels"):
+        load(bytes(content))
 
 
 def test_open_image_keeps_no_file_open_and_names_the_path(tmp_path: Path) -> None:

@@ -46,6 +46,26 @@ def test_chunks_filters_and_byte_orders_are_read(tmp_path, options, dtype):
     assert store.fetch(3, 20, "sequence").tolist() == [*values[3:].tolist(), *values[:9].tolist()]
 
 
+@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2)}, {"fletcher32": True}])
+def test_arrays_of_two_dimensions_are_read_row_after_row(tmp_path, options):
+    """Chunked or not, from any value to any other."""
+    values = np.arange(15).reshape(5, 3)
+    store = open_store(write_old_h5(tmp_path / "data_0000.h5", {"sequence": [values]}, **options).parent)
+    for begin, end in ((0, 15), (2, 3), (2, 11), (6, 6), (14, 15)):
+        assert store.fetch(begin, end, "sequence").tolist() == list(range(begin, end))
+    assert store.fetch_record(0, "sequence").tolist() == values.tolist()
+
+
+def test_numbers_that_the_library_has_no_type_for_are_damage(tmp_path):
+    """h5py raises a ValueError of its own where it is asked for the dtype."""
+    path = write_old_h5(tmp_path / "data_0000.h5", {"sequence": [np.ones(5)]})
+    exponent = bytes([0, 0, 64, 0, 52, 11, 0, 52])
+    content = path.read_bytes()
+    path.write_bytes(content.replace(exponent + b"\xff\x03", exponent + b"\xff\x83"))
+    with pytest.raises(StoreError, match=r"data_0000\.h5': expected a readable h5 file, got ValueError"):
+        open_store(path)
+
+
 def link(file, kind):
     """Puts something in place of sequence/data_0 that leads elsewhere."""
     group = file.create_group("sequence")

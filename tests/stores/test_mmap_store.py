@@ -145,6 +145,8 @@ CHANGES = [
     (lambda m: m["keys"]["sequence"].update(dtype="uint32"), "expected 72 bytes"),
     (lambda m: m["keys"]["sequence"].update(data="../shard_0001/sequence.bin"), "the name of a file beside"),
     (lambda m: m["keys"]["sequence"].update(data="/etc/passwd"), "the name of a file beside"),
+    (lambda m: m["keys"]["sequence"].update(data="\ud800"), "the name of a file beside"),
+    (lambda m: m["keys"]["sequence"].update(data="é" * 128), "the name of a file beside"),
     (lambda m: m["keys"]["sequence"].update(records={"count": 4}), "'data' of type str"),
     (lambda m: m["keys"]["sequence"].update(records={"count": 4, "length": 5}), "expected 18 in all"),
     (lambda m: m["keys"]["sequence"]["records"].update(count=10**9), "expected 8000000008 bytes"),
@@ -179,6 +181,15 @@ def test_damaged_offsets_of_rows_are_an_error_at_once(tmp_path, offsets):
     np.array(offsets, "<i8").tofile(tmp_path / "shard_0000" / "sequence.records.bin")
     with pytest.raises(StoreError, match="The offsets are damaged"):
         SFTDataset(tmp_path, 4, verify=False)
+
+
+@pytest.mark.parametrize("shape", [[1, 2**61, 0], [2**17, 1, 0]])
+def test_more_items_without_a_value_than_there_can_be_are_an_error(tmp_path, shape):
+    """No size of a file bounds them, and a record would give each."""
+    write_old_bin(tmp_path / "shard_0000", {"responses": np.zeros((1, 1, 0), np.uint8)})
+    (tmp_path / "shard_0000" / "meta.json").write_text(json.dumps({"responses": {"shape": shape, "dtype": "uint8"}}))
+    with pytest.raises(StoreError, match=r"responses\.bin': expected at most 65536 items without a value, got"):
+        open_store(tmp_path)
 
 
 def test_items_that_do_not_add_up_are_an_error(tmp_path):

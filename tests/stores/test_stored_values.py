@@ -1,3 +1,4 @@
+import errno
 import os
 import pickle
 from functools import partial
@@ -111,3 +112,26 @@ def test_shared_memory_is_checked_when_it_is_filled(tmp_path):
     path.write_bytes(data)
     with pytest.raises(StoreError, match="expected the block"):
         store.share_memory_()
+
+
+@pytest.mark.parametrize("has_sums", [False, True])
+@pytest.mark.parametrize("how", ["slice", "rows"])
+def test_an_error_of_the_disk_keeps_its_type_and_says_where(tmp_path, monkeypatch, how, has_sums):
+    """File and bytes, with sums and without."""
+    np.arange(COUNT, dtype="<i4").tofile(path := tmp_path / "file")
+    if has_sums:
+        publish_sums(str(path))
+    values = StoredValues(StoredArray(str(path), np.dtype("<i4"), COUNT, 0, None, has_sums), verify=True, mapped=False)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    for name in ("pread", "preadv"):
+        monkeypatch.setattr(os, name, fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        _ = values[3:5] if how == "slice" else values.read_into(np.empty((1, 2), "<i4"), [(0, 3)], 0)
+    begin, end = (0, 4096) if has_sums else (12, 20)
+    assert (caught.value.errno, caught.value.__notes__) == (
+        errno.EIO,
+        [f"  reading bytes {begin} to {end} of '{path}'"],
+    )

@@ -120,6 +120,34 @@ def test_a_file_that_cannot_be_right_is_named(tmp_path, write, message):
         open_store(write(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (", "(" * 300, "-" * 9000 + "1", "if 1:\n  2\n 3", "{}", "",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (8,)} 1", "{'descr': '<u2', 'shape': (8,)}",
+        "{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (8,)}", "\xff", "{" + "'a': True, " * 2000 + "}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}",
+    ],
+)  # fmt: skip
+def test_a_header_of_numpy_that_is_not_one_is_refused(tmp_path, text):
+    """Without evaluating it: some of these end Python's own parser in five kinds of error."""
+    content = text.encode("latin-1")
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\0" + struct.pack("<H", len(content)) + content + bytes(16))
+    with pytest.raises(StoreError, match=r"a\.npy': expected (numpy's header|8 tokens)"):
+        open_store(path)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("shape", ["(8,)", "( 8 , )", "(8L,)"])
+def test_headers_of_numpy_are_read_as_old_versions_write_them_too(tmp_path, version, shape):
+    """Of each version, in any sequence of the names, with Python 2's long integers."""
+    text = f"{{'shape': {shape}, 'fortran_order': False, 'descr': '<u2', }}  \n".encode()
+    size = struct.pack("<H" if version == (1, 0) else "<I", len(text))
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY" + bytes(version) + size + text + np.array(TOKENS, "<u2").tobytes())
+    assert open_store(tmp_path / "a.npy").fetch(0, 8, "sequence").tolist() == TOKENS
+
+
 def test_other_damage_is_named_too(tmp_path):
     """A header cut short, two dimensions, ends that fall, an array of another store."""
     path = numpy_file(tmp_path / "a.npy", "<u2")

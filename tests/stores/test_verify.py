@@ -58,6 +58,13 @@ def test_ids_outside_the_vocabulary_are_found(tmp_path):
     assert "expected token ids below 2100, got 2100 at position 12" in problem
 
 
+def test_an_infinite_id_is_found(tmp_path):
+    """Tokens may be fractions by mistake."""
+    np.save(tmp_path / "a.npy", np.array([1, np.inf], "<f4"))
+    (problem,) = verify(tmp_path / "a.npy", vocab_size=9)
+    assert "expected token ids below 9, got inf at position 1" in problem
+
+
 @pytest.mark.parametrize(
     ("at", "format_", "value", "message"),
     [

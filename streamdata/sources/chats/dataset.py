@@ -16,6 +16,7 @@ from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
 from streamdata.run.recent import Recent
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.media import MediaChatEncoder, MediaTokens
@@ -117,6 +118,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             IndexError: There is no such item.
             ValueError: The row cannot be encoded; its location is in a note.
         """
+        end_worker_with_trainer()
         if not -len(self) <= item < len(self):
             raise IndexError(f"{self._who}: item {item} of {len(self)}")
         number = item % len(self)

@@ -13,6 +13,7 @@ from streamdata.errors import StateError, one_line, shown
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
+from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.prompts.config import WHO, PromptConfig
@@ -204,6 +205,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Make many; of the copies of one prompt, side by side, only the first is encoded."""
+        end_worker_with_trainer()
         if type(self).__getitem__ is not RLHFDataset.__getitem__:  # a subclass's own, which knows single items
             return [self[item] for item in items]
         made: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from streamdata.errors import did_you_mean, names_text
-from streamdata.sources.process_image import decode_image, open_image
+from streamdata.sources.process_image import decode_image, load_pixels, open_image
 from streamdata.sources.prompts.sizes import SIZE_KEYS, Size, frame_size, image_size
 from streamdata.sources.prompts.videos import FPS, TIME_KEYS, VideoFrames, decode_video, with_metadata
 from streamdata.text.messages import Medium
@@ -132,7 +132,7 @@ def _image(value: Any, folder: str) -> Image.Image:
             f"image: expected a path, bytes, a PIL image or a dict of one, got {type(value).__name__}\n"
             "  Store the file's bytes, or its path."
         )
-    return image.convert("RGB")
+    return load_pixels(image).convert("RGB")
 
 
 def _path(value: str | os.PathLike[str], folder: str) -> Path:
