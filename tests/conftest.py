@@ -4,7 +4,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-ROOT = Path(__file__).parents[1]
+FORKSERVER = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch.utils.data", "streamdata.mixing", "streamdata.prepare", "tests.prepare.conftest"]
 
 
@@ -24,7 +23,7 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Each process of a fork server would else import torch for itself, for two to three seconds.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+    FORKSERVER.set_forkserver_preload(PRELOADED)
 
 
 def pytest_collection_finish() -> None:
@@ -51,8 +50,12 @@ def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = run / "demo_data"
     with FileLock(run / "demo_data.lock"):
         if not folder.exists():
-            script = ROOT / "examples" / "make_demo_data.py"
-            subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
+            from examples import make_demo_data  # which few tests need
+
+            process = FORKSERVER.Process(target=make_demo_data.main, args=([str(folder)],))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
     return folder
 
 

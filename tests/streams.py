@@ -103,7 +103,7 @@ def assert_exact_resume(
 ) -> list[object]:
     """Stop after every step, resume from the JSON states: always the uninterrupted suffix.
 
-    After each fifth step to its end, and there stop and resume again too.
+    After each eighth step to its end; and there stop three batches later, and resume again.
     """
     whole = [plain(batch) for batch in islice(loaded(make_dataset(), num_workers, batch_size), steps + beyond)]
     assert whole, "the stream gave nothing"
@@ -113,7 +113,7 @@ def assert_exact_resume(
         again = resumed(make_dataset, states)
         second = dict(through_json(states))
         rest = []
-        to_the_end = step % 5 == 1
+        to_the_end = step % 8 == 1
         ahead = len(whole) - step if to_the_end else min(NEAR, len(whole) - step)
         for number, later in enumerate(islice(loaded(again, num_workers, batch_size), ahead)):
             rest.append(plain(later))
@@ -121,7 +121,7 @@ def assert_exact_resume(
                 second.update(to_state(later))
         assert rest == whole[step : step + ahead], f"resume after step {step} is not the suffix"
         if to_the_end:
-            want = whole[step + min(3, len(rest)) :]
+            want = whole[step + min(3, len(rest)) :][:NEAR]
             third = loaded(resumed(make_dataset, second), num_workers, batch_size)
             assert [plain(batch) for batch in islice(third, len(want))] == want, f"second resume after step {step}"
     return whole

@@ -1,11 +1,8 @@
 """What the README shows, runs."""
 
-import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from typer.testing import CliRunner
 from streamdata import MergedDataset, instantiate_from_yaml, load_states
 from streamdata.cli.main import app
 from streamdata.recipe import check_recipe
+from tests.ranks import CONTEXT
 from tests.remote.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume
 
@@ -65,9 +63,11 @@ def workplace(tmp_path_factory, demo_data):
 
 
 def run_script(code):
-    """In a process of its own."""
-    command, environment = [sys.executable, written("loop.py", code)], {"TOKENIZERS_PARALLELISM": "false"}
-    subprocess.run(command, check=True, env=os.environ | environment)
+    """In a process of its own, which need not import torch anew."""
+    process = CONTEXT.Process(target=runpy.run_path, args=(str(written("loop.py", code)),))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
 
 
 @pytest.fixture(scope="module")

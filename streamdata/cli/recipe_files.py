@@ -7,22 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamdata.remote import StorageOptions, options_of_source, stat_once
-from streamdata.shards.csv_rows import CSV_SUFFIXES
 from streamdata.shards.listing import is_glob
-from streamdata.shards.parquet_file import PARQUET_SUFFIXES
 from streamdata.shards.storage import is_pipe, is_remote
-from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.urls import expand_home, find_shards, split_commas
+from streamdata.sources.suffixes import SHARD_SUFFIXES
 from streamdata.stores.files import detect_format, store_files
 
 _ANY: Final = ("",)
-_SHARDS: Final = {
-    "streamdata.CsvDataset": CSV_SUFFIXES,
-    "streamdata.ImageFolderDataset": _ANY,
-    "streamdata.JsonlIterableDataset": JSONL_SUFFIXES,
-    "streamdata.MetaDistributedWebDataset": TAR_SUFFIXES,
-    "streamdata.ParquetDataset": PARQUET_SUFFIXES,
-}
+_PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": _ANY}
 """By a source with a parameter `path`: what it takes in a folder."""
 _FILES: Final = ("jsonl_path", "data_files")
 _TOKENIZERS: Final = ("tokenizer", "tokenizer_name", "processor")
@@ -59,8 +51,8 @@ class RecipeFiles:
             return _blend
         if name in _FILES:
             return lambda value: self._shards(value, _ANY, params)
-        if name == "path" and target in _SHARDS:
-            return lambda value: self._shards(value, _SHARDS[target], params)
+        if name == "path" and target in _PATHS:
+            return lambda value: self._shards(value, _PATHS[target], params)
         return None
 
     def _shards(self, value: str | Sequence[str], suffixes: tuple[str, ...], params: Mapping[str, Any]) -> None:

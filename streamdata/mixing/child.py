@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.places import WorkerPlace
@@ -44,8 +44,8 @@ class Run:
     base: Base
     deals: Deals
     tree: Tree
-    from_window: bool
     skips: Skips
+    from_window: bool = False
     header: str = ""
     link: LaneLink | None = None
     present: Present = field(default_factory=Present)
@@ -54,6 +54,22 @@ class Run:
     """Where a worker notes which record it is at."""
     times: SourceTimes = field(default_factory=dict)
     """How long sources were read; drawing adds to it."""
+
+    @classmethod
+    def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:
+        """A lane where states say that it stands in a pass."""
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        return cls(
+            lane=lane,
+            key=key,
+            progress=progress,
+            entries=progress.lane(key),
+            generation=progress.generation(tree),
+            base=progress.base(epoch_pass),
+            deals=deals,
+            tree=tree,
+            skips=skips,
+        )
 
     def node_key(self, path: str, round_: int) -> NodeKey:
         """What all entries of a node share."""

@@ -237,19 +237,8 @@ class Reading:
         return deals, [worker for worker, index in lanes.items() if deals.has_share(self.top, index)]
 
     def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals) -> Run:
-        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
-        return Run(
-            lane=lane,
-            key=key,
-            progress=progress,
-            entries=progress.lane(key),
-            generation=progress.generation(self.tree),
-            base=progress.base(epoch_pass),
-            deals=deals,
-            tree=self.tree,
-            from_window=self.from_window,
-            skips=self.skips,
-        )
+        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self.skips)
+        return replace(run, from_window=self.from_window)
 
     def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int], remedy: str = _LOAD_OWN) -> None:
         """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""

@@ -9,30 +9,20 @@ from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import RecipeError, StreamdataError
+from streamdata.errors import RecipeError, StreamdataError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
 from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
-from streamdata.shards.csv_rows import CSV_SUFFIXES
-from streamdata.shards.parquet_file import PARQUET_SUFFIXES
-from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.urls import find_shards
 from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
 from streamdata.sources.own_stream import is_own_stream
 from streamdata.sources.process_image import IMAGE_FIELDS, decode_image
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Record, describe_record
+from streamdata.sources.suffixes import SHARD_SUFFIXES
 from streamdata.sources.tally import Tally
-
-_SUFFIXES: Final = {
-    "streamdata.CsvDataset": CSV_SUFFIXES,
-    "streamdata.JsonlIterableDataset": JSONL_SUFFIXES,
-    "streamdata.MetaDistributedWebDataset": TAR_SUFFIXES,
-    "streamdata.ParquetDataset": PARQUET_SUFFIXES,
-}
-"""By the sources of which each shard is a task: what they take in a folder."""
 
 _RECORDS_OF_TASK: Final = 10_000
 """Of a map-style dataset."""
@@ -101,7 +91,7 @@ class DataCheck:
                 found.add("damaged", source.name, str(error))
 
     def _tasks(self, number: int, source: RecipeSource) -> Iterator[DataTask]:
-        suffixes = _SUFFIXES.get(source.target)
+        suffixes = SHARD_SUFFIXES.get(source.target)
         if suffixes is not None and "path" in source.params:
             with source.settings():
                 options = options_of_source(source.params.get("storage_options"), source.target)
@@ -172,7 +162,7 @@ def _looked_at(
                 try:
                     decode_image(data).load()
                 except Exception as error:  # Pillow raises many kinds
-                    note("image", f"{describe_record(record)}: field {field!r}: {type(error).__name__}: {error}")
+                    note("image", f"{describe_record(record)}: field {shown(field)}: {type(error).__name__}: {error}")
         yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
@@ -213,7 +203,7 @@ def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
     def call(record: Record) -> Any:
         output = function(record)
         for sample in output if isinstance(output, list) else [] if output is None else [output]:
-            complete(sample, record, f"source {name!r}: single_process_fn")
+            complete(sample, record, f"source {shown(name)}: single_process_fn")
         return output
 
     return call

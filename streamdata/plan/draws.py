@@ -12,7 +12,7 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.plan.blanks import NUMBER, SHARD, Costs, blank_tree
-from streamdata.progress import Cursor, Entry, LaneKey, Progress, Tree, node_of
+from streamdata.progress import Cursor, Entry, Progress, Tree, node_of
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource
 from streamdata.sources.own_stream import OwnStreamSource
@@ -123,22 +123,11 @@ def _blocks(deals: Deals, node: Node, index: int) -> list[int]:
 
 def fresh_run(top: Node, lane: Lane) -> Run:
     """What the nodes of a tree share in a lane of a run that begins."""
-    progress, key = Progress({}), LaneKey(0, lane.dp_rank, lane.worker)
+    progress = Progress({})
     # Nothing to compare with: a description of a source reads the names of all of its shards.
     weights = {path: weight for node in top.walk() if node.is_mixture for path, weight in node.weights.items()}
     tree = Tree({node.path: "" for node in top.walk()}, weights)
-    return Run(
-        lane=lane,
-        key=key,
-        progress=progress,
-        entries=progress.lane(key),
-        generation=progress.generation(tree),
-        base=progress.base(0),
-        deals=Deals(progress, 0, lane.count),
-        tree=tree,
-        from_window=False,
-        skips=Skips(None, {}),
-    )
+    return Run.at(progress, 0, lane, Deals(progress, 0, lane.count), tree, Skips(None, {}))
 
 
 def _start_clocks(run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> dict[str, float]:

@@ -117,9 +117,9 @@ class CacheAccount:
                 self._remove(self.pages.some(1)[0])
             fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, _USERS)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
         if hasattr(self, "_fd"):
-            os.close(self._fd)
+            close(self._fd)
 
     @property
     def used(self) -> int:

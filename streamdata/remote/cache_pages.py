@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -116,9 +116,9 @@ class _OpenPage:
         self._start, self._all = key.number * PAGE_BYTES, (1 << -(-page_size // CHUNK_BYTES)) - 1
         self._look_at(os.fstat(self._fd))
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
         if self._fd >= 0:
-            os.close(self._fd)
+            close(self._fd)
 
     def read_into(self, pieces: Sequence[Piece]) -> None:
         """As `PageFiles.read_into`."""

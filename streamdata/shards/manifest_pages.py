@@ -6,7 +6,7 @@ looking at it, and nothing has to be locked or repaired.
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -84,8 +84,8 @@ class ManifestPages:
         self.seen: set[_Span] = set()
         """Of chunks that were there, and need not be asked for ahead; whoever reads them looks again."""
 
-    def __del__(self) -> None:
-        os.close(self._fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
+        close(self._fd)
 
     def read(self, begin: int, end: int) -> bytes:
         """What is there of these bytes, with zeros in the holes."""

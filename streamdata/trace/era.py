@@ -10,7 +10,7 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
 from streamdata.mixing.tree import Node, tree_of
-from streamdata.progress import LaneKey, LaneLink, Progress, header
+from streamdata.progress import LaneLink, Progress, header
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource
 from streamdata.sources.shard_source import ShardDataset
@@ -84,21 +84,10 @@ class Era:
 
     def run(self, progress: Progress, epoch_pass: int, rank: int, worker: int) -> Run:
         """A lane where states of this generation say that it stood."""
-        lane, key = self.lane(rank, worker), LaneKey(epoch_pass, rank, worker)
-        return Run(
-            lane=lane,
-            key=key,
-            progress=progress,
-            entries=progress.lane(key),
-            generation=progress.generation(self.tree),
-            base=progress.base(epoch_pass),
-            deals=self.deals(progress, epoch_pass),
-            tree=self.tree,
-            from_window=False,
-            skips=self._dataset.skips,
-            header=self._header(progress),
-            link=LaneLink(None, None, lambda _: None, lambda: None),
-        )
+        lane, deals = self.lane(rank, worker), self.deals(progress, epoch_pass)
+        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self._dataset.skips)
+        link = LaneLink(None, None, lambda _: None, lambda: None)
+        return replace(run, header=self._header(progress), link=link)
 
     def deals(self, progress: Progress, epoch_pass: int, *, is_bare: bool = False) -> Deals:
         """How its sources, or the bare ones, are dealt out in a pass."""

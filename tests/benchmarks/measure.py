@@ -27,6 +27,7 @@ class Scale:
 
     tar_records: int = 20_000
     jsonl_rows: int = 50_000
+    parquet_rows: int = 40_000
     remote_records: int = 4000
     cached_records: int = 16_000
     small_remote_records: int = 131_072
@@ -44,7 +45,7 @@ class Scale:
     packed_documents: int = 20_000
     prompts: int = 4000
     many_prompts: int = 1_000_000
-    prepare_megabytes: int = 4
+    prepare_kilobytes: int = 4000
     packed_copies: int = 50
     """Of the text, for one task that is larger than the memory of a worker may be."""
     window_tokens: int = 200_000_000
@@ -57,6 +58,7 @@ class Scale:
 TINY = Scale(
     tar_records=640,
     jsonl_rows=400,
+    parquet_rows=400,
     remote_records=160,
     cached_records=160,
     small_remote_records=160,
@@ -66,7 +68,7 @@ TINY = Scale(
     draws=500,
     sources=(2, 20),
     warm_up=10,
-    prepare_megabytes=1,
+    prepare_kilobytes=200,
     packed_copies=1,
     planned_documents=2000,
     packed_documents=2000,

@@ -42,16 +42,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, counts["tokens"
 """
 
 
-def corpus(directory: Path, megabytes: int) -> Path:
+def corpus(directory: Path, kilobytes: int) -> Path:
     """`texts.jsonl`, sources of the standard library in pieces of some KB, and `tokenizer`, trained on them."""
-    return cached(directory, f"prepare-{megabytes}", lambda place: _write_corpus(place, megabytes))
+    return cached(directory, f"prepare-{kilobytes}", lambda place: _write_corpus(place, kilobytes))
 
 
-def _write_corpus(place: Path, megabytes: int) -> None:
+def _write_corpus(place: Path, kilobytes: int) -> None:
     texts: list[str] = []
     size = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        if "site-packages" not in path.parts and size < megabytes * 1_000_000:
+        if "site-packages" not in path.parts and size < kilobytes * 1000:
             text = path.read_text(encoding="utf-8", errors="ignore")
             texts += [text[begin : begin + DOCUMENT] for begin in range(0, len(text), DOCUMENT)]
             size += len(text)
@@ -153,7 +153,7 @@ class Prepared:
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     """All figures of preparing."""
-    place = corpus(directory, scale.prepare_megabytes)
+    place = corpus(directory, scale.prepare_kilobytes)
     with tempfile.TemporaryDirectory(dir=directory) as root:
         prepared = Prepared(place, Path(root))
         best = by_turns(

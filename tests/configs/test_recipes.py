@@ -41,11 +41,10 @@ def test_a_recipe_checks(name):
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_recipe_resumes_exactly(name, num_workers, demo_data):
+def test_a_recipe_resumes_exactly(name, demo_data):
     """From every one of its first steps."""
     assert isinstance(build(name, demo_data), MergedDataset)
-    assert_exact_resume(lambda: build(name, demo_data), steps=6, beyond=6, num_workers=num_workers, batch_size=2)
+    assert_exact_resume(lambda: build(name, demo_data), steps=6, beyond=6, num_workers=2, batch_size=2)
 
 
 def test_the_demo_recipe_delivers_without_transformers(demo_data):

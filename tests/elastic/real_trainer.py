@@ -1,12 +1,11 @@
 """One rank of a real job: it goes on from the last step that all ranks have saved, and logs what it delivers.
 
-`torchrun … -m tests.elastic.real_trainer FOLDER LEG WORKERS WEIGHTS`. The ranks step together; the job ends when none
+Under torchrun's agent; `tests.elastic.torchrun_soak` starts it. The ranks step together; the job ends when none
 of them has a batch.
 """
 
 import json
 import os
-import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -61,7 +60,3 @@ def _none_has_one(batch: object) -> bool:
     held = torch.tensor(int(batch is not None))
     distributed.all_reduce(held)
     return not held
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

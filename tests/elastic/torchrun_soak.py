@@ -1,8 +1,8 @@
 """Real processes that are killed: `python -m tests.elastic.torchrun_soak --kills 10 --seed 0`.
 
-torchrun starts 1 to 4 ranks with 0 to 2 workers each over tars, JSONL, compressed JSONL, a token store and packed
-documents; one rank is killed at random, the job goes on with another number of ranks and workers, ten times in a row,
-and then to its end. Each rank's log is cut back to the step that was loaded; together they must be the epoch.
+torchrun's agent starts 1 to 4 ranks with 0 to 2 workers each over tars, JSONL, compressed JSONL, a token store and
+packed documents; one rank is killed at random, the job goes on with another number of ranks and workers, ten times in
+a row, and then to its end. Each rank's log is cut back to the step that was loaded; together they must be the epoch.
 """
 
 import argparse
@@ -10,18 +10,15 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.elastic import checkpoints, real_data
+from tests.elastic import checkpoints, real_data, real_trainer
 from tests.elastic.real_trainer import STEPS_PER_LEG
-
-_ROOT = Path(__file__).parents[2]
+from tests.launched import Job, launch
 
 
 class Size(NamedTuple):
@@ -36,29 +33,19 @@ def run_leg(folder: Path, leg: int, size: Size, *, kill_after: int | None, rng: 
     for pid in folder.glob("pid-*"):
         pid.unlink()
     weights = {name: rng.choice((1, 1, 2)) for name in real_data.SIZES}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--monitor-interval=0.1"]
-    launcher.append(f"--nproc-per-node={size.ranks}")
-    trainer = ["-m", "tests.elastic.real_trainer", str(folder), str(leg), str(size.workers), json.dumps(weights)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
-    with (folder / f"output-{leg}").open("w") as output:
-        job = subprocess.Popen(
-            [*launcher, *trainer],
-            cwd=_ROOT,
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
-        if kill_after is not None:
-            _kill_one(folder, leg, job, kill_after, rng)
-        code = job.wait(timeout=300)
+    trainer = (str(folder), str(leg), str(size.workers), json.dumps(weights))
+    job = launch(folder / f"output-{leg}", size.ranks, real_trainer.main, *trainer)
+    if kill_after is not None:
+        _kill_one(folder, leg, job, kill_after, rng)
+    job.join(300)
     ended = len(list(folder.glob(f"ended-{leg}-*")))
-    if code and kill_after is None:
+    if job.exitcode != 0 and kill_after is None:
         raise AssertionError(f"the job failed:\n{(folder / f'output-{leg}').read_text()[-4000:]}")
     assert kill_after is None or ended in (0, size.ranks), "it ended apart"
 
 
-def _kill_one(folder: Path, leg: int, job: subprocess.Popen, kill_after: int, rng: random.Random) -> None:
-    while job.poll() is None:
+def _kill_one(folder: Path, leg: int, job: Job, kill_after: int, rng: random.Random) -> None:
+    while job.is_alive():
         if _num_batches(folder, leg) >= kill_after:
             os.kill(int(rng.choice(sorted(folder.glob("pid-*"))).read_text()), signal.SIGKILL)
             return

@@ -1,30 +1,33 @@
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.trainers.jobs import ENVIRONMENT, ROOT, assert_each_once, command, marks, needs, run, trained
+from tests.launched import Job, launch, script
+from tests.trainers.jobs import SCRIPTS, assert_each_once, marks, needs, run, trained
+
+LIMIT_S = 120
 
 
-def run_and_kill(folder: Path, *options: object) -> None:
-    """Two ranks with two workers each; one rank is killed as soon as all have saved."""
-    log = folder / "output"
-    folder.mkdir()
-    with log.open("w") as output:
-        job = subprocess.Popen(
-            command("plain_loop", folder, *options, ranks=2), cwd=ROOT, env=ENVIRONMENT, stdout=output, stderr=output
-        )
-        deadline = time.monotonic() + 120
-        while job.poll() is None and time.monotonic() < deadline:
-            notes = sorted((folder / "rows").glob("*.txt"))
-            if len(notes) == 2 and all("saved" in path.read_text() for path in notes):
-                os.kill(int(notes[0].stem.partition("-")[2]), signal.SIGKILL)
-                break
-            time.sleep(0.005)
-        assert job.wait(timeout=60), f"nobody was killed:\n{log.read_text()[-3000:]}"
+def start(folder: Path, ranks: int, *options: object) -> Job:
+    """The script in so many ranks."""
+    command = map(str, (SCRIPTS / "plain_loop.py", folder, *options))
+    return launch(folder.with_suffix(".log"), ranks, script, *command)
+
+
+def kill_one_that_saved(folder: Path, job: Job) -> None:
+    """As soon as both ranks have saved; the agent then ends the other one."""
+    deadline = time.monotonic() + LIMIT_S
+    while job.is_alive() and time.monotonic() < deadline:
+        notes = sorted((folder / "rows").glob("*.txt"))
+        if len(notes) == 2 and all("saved" in path.read_text() for path in notes):
+            os.kill(int(notes[0].stem.partition("-")[2]), signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    job.join(LIMIT_S)
+    assert job.exitcode, f"nobody was killed:\n{folder.with_suffix('.log').read_text()[-3000:]}"
 
 
 @pytest.mark.parametrize(
@@ -33,8 +36,10 @@ def run_and_kill(folder: Path, *options: object) -> None:
 def test_a_killed_job_goes_on_with_other_ranks_and_workers(tmp_path: Path, wrapper: list[str]) -> None:
     """Every row of the epoch once, over all legs; what was trained after the last save does not count."""
     folder = tmp_path / "run"
-    run_and_kill(folder, "--steps", 20, *wrapper)
-    run("plain_loop", folder, "--steps", 5, "--workers", 1, *wrapper, ranks=3)
+    kill_one_that_saved(folder, start(folder, 2, "--steps", 20, *wrapper))
+    second = start(folder, 3, "--steps", 5, "--workers", 1, *wrapper)
+    second.join(LIMIT_S)
+    assert second.exitcode == 0, folder.with_suffix(".log").read_text()[-3000:]
     rest = (240 - trained(folder).total()) // 4
     assert 0 < rest < 40
     run("plain_loop", folder, "--steps", rest, "--workers", 0, *wrapper, ranks=1)

@@ -66,7 +66,7 @@ def states_after(dataset, kind, num_workers, method):
         (DataLoader, 2, "fork"),
         (StreamLoader, 0, None),
         (StreamLoader, 2, "fork"),
-        (StreamLoader, 1, "spawn"),
+        (StreamLoader, 1, "forkserver"),
     ],
 )
 def test_what_readers_ask_for_is_known_in_the_trainer(tmp_path, kind, num_workers, method):

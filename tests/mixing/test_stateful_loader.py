@@ -75,9 +75,10 @@ def epochs(loader: StatefulDataLoader, count: int, limit: int | None = None):
         yield number
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("num_workers", [0, 2, 3])
-@pytest.mark.parametrize("make", [nested, joined])
+@pytest.mark.parametrize(
+    ("make", "num_workers", "every"),
+    [(nested, 0, 1), (joined, 0, 1), (nested, 2, 3), (joined, 2, 1), (nested, 3, 1), (joined, 3, 3)],
+)
 def test_a_stateful_loader_goes_on_after_every_batch(make, num_workers, every):
     """At its snapshots and between them: the suffix of the uninterrupted run."""
     options = {"snapshot_every_n_steps": every} if num_workers else {}
@@ -93,11 +94,10 @@ def test_a_stateful_loader_goes_on_after_every_batch(make, num_workers, every):
         assert [plain(batch) for batch in islice(again, len(rest))] == rest, step
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("num_workers", [0, 2, 7])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True), (7, True)])
 def test_a_stateful_loader_goes_on_through_passes(num_workers, persistent):
     """Also at the end of a pass, before the first batch of one, and where lanes ended or have nothing."""
-    options = {"persistent_workers": persistent and num_workers > 0}
+    options = {"persistent_workers": persistent}
     loader = loader_of(finite(), num_workers, **options)
     saved, whole = [], []
     for number in range(3):
@@ -107,7 +107,7 @@ def test_a_stateful_loader_goes_on_through_passes(num_workers, persistent):
         whole.append(number)
         saved.append((len(whole), loader.state_dict()))
     assert whole[: whole.index(0)] != whole[whole.index(0) + 1 : whole.index(1)]
-    for step, state in [*saved[:: 1 if num_workers == 0 else 4], saved[whole.index(1)]]:
+    for step, state in [*saved[:: 1 + 2 * num_workers], saved[whole.index(1)]]:
         again = loader_of(finite(), num_workers, **options)
         again.load_state_dict(copy.deepcopy(state))
         done = sum(isinstance(entry, int) for entry in whole[:step])

@@ -28,16 +28,18 @@ def read(task: Task, **limits: int) -> tuple[list[str], list[object], str]:
 
 
 LINES = st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=12)
+FIRST = [b"{}", b"\xef\xbb\xbf{}", b"x"]
+"""What a file begins with is not anything: it might be that of another format."""
 
 
-@given(lines=LINES, is_ended=st.booleans(), task_bytes=st.integers(1, 40))
+@given(first=st.sampled_from(FIRST), lines=LINES, is_ended=st.booleans(), task_bytes=st.integers(1, 40))
 @settings(max_examples=150)
 def test_every_line_is_in_the_task_where_it_starts(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], is_ended: bool, task_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, first: bytes, lines: list[bytes], is_ended: bool, task_bytes: int
 ) -> None:
     """Once, in order, with its number in the file, however the file is cut."""
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
-    data = b"\n".join(lines) + (b"\n" if is_ended else b"")
+    data = b"\n".join([first, *lines]) + (b"\n" if is_ended else b"")
     path.write_bytes(data)
     tasks = plan_tasks([str(path)], task_bytes)
     assert [task.begin for task in tasks[1:]] == [task.end for task in tasks[:-1]]

@@ -60,6 +60,17 @@ def test_a_chunk_is_checked_once(tmp_path, page, hashed):
     assert len(hashed) == len(page) // 16384
 
 
+def test_a_page_that_is_open_at_the_end_of_the_process_is_closed_in_silence(tmp_path, page, monkeypatch):
+    """When modules have no content any more."""
+    opened = PageFiles(str(tmp_path))._opened(KEY, len(page))
+    monkeypatch.setattr(cache_pages, "os", None)
+    fd = opened._fd
+    del opened  # what it raises is an error of this test
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
 @pytest.mark.parametrize("keeps_time", [False, True])
 def test_damage_after_a_check_is_seen(tmp_path, page, keeps_time):
     """As before it, also where the time of the last write is set back."""

@@ -76,7 +76,7 @@ def test_folders_of_a_web_server_are_its_links():
         assert found == [f"{server.url}/d/0.jsonl", f"{server.url}/d/a%20b/1.jsonl"]
 
 
-@pytest.mark.parametrize("context", ["here", "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["here", "fork", "forkserver"])
 def test_a_process_reads_by_the_options_of_its_shards(bucket, context):
     """However it was started, also where the parent has read before."""
     _server, options = bucket
