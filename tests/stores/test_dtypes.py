@@ -58,7 +58,9 @@ def test_floats_become_the_nearest_and_never_infinite():
         fitted([1e39], np.dtype("float32"), "key")
 
 
-@pytest.mark.parametrize("name", ["uint64", "complex64", "U3", "object", "nonsense", "u2:", "a2", "|a8", "\udcff", ">u2", 5, None])
+@pytest.mark.parametrize(
+    "name", ["uint64", "complex64", "U3", "object", "nonsense", "u2:", "a2", "|a8", "\udcff", ">u2", 5, None]
+)
 def test_dtypes_that_a_store_does_not_hold_are_refused(name):
     """Among them uint64, half of which does not fit into int64."""
     with pytest.raises(StoreError, match="expected a dtype of bool, int8"):
