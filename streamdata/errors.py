@@ -3,6 +3,7 @@
 Each message says who, where, what was expected, what was found, and what to do.
 """
 
+import re
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,11 +15,16 @@ _MAX_SHOWN: Final = 100
 _MAX_COMPARED: Final = 1000  # characters of a name that a guess is made for
 
 
+_USER = re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^/\s@'\"]*@", re.IGNORECASE)
+_QUERY = re.compile(r"(\b[a-z][a-z0-9+.\-]*://[^\s?'\"]*\?)[^\s'\"]+", re.IGNORECASE)
+_MAX_LOOKED_AT: Final = 10_000  # characters of a value, most of which are cut off
+
+
 class StreamdataError(Exception):
-    """Any error that streamdata itself raises. A terminal obeys nothing of its message."""
+    """Any error that streamdata itself raises. A terminal obeys nothing of its message, which has no password."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(*(without_secrets(printable(arg)) if isinstance(arg, str) else arg for arg in args))
 
 
 class RecipeError(StreamdataError, ValueError):
@@ -78,6 +84,9 @@ class _Shortened(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = _MAX_SHOWN
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 20
 
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(without_secrets(x[:_MAX_LOOKED_AT]), level)
+
 
 _shortened = _Shortened()
 
@@ -85,15 +94,37 @@ _shortened = _Shortened()
 def shown(value: object) -> str:
     """What a message says of a value or name out of data: as Python writes it, cut to 100 characters.
 
-    Python escapes what a terminal or a log would obey: control characters, line ends, marks that turn text around, and
-    lone surrogates, which could not be encoded.
+    Of a url, who asks and with which signature is left out. Python escapes what a terminal or a log would obey: control
+    characters, line ends, marks that turn text around, and lone surrogates, which could not be encoded.
     """
+    if isinstance(value, str):
+        value = without_secrets(value[:_MAX_LOOKED_AT])
     if isinstance(value, str | bytes):
         text = repr(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN])
         is_whole = len(value) <= _MAX_SHOWN and len(text) <= _MAX_SHOWN + 3
         return text if is_whole else f"{text[: _MAX_SHOWN - 1]}…{text[-1]}"
-    text = _shortened.repr(value)
+    try:
+        text = _shortened.repr(value)
+    except ValueError:  # an integer with more digits than Python prints
+        text = f"a {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+
+
+def without_secrets(text: str) -> str:
+    """A text without what urls in it have before their host, and in their query: passwords, tokens, signatures."""
+    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text)) if "://" in text else text
+
+
+def names_text(names: Iterable[object]) -> str:
+    """What a message says of the fields of a record, or the keys of a file: sorted, as Python writes a list."""
+    known = [shown(name) for name in sorted(map(str, names))]
+    more = f", … {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return f"[{', '.join(known[:_MAX_LISTED])}{more}]"
+
+
+def one_line(value: object) -> str:
+    """A text without what a terminal or a log would obey, line ends too: a name may not steer either."""
+    return printable(str(value)).replace("\n", "\\n")
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ lane; `__seed__` is the seed of the source's order in its present epoch; `__url_
 from collections.abc import Iterable
 from typing import Final
 
-from streamdata.errors import listing
+from streamdata.errors import listing, shown
 
 DATASET_NAME: Final = "__datasetname__"
 DP_RANK: Final = "__dprank__"
@@ -45,4 +45,4 @@ def is_reserved(name: object) -> bool:
 def lacks(fields: Iterable[object], name: str) -> str:
     """What a message says of a record without a field: which it has, those of streamdata left out."""
     own = listing(str(field) for field in fields if not is_reserved(field))
-    return f"the record has no field {name!r}; it has {own}"
+    return f"the record has no field {shown(name)}; it has {own}"

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from streamdata.cli.messages import say
 from streamdata.cli.recipe_files import RecipeFiles
 from streamdata.recipe import check_recipe
 
@@ -29,10 +28,10 @@ def check_problems(
     problems = check_recipe(recipe, variables, allow=allow, files=files, is_streamed=True, include_roots=include_roots)
     for problem in problems:
         # What could not be checked says so itself.
-        typer.echo(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")
+        say(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")
     kinds = Counter(problem.kind for problem in problems)
     errors, warned = _counted(kinds["error"], "error"), _counted(kinds["warning"], "warning")
-    typer.echo(f"{recipe}: {errors}, {warned}, {kinds['not checked']} not checked")
+    say(f"{recipe}: {errors}, {warned}, {kinds['not checked']} not checked")
     return not kinds["error"]
 
 
@@ -56,10 +55,10 @@ def check_resume(
 
     found = find_inexact(build)
     for inexact in found:
-        typer.echo(f"error: {inexact}")
+        say(f"error: {inexact}")
     steps = ", ".join(map(str, STEPS))
     result = f"{len(found)} not the same" if found else "the same samples"
-    typer.echo(f"resume: {NUM_SAMPLES} samples of each source, restarted from JSON states after {steps}: {result}")
+    say(f"resume: {NUM_SAMPLES} samples of each source, restarted from JSON states after {steps}: {result}")
     return not found
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from streamdata.cli.ticker import Ticker
+from streamdata.errors import one_line, printable
 from streamdata.plan.data_check import DataCheck
 from streamdata.plan.data_faults import Findings
 from streamdata.run.processes import processes
@@ -65,8 +66,8 @@ def _progress(done: int, total: int, found: Findings, seconds: float) -> str:
 def _lines(found: Findings) -> Iterator[str]:
     """The faults, by source and kind."""
     for fault in sorted(found.faults, key=lambda fault: (fault.source, fault.kind)):  # stable: in the files' order
-        source = f" {fault.source}:" if fault.source else ""
-        yield f"error: {fault.kind}:{source} {fault.message}"
+        source = f" {one_line(fault.source)}:" if fault.source else ""
+        yield f"error: {fault.kind}:{source} {printable(fault.message)}"
     if unlisted := found.counts.total() - len(found.faults):
         yield f"… and {unlisted:,} more, of which each shard lists the first of their kind alone"
 

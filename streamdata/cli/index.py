@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from streamdata.cli.messages import say
 from streamdata.recipe.limits import ShardLimits, read_limits
 from streamdata.remote import StorageOptions
 from streamdata.shards.inventory import Inventory, take_stock
@@ -46,7 +46,7 @@ def index_shards(
         tables = [directory.indexes[kind] for kind in _RECORD_KINDS if kind in directory.indexes]
         records = sum(int(table["num_records"].sum()) for table in tables)
         size = int(directory.sizes.sum()) / 1e6
-        typer.echo(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
+        say(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
 
 
 def check_shards(paths: Sequence[str], output: str | None, options: StorageOptions) -> bool:
@@ -60,7 +60,7 @@ def check_shards(paths: Sequence[str], output: str | None, options: StorageOptio
     for stock in _stocks(paths, output, options):
         manifest, rows = _opened(stock.target)
         lines = [*differences(stock, manifest), *rows.damages(manifest)]
-        typer.echo("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
+        say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
         num_wrong += len(lines)
     return not num_wrong
 
@@ -94,8 +94,6 @@ def _bar() -> Iterator[Report]:
             bar.update(task, completed=done.bytes, total=done.total_bytes, shards=text)
             if not console.is_terminal and time.monotonic() > last + _PLAIN_INTERVAL_S:
                 last = time.monotonic()
-                typer.echo(
-                    f"indexing: {text} shards, {done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB", err=True
-                )
+                say(f"indexing: {text} shards, {done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB", err=True)
 
         yield report

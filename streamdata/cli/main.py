@@ -4,15 +4,29 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.interrupt import INTERRUPTED
 from streamdata.cli.messages import messages
+from streamdata.cli.options import (
+    Allow,
+    Batches,
+    BatchSize,
+    IncludeRoot,
+    Json,
+    Recipe,
+    Traceback,
+    Variables,
+    Workers,
+    checked_allow,
+    parse_variables,
+    texts,
+)
 from streamdata.cli.prepare_app import prepare, verify
-from streamdata.errors import RecipeError
+from streamdata.errors import shown
 
 app = typer.Typer(
     cls=FlagsGroup,
@@ -33,34 +47,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_Recipe = Annotated[Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
-_Variables = Annotated[
-    list[str] | None,
-    typer.Option("--var", metavar="NAME=VALUE", help="A value for ${variables:NAME}, typed as in YAML."),
-]
 _Version = Annotated[
     bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
 ]
-_Batches = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Stop after N batches; by default at the end, or at Ctrl-C.")
-]
-_Allow = Annotated[
-    list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
-]
-
-
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
-_IncludeRoot = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--include-root",
-        metavar="FOLDER",
-        help="A folder with files that the recipe may include.",
-        exists=True,
-        file_okay=False,
-    ),
-]
-_Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 
 
 @app.callback()
@@ -74,17 +63,17 @@ def _streamdata(_: _Version = False) -> None:
 
 @app.command(cls=FlagsCommand)
 def run(
-    recipe: _Recipe,
-    var: _Variables = None,
-    batches: _Batches = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
-    allow: _Allow = None,
-    include_root: _IncludeRoot = None,
-    traceback: _Traceback = False,
+    recipe: Recipe,
+    var: Variables = None,
+    batches: Batches = None,
+    batch_size: BatchSize = 16,
+    workers: Workers = 0,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
+    traceback: Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
-    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.run import run_recipe
 
@@ -95,17 +84,17 @@ def run(
             batches=batches,
             batch_size=batch_size,
             workers=workers,
-            include_roots=_texts(include_root),
+            include_roots=texts(include_root),
         )
         raise typer.Exit(0 if finished else INTERRUPTED)
 
 
 @app.command(cls=FlagsCommand)
 def check(
-    recipe: _Recipe,
-    var: _Variables = None,
-    allow: _Allow = None,
-    include_root: _IncludeRoot = None,
+    recipe: Recipe,
+    var: Variables = None,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
@@ -121,16 +110,16 @@ def check(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
     ] = None,
-    traceback: _Traceback = False,
+    traceback: Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; imports no target."""
     if jobs is not None and not data:
         raise typer.BadParameter("expected --data with it", param_hint="--jobs")
-    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.check import check_problems, check_resume
 
-        roots = _texts(include_root)
+        roots = texts(include_root)
         passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online, include_roots=roots)
         if passed and resume:
             passed = check_resume(recipe, variables, allowed, roots)
@@ -143,7 +132,7 @@ def check(
 
 @app.command(cls=FlagsCommand)
 def plan(
-    recipe: _Recipe,
+    recipe: Recipe,
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples that the job takes.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Or tokens that it takes.")] = None,
     dp: Annotated[int, typer.Option("--dp", min=1, metavar="D", help="Data-parallel ranks.")] = 1,
@@ -156,27 +145,37 @@ def plan(
         int | None,
         typer.Option(min=0, metavar="K", help="Show the first draws of rank 0, worker 0; with --json 20 of them."),
     ] = None,
-    json: _Json = False,
-    var: _Variables = None,
-    allow: _Allow = None,
-    traceback: _Traceback = False,
+    json: Json = False,
+    var: Variables = None,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
+    traceback: Traceback = False,
 ) -> None:
     """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
     if (samples is None) == (tokens is None):
         raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
-    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.plan import show_plan
         from streamdata.plan.make_plan import Amount
 
         amount = Amount(samples, tokens, dp, workers, batch)
         num_draws = draws if draws is not None else 20 * json
-        show_plan(recipe, variables, allowed, amount, num_sampled=sample, num_draws=num_draws, as_json=json)
+        show_plan(
+            recipe,
+            variables,
+            allowed,
+            amount,
+            num_sampled=sample,
+            num_draws=num_draws,
+            as_json=json,
+            include_roots=texts(include_root),
+        )
 
 
 @app.command(cls=FlagsCommand)
 def profile(
-    recipe: _Recipe,
+    recipe: Recipe,
     seconds: Annotated[float, typer.Option(min=0.1, metavar="S", help="How long in all, without building it.")] = 24.0,
     workers: Annotated[
         list[int] | None,
@@ -184,17 +183,18 @@ def profile(
             min=0, max=256, metavar="W", help="Workers to measure, several times; by default up to the cores."
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 16,
+    batch_size: BatchSize = 16,
     step_time: Annotated[
         float | None, typer.Option(min=1e-6, metavar="S", help="Of a step of the trainer: what does it need?")
     ] = None,
-    json: _Json = False,
-    var: _Variables = None,
-    allow: _Allow = None,
-    traceback: _Traceback = False,
+    json: Json = False,
+    var: Variables = None,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
+    traceback: Traceback = False,
 ) -> None:
     """Say where a worker's time goes, how fast 0, 1, 2 … workers are, and what would help most."""
-    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.profile import show_profile
 
@@ -207,6 +207,7 @@ def profile(
             batch_size=batch_size,
             step_time_s=step_time,
             as_json=json,
+            include_roots=texts(include_root),
         )
 
 
@@ -234,7 +235,7 @@ def index(
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
-        raise typer.BadParameter(f"expected a name that ends in .manifest, got {output!r}", param_hint="--output")
+        raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
     with messages(OSError, ValueError):
         from streamdata.cli.index import check_shards, index_shards
         from streamdata.remote import checked_options
@@ -266,7 +267,7 @@ def state(
         Path | None,
         typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: Json = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
     if (merge or compact) != (output is not None):
@@ -303,7 +304,7 @@ def show(
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
-    json: _Json = False,
+    json: Json = False,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
@@ -313,13 +314,13 @@ def show(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
-    var: _Variables = None,
-    allow: _Allow = None,
-    include_root: _IncludeRoot = None,
-    traceback: _Traceback = False,
+    var: Variables = None,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
+    traceback: Traceback = False,
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
-    variables, allowed = _parse_variables(var), _checked_allow(allow)
+    variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.show import ShowOptions, show_target
 
@@ -335,7 +336,7 @@ def show(
             dtype=dtype,
             as_json=json,
             html=html,
-            include_roots=_texts(include_root),
+            include_roots=texts(include_root),
             browser=browser,
             port=port,
             opens=not no_open,
@@ -345,7 +346,7 @@ def show(
 
 @app.command(cls=FlagsCommand)
 def trace(
-    recipe: _Recipe,
+    recipe: Recipe,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -361,62 +362,22 @@ def trace(
     batch: Annotated[
         int | None, typer.Option(min=1, metavar="B", help="Samples in one rank's batch; by default as in the states.")
     ] = None,
-    var: _Variables = None,
-    allow: _Allow = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    traceback: _Traceback = False,
+    var: Variables = None,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
+    json: Json = False,
+    traceback: Traceback = False,
 ) -> None:
     """Say which records made the batch of a step; or at which steps a record came or comes."""
     if (step is None) == (find is None):
         raise typer.BadParameter("expected --step or --find", param_hint="--step")
     if find is not None and "#" not in find:
-        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {find!r}", param_hint="--find")
-    variables, allowed = _parse_variables(var), _checked_allow(allow)
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
+    variables, allowed = parse_variables(var), checked_allow(allow)
     with messages(Exception, with_traceback=traceback):
         from streamdata.cli.trace import find_record, open_trace, trace_step
 
-        traced = open_trace(recipe, files, variables, allowed, batch)
+        traced = open_trace(recipe, files, variables, allowed, batch, texts(include_root))
         if find is not None:
             raise typer.Exit(0 if find_record(traced, find, as_json=json) else 1)
         trace_step(traced, step or 0, as_json=json)
-
-
-def _texts(paths: list[Path] | None) -> list[str]:
-    return list(map(str, paths or ()))
-
-
-def _parse_variables(assignments: list[str] | None) -> dict[str, Any]:
-    """Read NAME=VALUE, the value as a recipe's YAML is read.
-
-    Raises:
-        typer.BadParameter: One is not an assignment, its value is not YAML, or it names a variable again.
-    """
-    variables: dict[str, Any] = {}
-    for assignment in assignments or ():
-        name, equals, value = assignment.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"expected NAME=VALUE, got {assignment!r}", param_hint="--var")
-        if name in variables:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--var")
-        variables[name] = _yaml_value(name, value)
-    return variables
-
-
-def _yaml_value(name: str, text: str) -> Any:
-    from streamdata.recipe.locations import Locations, UnreadableError
-    from streamdata.recipe.yaml_tree import read_yaml
-
-    try:
-        return read_yaml(text.encode(), Locations(name))
-    except (RecipeError, UnreadableError) as error:
-        raise typer.BadParameter(str(error), param_hint="--var") from error
-
-
-def _checked_allow(packages: list[str] | None) -> list[str] | None:
-    from streamdata.recipe.trust import validated_allow
-
-    try:
-        validated_allow(packages)
-    except ValueError as error:
-        raise typer.BadParameter(str(error).partition("\n")[0], param_hint="--allow") from error
-    return packages or None  # typer gives [] where the option is absent

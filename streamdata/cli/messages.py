@@ -16,6 +16,11 @@ _MAX_LINES = 10
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a text, of which a terminal obeys nothing: names in it may come from data."""
+    typer.echo(printable(text), err=err)
+
+
 @contextlib.contextmanager
 def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[None]:
     """End with an error's message where a recipe or its data is wrong; other errors keep their traceback.

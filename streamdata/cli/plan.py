@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from streamdata.cli.messages import say
 from streamdata.cli.run import build_mixture
 from streamdata.plan.make_plan import HURTS, MIND, Amount, Progressed, make_plan
 from streamdata.plan.plan_text import plan_json, plan_text
@@ -35,6 +36,7 @@ def show_plan(
     num_sampled: int,
     num_draws: int,
     as_json: bool,
+    include_roots: Sequence[str] = (),
 ) -> None:
     """Build a recipe, and show what a run of it will do.
 
@@ -44,7 +46,7 @@ def show_plan(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        dataset = build_mixture(recipe, variables, allow)
+        dataset = build_mixture(recipe, variables, allow, include_roots)
         with bar() as progressed:
             plan = make_plan(dataset, amount, num_sampled=num_sampled, num_draws=num_draws, progressed=progressed)
     for warning in caught:
@@ -80,7 +82,7 @@ def bar() -> Iterator[Progressed]:
             shown.update(task, description=what, completed=done, total=total)
             if not console.is_terminal and now > last + _PLAIN_INTERVAL_S:
                 last = now
-                typer.echo(f"{what}: {done:,} of {total:,}", err=True)
+                say(f"{what}: {done:,} of {total:,}", err=True)
 
         timer.start()
         try:

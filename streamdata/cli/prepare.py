@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from streamdata.cli.messages import say
 from streamdata.cli.show import show_prepared
 from streamdata.cli.ticker import Ticker
 from streamdata.errors import RecipeError
@@ -49,7 +50,7 @@ def run_pipeline(pipeline: Pipeline, inputs: Sequence[str], output: Path, **opti
     """
     with Ticker(Console(stderr=True)) as ticker:
         manifest = pipeline.run(list(inputs), output, progress=lambda progress: ticker.tick(progress.line), **options)
-    typer.echo(summary(manifest) + first_bad(Layout(output)))
+    say(summary(manifest) + first_bad(Layout(output)))
 
 
 def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
@@ -60,7 +61,7 @@ def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
 
 def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:
     """Join the parts, and show what they are together."""
-    typer.echo(summary(merge(parts, output, overwrite=overwrite)) + first_bad(Layout(output)))
+    say(summary(merge(parts, output, overwrite=overwrite)) + first_bad(Layout(output)))
 
 
 def show_problems(store: Path, *, add_sums: bool) -> bool:
@@ -72,12 +73,12 @@ def show_problems(store: Path, *, add_sums: bool) -> bool:
     """
     problems = verify(store)
     for problem in problems:
-        typer.echo(f"error: {problem}", err=True)
-    typer.echo(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+        say(f"error: {problem}", err=True)
+    say(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
     files = [] if problems else without_sums(store)
     if add_sums and not problems:
         write_sums(files)
-        typer.echo(f"files that got sums: {len(files)}")
+        say(f"files that got sums: {len(files)}")
     elif files:
-        typer.echo(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
+        say(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
     return not problems

@@ -8,6 +8,7 @@ import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import messages
+from streamdata.errors import shown
 
 _INPUTS = "INPUTS..."
 _USERS = (OSError, ImportError, ValueError)
@@ -133,11 +134,11 @@ def _shard(text: str | None) -> tuple[int, int] | None:
         return None
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise typer.BadParameter(f"expected I/N with I below N, such as 0/4, got {text!r}", param_hint="--shard")
+        raise typer.BadParameter(f"expected I/N with I below N, such as 0/4, got {shown(text)}", param_hint="--shard")
     return int(index), int(count)
 
 
 def _engine(name: str) -> Any:
     if name not in {"local", "ray"}:
-        raise typer.BadParameter(f"expected local or ray, got {name!r}", param_hint="--engine")
+        raise typer.BadParameter(f"expected local or ray, got {shown(name)}", param_hint="--engine")
     return name

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from streamdata.cli.messages import say
 from streamdata.cli.plan import bar
 from streamdata.cli.run import build_mixture
 from streamdata.plan.make_profile import make_profile
@@ -24,6 +25,7 @@ def show_profile(
     batch_size: int,
     step_time_s: float | None,
     as_json: bool,
+    include_roots: Sequence[str] = (),
 ) -> None:
     """Build a recipe, stream it with more and more workers, and show where their time goes.
 
@@ -33,9 +35,9 @@ def show_profile(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        dataset = build_mixture(recipe, variables, allow)
+        dataset = build_mixture(recipe, variables, allow, include_roots)
     for warning in caught:
-        typer.echo(f"warning: {warning.message}", err=True)
+        say(f"warning: {warning.message}", err=True)
     with bar() as progressed:
         profile = make_profile(
             dataset,

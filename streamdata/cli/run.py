@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from torch.utils.data import DataLoader
 
 from streamdata.cli.interrupt import Interrupt, TerminatedError, leave_interrupts_to_trainer
+from streamdata.cli.messages import say
 from streamdata.cli.ticker import Ticker
 from streamdata.delivery import mixed_collate
 from streamdata.delivery.dead_workers import note_dead_workers
@@ -50,8 +50,8 @@ def run_recipe(
         warnings.simplefilter("default")
         dataset = build_mixture(recipe, variables, allow, include_roots)
     for warning in caught:
-        typer.echo(f"warning: {warning.message}", err=True)
-    typer.echo(describe(dataset))
+        say(f"warning: {warning.message}", err=True)
+    say(describe(dataset))
     loader: DataLoader[Any] = DataLoader(
         dataset,
         batch_size=batch_size,
@@ -93,7 +93,7 @@ def _stream(dataset: MergedDataset, loader: DataLoader[Any], batches: int | None
     except KeyboardInterrupt:
         return False
     finally:
-        typer.echo(pace.summary())
+        say(pace.summary())
     return True
 
 

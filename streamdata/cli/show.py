@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from rich.console import Console
 
+from streamdata.cli.messages import say
 from streamdata.cli.ticker import Ticker
 from streamdata.prepare.stored_record import Shown
 from streamdata.show.as_json import sample_json
@@ -152,7 +153,7 @@ def show_store(path: Path, options: ShowOptions) -> None:
 
 
 def _say_written(path: Path, count: int) -> None:
-    typer.echo(f"{path}: {count:,} samples, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    say(f"{path}: {count:,} samples, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 def browse_recipe(dataset: Any, name: str, options: ShowOptions) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import typer
 
-from streamdata.cli.printable import one_line
+from streamdata.cli.messages import say
+from streamdata.errors import one_line
 from streamdata.progress import merge_states
 from streamdata.progress.saved_states import read_states
 from streamdata.run.publish import publish
@@ -35,9 +36,9 @@ def show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> 
         )
         return
     names = ", ".join(map(str, paths))
-    typer.echo(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
+    say(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
     text = _sources(totals) if other is not None else describe_states(states, lambda _: _sources(totals))
-    typer.echo("\n".join(map(one_line, text.split("\n"))))
+    say("\n".join(map(one_line, text.split("\n"))))
 
 
 def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
@@ -75,4 +76,4 @@ def write_states(paths: Sequence[Path], output: Path, *, compacted: bool) -> Non
 
         joined = compact(joined)
     publish(output, [json.dumps(dict(joined)).encode(), b"\n"])
-    typer.echo(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
+    say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")

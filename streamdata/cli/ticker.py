@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from streamdata.errors import one_line
+
 LIVE_INTERVAL_S = 0.2
 
 
@@ -45,6 +47,6 @@ class Ticker:
             return
         self._next = now + self._interval
         if self._live is not None:
-            self._live.update(Text(make_line(), no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._live.update(Text(one_line(make_line()), no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
-            print(make_line(), file=self._console.file, flush=True)
+            print(one_line(make_line()), file=self._console.file, flush=True)

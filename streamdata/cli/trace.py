@@ -12,9 +12,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from streamdata.cli.printable import one_line
 from streamdata.cli.run import build_mixture
 from streamdata.cli.ticker import Ticker
+from streamdata.errors import one_line
 from streamdata.progress.saved_states import read_states
 from streamdata.progress.state_file import is_rank_file
 from streamdata.trace import Trace
@@ -25,7 +25,12 @@ _QUIET_S = 2.0
 
 
 def open_trace(
-    recipe: Path, paths: Sequence[Path], variables: Mapping[str, Any], allow: Collection[str] | None, batch: int | None
+    recipe: Path,
+    paths: Sequence[Path],
+    variables: Mapping[str, Any],
+    allow: Collection[str] | None,
+    batch: int | None,
+    include_roots: Sequence[str] = (),
 ) -> Trace:
     """Build the recipe, and read all states.
 
@@ -33,7 +38,7 @@ def open_trace(
         StreamdataError: The recipe cannot be built, or the states are none of it.
     """
     states = [dict(read.states) for group in _together(paths) for read in read_states(group)]
-    return Trace(build_mixture(recipe, variables, allow), states, batch)
+    return Trace(build_mixture(recipe, variables, allow, include_roots), states, batch)
 
 
 def trace_step(trace: Trace, step: int, *, as_json: bool) -> None:
@@ -50,7 +55,7 @@ def trace_step(trace: Trace, step: int, *, as_json: bool) -> None:
         return
     typer.echo(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
     rows = [[record["source"], _name(record)] for record in traced.records]
-    typer.echo(table([[one_line(cell) for cell in row] for row in [["source", "record"], *rows]]))
+    typer.echo(table([["source", "record"], *rows]))
 
 
 def find_record(trace: Trace, name: str, *, as_json: bool) -> bool:

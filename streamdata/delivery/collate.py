@@ -24,6 +24,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.delivery.segments import Loan, can_lend, lend
+from streamdata.errors import shown
 from streamdata.progress import LaneLink, number_batch
 
 Batch: TypeAlias = list[dict[str, Any]] | dict[str, Any]
@@ -303,8 +304,8 @@ def _values(batch: Batch) -> Iterator[tuple[str, Any]]:
         for key, value in batch.items():
             parts = enumerate(value) if isinstance(value, list) else [(None, value)]
             for index, part in parts:
-                yield f"TensorCollate: {'' if index is None else f'sample {index}, '}field {key!r}", part
+                yield f"TensorCollate: {'' if index is None else f'sample {index}, '}field {shown(key)}", part
     else:
         for index, sample in enumerate(batch):
             for key, value in sample.items():
-                yield f"mixed_collate: sample {index}, key {key!r}", value
+                yield f"mixed_collate: sample {index}, key {shown(key)}", value

@@ -119,7 +119,8 @@ class EvenRanks:
         """Find the rest of a pass that is about to be read, unless it is known.
 
         Raises:
-            ValueError: Ranks have different numbers of batches, under `error`; or how many is not known.
+            ValueError: Ranks have different numbers of batches, under `error`; or how many is not known; or one has
+                nothing that it could repeat, under `pad`.
             StateError: The states are not those of all ranks at one step.
         """
         # Where a pass is read again after an error, states say of this rank alone what was delivered since.
@@ -130,7 +131,22 @@ class EvenRanks:
         left = self._dataset.samples_left(self._num_workers)
         if epoch_pass is not None and progress and progress.is_under(lane):
             _check_step(progress, epoch_pass, left)
+        if self._uneven == "pad":
+            self._check_all_can_pad(left)
         self.rest = RestOfPass(left[lane.dp_rank], even_batches(left, self._batch_size, self._uneven), self._batch_size)
+
+    def _check_all_can_pad(self, left: npt.NDArray[np.int64]) -> None:
+        # By all ranks alike: if one alone failed, the others would wait for it.
+        idle = ~left.any(axis=1)
+        if not idle.any() or idle.all():
+            return
+        idle &= ~self._dataset.samples_left(self._num_workers, whole_pass=True).any(axis=1)
+        if idle.any():
+            raise ValueError(
+                f"StreamLoader: uneven='pad' repeats what a rank has: expected that each of {len(left)} ranks has a "
+                f"share of the pass, got none for rank {idle.argmax()}\n"
+                "  Give the sources more records, or the run fewer ranks."
+            )
 
     def _lane(self) -> Lane:
         return self._dataset.lane(self._num_workers)

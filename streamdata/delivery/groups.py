@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamdata.delivery.collate import mixed_collate
+from streamdata.errors import shown
 from streamdata.fields import STATES
 from streamdata.sources.group_by_length import SAMPLES
 
@@ -24,7 +25,7 @@ class GroupCollate:
     def __init__(self, collate: Callable[[list[dict[str, Any]]], Any] = mixed_collate) -> None:
         if not callable(collate):
             raise ValueError(
-                f"GroupCollate: collate is {collate!r}, expected a collate function\n"
+                f"GroupCollate: collate is {shown(collate)}, expected a collate function\n"
                 "  Give what the loader would be given for batches of samples, such as mixed_collate."
             )
         self.collate = collate

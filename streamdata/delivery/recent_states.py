@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.columns import Columns
 from streamdata.progress.to_state import States
 
@@ -57,7 +57,8 @@ class RecentStates:
         first = self.num_batches - len(self._kept)
         if type(num_batches) is not int or not first <= num_batches <= self.num_batches:
             raise StateError(
-                f"state_after: expected a number of batches from {first} to {self.num_batches}, got {num_batches!r}\n"
+                f"state_after: expected a number of batches from {first} to {self.num_batches}, got "
+                f"{shown(num_batches)}\n"
                 "  Count the batches, not the optimizer's steps, that were received since the states were loaded; the "
                 f"states after the last {NUM_KEPT} are kept."
             )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Sampler
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.run import DataParallel, Permutation, find_data_parallel, stable_seed
 
 _VERSION = 1
@@ -72,7 +72,9 @@ class ResumableDistributedSampler(Sampler[int]):
         if not self._size:
             raise ValueError("ResumableDistributedSampler: expected a dataset with samples, got an empty one")
         if shuffle not in (True, False, "lazy"):
-            raise ValueError(f"ResumableDistributedSampler: expected True, False or 'lazy' as shuffle, got {shuffle!r}")
+            raise ValueError(
+                f"ResumableDistributedSampler: expected True, False or 'lazy' as shuffle, got {shown(shuffle)}"
+            )
         self._block = int(getattr(dataset, "records_per_block", 1))
         if self._block < 1 or self._size % self._block:
             raise ValueError(
@@ -194,7 +196,7 @@ class ResumableDistributedSampler(Sampler[int]):
         for key, value in self._identity().items():
             if key not in state or type(state[key]) is not type(value) or state[key] != value:
                 raise StateError(
-                    f"sampler state: expected {key} {value!r}, got {state.get(key)!r}\n"
+                    f"sampler state: expected {key} {shown(value)}, got {shown(state.get(key))}\n"
                     "  A state belongs to its dataset, seed and shuffle; only num_replicas and drop_last may change."
                 )
         try:
@@ -271,5 +273,5 @@ def _group(num_replicas: int | None, rank: int | None) -> DataParallel:
 
 def _non_negative_int(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-        raise ValueError(f"ResumableDistributedSampler: expected an int >= 0 as {name}, got {value!r}")
+        raise ValueError(f"ResumableDistributedSampler: expected an int >= 0 as {name}, got {shown(value)}")
     return operator.index(value)

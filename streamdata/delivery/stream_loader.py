@@ -13,7 +13,7 @@ from streamdata.delivery.dead_workers import note_dead_workers
 from streamdata.delivery.even_ranks import EvenRanks, FilledCollate, Received, dropped, padded
 from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing.top import top_of
 from streamdata.mixing.tree import tree_of
@@ -211,7 +211,7 @@ class StreamLoader:
             ValueError: Not an int from 0 on.
         """
         if type(epoch) is not int or not 0 <= epoch < 2**53:
-            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {epoch!r}")
+            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {shown(epoch)}")
         if self._first_epoch is None:
             self._first_epoch = epoch
         self._epoch = epoch
@@ -361,11 +361,7 @@ class StreamLoader:
         batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
         self._set_present_states()
         self._dataloader = None
-        if batch is None:
-            raise ValueError(
-                "StreamLoader: uneven='pad' has nothing to repeat: this rank has no share of the pass\n"
-                "  Give the sources more records, or the run fewer ranks."
-            )
+        assert batch is not None, "a rank without a share of the pass is refused when it begins"
         return _without_states(batch)
 
     def _close(self) -> None:
@@ -398,14 +394,14 @@ def _check_settings(batch_size: object, steps_per_epoch: object, uneven: str, op
     for name, value in {"batch_size": batch_size, "steps_per_epoch": steps_per_epoch}.items():
         is_left_out = value is None and name == "steps_per_epoch"
         if not is_left_out and (type(value) is not int or value < 1):
-            raise ValueError(f"StreamLoader: expected {name} to be an int from 1 on, got {value!r}")
+            raise ValueError(f"StreamLoader: expected {name} to be an int from 1 on, got {shown(value)}")
     if steps_per_epoch is not None and uneven in ("drop", "pad"):
         raise ValueError(
-            f"StreamLoader: steps_per_epoch gives every rank as many batches, got uneven={uneven!r} beside it\n"
+            f"StreamLoader: steps_per_epoch gives every rank as many batches, got uneven={shown(uneven)} beside it\n"
             "  Leave one of them out."
         )
     if uneven not in _UNEVEN:
-        raise ValueError(f"StreamLoader: expected uneven to be one of {_UNEVEN}, got {uneven!r}")
+        raise ValueError(f"StreamLoader: expected uneven to be one of {_UNEVEN}, got {shown(uneven)}")
     if unknown := options.keys() - set(_OPTIONS):
         raise ValueError(
             f"StreamLoader: {sorted(unknown)} would change what is delivered, or is no option of the stock DataLoader; "

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.delivery.collate import listed, pack
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.fields import CURSOR, DATASET_NAME, STATE, STATES, is_reserved
 from streamdata.progress import links_of, number_batch, state_text
 
@@ -45,11 +45,11 @@ class Pad:
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, bool | int | float):
-            raise ValueError(f"Pad: expected a number as value, got {self.value!r}")
+            raise ValueError(f"Pad: expected a number as value, got {shown(self.value)}")
         if self.side not in ("right", "left"):
-            raise ValueError(f'Pad: expected side to be "right" or "left", got {self.side!r}')
+            raise ValueError(f'Pad: expected side to be "right" or "left", got {shown(self.side)}')
         if type(self.multiple_of) is not int or self.multiple_of < 1:
-            raise ValueError(f"Pad: expected an int >= 1 as multiple_of, got {self.multiple_of!r}")
+            raise ValueError(f"Pad: expected an int >= 1 as multiple_of, got {shown(self.multiple_of)}")
 
     def length(self, longest: int) -> int:
         """The length that values have which are filled up, where the longest has so many."""
@@ -97,10 +97,10 @@ class TensorCollate:
         self._fields = dict(fields or {})
         self._default = default
         for name, rule in self._fields.items():
-            _check_rule(f"fields[{name!r}]", rule)
+            _check_rule(f"fields[{shown(name)}]", rule)
             if name in (CURSOR, STATES, STATE):
                 raise ValueError(
-                    f"{_WHO}: {name!r} has no rule: what it says is in {STATE!r}\n  Remove it from fields."
+                    f"{_WHO}: {shown(name)} has no rule: what it says is in {STATE!r}\n  Remove it from fields."
                 )
         if isinstance(default, Pad):
             raise ValueError(f"{_WHO}: expected default to be one of {_RULES}, got {default}\n  Pad fields by name.")
@@ -195,14 +195,16 @@ class _Column:
         dtype = found[0].dtype
         if isinstance(rule, Pad) and not rule.fits(dtype):
             self.refuse(
-                f"{rule.value!r} is no value of {dtype}, which the field has", "Write Pad(value=…) with another."
+                f"{shown(rule.value)} is no value of {dtype}, which the field has", "Write Pad(value=…) with another."
             )
         if lengths is not None and [len(each) if each.dim() else None for each in found] == lengths:
             self.is_joined = True
             return self._join(found, rule)
         if isinstance(rule, Pad):
             return self._pad(found, rule)
-        remedy = f'Write {_WHO}(fields={{{self.name!r}: Pad()}}), which fills them up, or "list" in place of Pad().'
+        remedy = (
+            f'Write {_WHO}(fields={{{shown(self.name)}: Pad()}}), which fills them up, or "list" in place of Pad().'
+        )
         self._check_alike("shapes", [each.shape for each in found], remedy)
         return torch.stack(found)
 
@@ -231,7 +233,7 @@ class _Column:
                 return list(torch.tensor(self._values, dtype=dtype).unbind())
             return [_as_tensor(value, dtype) for value in self._values]
         except Exception as error:  # such as lists of lists of several lengths, or a number beyond int64
-            error.add_note(f"{_WHO}: field {self.name!r}\n  {self._as_list()}")
+            error.add_note(f"{_WHO}: field {shown(self.name)}\n  {self._as_list()}")
             raise
 
     def _pad(self, tensors: list[torch.Tensor], pad: Pad) -> torch.Tensor:
@@ -273,26 +275,26 @@ class _Column:
         having = [self._of(index) for index, sample in enumerate(self._samples) if self.name in sample]
         self.refuse(
             f"is missing in {self._of(lacking)}, and is in {having[0] if having else 'no sample'}",
-            f'Write {_WHO}(fields={{{self.name!r}: "drop"}}), or let each source\'s process function set it.',
+            f'Write {_WHO}(fields={{{shown(self.name)}: "drop"}}), or let each source\'s process function set it.',
         )
 
     def refuse(self, problem: str, remedy: str | None = None) -> NoReturn:
         """Raise a ValueError that names the field."""
-        raise ValueError(f"{_WHO}: field {self.name!r}: {problem}\n  {remedy or self._as_list()}")
+        raise ValueError(f"{_WHO}: field {shown(self.name)}: {problem}\n  {remedy or self._as_list()}")
 
     def _as_list(self) -> str:
-        return f'Write {_WHO}(fields={{{self.name!r}: "list"}}), or "drop".'
+        return f'Write {_WHO}(fields={{{shown(self.name)}: "list"}}), or "drop".'
 
     def _of(self, index: int) -> str:
         source = self._samples[index].get(DATASET_NAME)
-        return f"sample {index}" if source is None else f"sample {index} of source {source!r}"
+        return f"sample {index}" if source is None else f"sample {index} of source {shown(source)}"
 
 
 def _check_rule(where: str, rule: object) -> None:
     if not isinstance(rule, Pad) and rule not in _RULES:
         guess = did_you_mean(rule, _RULES) if isinstance(rule, str) else ""
         raise ValueError(
-            f'{_WHO}: {where}: expected a Pad(…), "stack", "list" or "drop", got {rule!r}{guess}\n'
+            f'{_WHO}: {where}: expected a Pad(…), "stack", "list" or "drop", got {shown(rule)}{guess}\n'
             "  Write Pad(), in a recipe {target: streamdata.Pad, params: {}}: without params that is the class."
         )
 

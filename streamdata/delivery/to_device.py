@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from streamdata.delivery.stream_loader import StreamLoader
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, Traffic
 
@@ -24,7 +24,7 @@ def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int
         ValueError: `ahead` is no int from 1 on.
     """
     if type(ahead) is not int or ahead < 1:
-        raise ValueError(f"to_device: expected ahead to be an int from 1 on, got {ahead!r}")
+        raise ValueError(f"to_device: expected ahead to be an int from 1 on, got {shown(ahead)}")
     return DeviceLoader(loader, torch.device(device), ahead)
 
 
@@ -81,7 +81,7 @@ class DeviceLoader:
         """
         if isinstance(n, int) and n > self.num_batches:
             raise StateError(
-                f"state_after: expected a number of batches up to {self.num_batches}, got {n!r}\n"
+                f"state_after: expected a number of batches up to {self.num_batches}, got {shown(n)}\n"
                 "  Those after them are on their way to the device, and were not received."
             )
         return self.loader.state_after(n)

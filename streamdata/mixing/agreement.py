@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+from streamdata.errors import shown
 from streamdata.mixing.tree import MixtureSettings, tree_of
 from streamdata.progress.agreement import states_digests, verify_ranks_agree
 from streamdata.run import DataParallel
@@ -29,7 +30,7 @@ def verify_mixture_agrees(
     # Seeds and sizes as text, which a message can show; trees are long, and told by their digest.
     facts = {
         "topology": f"{group.dp_size} ranks",
-        "seed": ", ".join(f"{seed} of {path!r}" if path else str(seed) for path, seed in sorted(seeds.items())),
+        "seed": ", ".join(f"{seed} of {shown(path)}" if path else str(seed) for path, seed in sorted(seeds.items())),
         "recipe": blake2b(recipe.encode(), digest_size=16).hexdigest(),
         "skip": f"{skips.num_records} records, digest {skips.digest('')}",
         **states_digests(states, group.dp_rank),

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import shown
+
 
 @dataclass(frozen=True)
 class BlendWeights:
@@ -64,7 +66,7 @@ def _checked(weight: Any, number: int) -> Fraction | float:
     value = _number(weight)
     if value is None or not 0 < value < math.inf:
         raise ValueError(
-            f"BlendableDataset, weight {number}: expected a positive, finite number, got {weight!r}\n"
+            f"BlendableDataset, weight {number}: expected a positive, finite number, got {shown(weight)}\n"
             "  Weights need not add to 1; leave out a dataset that is not wanted."
         )
     return value

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from streamdata.errors import shown
 from streamdata.mixing.blend_column import BlendColumn, position_of, positions_of
 from streamdata.mixing.blend_index import BlendIndex
 from streamdata.mixing.blend_weights import BlendWeights, blend_weights
@@ -244,7 +245,7 @@ def _checked_lengths(datasets: Sequence[Any]) -> npt.NDArray[np.int64]:
 
 def _check_compat(compat: Any, size: int | None) -> None:
     if compat not in (None, "megatron"):
-        raise ValueError(f"BlendableDataset: expected compat='megatron' or None, got {compat!r}")
+        raise ValueError(f"BlendableDataset: expected compat='megatron' or None, got {shown(compat)}")
     if compat is not None and size is None:
         raise ValueError(
             "BlendableDataset: compat='megatron' needs size, got None\n"
@@ -256,7 +257,7 @@ def _checked_size(size: int | None, lengths: npt.NDArray[np.int64]) -> int:
     if size is None:
         return int(lengths.sum())
     if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
-        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {size!r}")
+        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
     return operator.index(size)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from streamdata.errors import shown
 from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
@@ -33,17 +34,17 @@ def check_sources(mixture: MixtureSettings) -> None:
         name = _checked_name(dataset, who)
         if name in names:
             raise ValueError(
-                f"{who}: the name {name!r} is taken{in_recipe(names[name])}\n  Give each source its own name."
+                f"{who}: the name {shown(name)} is taken{in_recipe(names[name])}\n  Give each source its own name."
             )
         names[name] = dataset
-        _check_percent(dataset, f"{who}, {name!r}")
-        _check_max_bad(dataset, f"{who}, {name!r}")
-        _check_max_epochs(dataset, f"{who}, {name!r}")
-        _check_holdout(dataset, f"{who}, {name!r}")
-        _check_functions(dataset, f"{who}, {name!r}")
-        _check_own_stream(dataset, f"{who}, {name!r}")
-        check_factors(dataset, f"{who}, {name!r}")
-        _check_of_top(dataset, f"{who}, {name!r}")
+        _check_percent(dataset, f"{who}, {shown(name)}")
+        _check_max_bad(dataset, f"{who}, {shown(name)}")
+        _check_max_epochs(dataset, f"{who}, {shown(name)}")
+        _check_holdout(dataset, f"{who}, {shown(name)}")
+        _check_functions(dataset, f"{who}, {shown(name)}")
+        _check_own_stream(dataset, f"{who}, {shown(name)}")
+        check_factors(dataset, f"{who}, {shown(name)}")
+        _check_of_top(dataset, f"{who}, {shown(name)}")
     _check_any_is_there(mixture)
     _check_cost(mixture.cost)
     top = tree_of(mixture)
@@ -58,7 +59,7 @@ def check_sources(mixture: MixtureSettings) -> None:
 def _checked_name(dataset: Any, who: str) -> str:
     name = getattr(dataset, "name", None)
     if not isinstance(name, str) or not name or "." in name:
-        raise ValueError(f"{who}: expected a unique name without '.', got {name!r}\n  Set its attribute `name`.")
+        raise ValueError(f"{who}: expected a unique name without '.', got {shown(name)}\n  Set its attribute `name`.")
     return name
 
 
@@ -73,7 +74,7 @@ def _check_any_is_there(mixture: MixtureSettings) -> None:
     if all(is_absent(dataset.percent) for dataset in mixture.datasets):
         first = mixture.datasets[0]
         raise ValueError(
-            f"MergedDataset{in_recipe(first)}, {first.name!r}: expected a positive number as percent, got 0\n"
+            f"MergedDataset{in_recipe(first)}, {shown(first.name)}: expected a positive number as percent, got 0\n"
             "  0 leaves a source out, and here all are left out."
         )
 
@@ -81,7 +82,7 @@ def _check_any_is_there(mixture: MixtureSettings) -> None:
 def _check_cost(cost: object) -> None:
     if cost is not None and not callable(cost) and not (isinstance(cost, str) and cost):
         raise ValueError(
-            f"MergedDataset: expected a function of a sample, or the name of a field, as cost, got {cost!r}"
+            f"MergedDataset: expected a function of a sample, or the name of a field, as cost, got {shown(cost)}"
         )
 
 
@@ -97,7 +98,7 @@ def _check_max_bad(dataset: Any, who: str) -> None:
     max_bad: Any = getattr(dataset, "max_bad", 0)
     if isinstance(max_bad, bool) or not isinstance(max_bad, Integral) or max_bad < 0:
         raise ValueError(
-            f"{who}: expected a whole number of failures as max_bad, got {max_bad!r}\n"
+            f"{who}: expected a whole number of failures as max_bad, got {shown(max_bad)}\n"
             "  It is how many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
         )
 
@@ -108,12 +109,12 @@ def _check_max_epochs(dataset: Any, who: str) -> None:
         return
     if isinstance(dataset, MixtureSettings):
         raise ValueError(
-            f"{who}: expected no max_epochs of a mixture, got {max_epochs!r}\n"
+            f"{who}: expected no max_epochs of a mixture, got {shown(max_epochs)}\n"
             "  Its sources differ in how long their epochs are: give it to them."
         )
     if isinstance(max_epochs, bool) or not isinstance(max_epochs, Integral) or max_epochs < 1:
         raise ValueError(
-            f"{who}: expected a whole number of epochs from 1 on as max_epochs, got {max_epochs!r}\n"
+            f"{who}: expected a whole number of epochs from 1 on as max_epochs, got {shown(max_epochs)}\n"
             "  Without it the number of epochs is not bounded."
         )
 
@@ -140,18 +141,18 @@ def _check_own_stream(dataset: Any, who: str) -> None:
     if not is_own_stream(dataset) or isinstance(dataset, MixtureSettings | ShardDataset):
         if isinstance(lanes, str) and lanes in LANES:  # a dataset's own attribute may have the name
             raise ValueError(
-                f"{who}: expected no lanes, got {lanes!r}\n"
+                f"{who}: expected no lanes, got {shown(lanes)}\n"
                 "  It says how lanes share an iterable; records of all other sources are dealt out to them."
             )
         return
     if (together := getattr(dataset, "records_per_block", None)) is not None:
         raise ValueError(
-            f"{who}: expected no records_per_block of an iterable, got {together!r}\n"
+            f"{who}: expected no records_per_block of an iterable, got {shown(together)}\n"
             "  Its records come in its own order."
         )
     if lanes is not None and lanes not in LANES:
         raise ValueError(
-            f"{who}: expected one of {', '.join(LANES)} as lanes, got {lanes!r}\n"
+            f"{who}: expected one of {', '.join(LANES)} as lanes, got {shown(lanes)}\n"
             "  self: it asks itself which worker it is in. stride: each lane keeps every so-many-th of its records."
         )
     if part_of(dataset) is not None:
@@ -171,7 +172,7 @@ def _check_functions(dataset: Any, who: str) -> None:
             _check_function(one, who, name)
             if len(several) > 1 and is_stateful(one):
                 raise ValueError(
-                    f"{who}: {name}: expected functions without state_dict in a list, got {one!r}\n"
+                    f"{who}: {name}: expected functions without state_dict in a list, got {shown(one)}\n"
                     "  Which of its records are still needed, only one function can say: write one that calls them."
                 )
 
@@ -184,7 +185,7 @@ def _check_function(function: Any, who: str, name: str) -> None:
         )
     if not callable(function):
         raise ValueError(
-            f"{who}: expected a function as {name}, got {function!r}\n"
+            f"{who}: expected a function as {name}, got {shown(function)}\n"
             f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
         )
 
@@ -200,7 +201,7 @@ def _check_of_top(dataset: Any, who: str) -> None:
     for name in ("read_ahead_bytes", "connections"):
         if (value := getattr(dataset, name)) is not None:
             raise ValueError(
-                f"{who}: expected no `{name}` in a mixture below another one, got {value!r}\n"
+                f"{who}: expected no `{name}` in a mixture below another one, got {shown(value)}\n"
                 "  Give it to the top mixture: it is for all sources of a process together."
             )
 
@@ -211,7 +212,7 @@ def _check_once(top: Node) -> None:
     for node in top.walk():
         if id(node.dataset) in seen:
             raise ValueError(
-                f"MergedDataset: {node.path!r} is the same object as {seen[id(node.dataset)]!r}\n"
+                f"MergedDataset: {shown(node.path)} is the same object as {shown(seen[id(node.dataset)])}\n"
                 "  Build it twice, or raise its percent."
             )
         seen[id(node.dataset)] = node.path
@@ -223,8 +224,8 @@ def _check_rounds(mixture: Node) -> None:
     # If it is cyclic itself, it is the first of these.
     if mixture.dataset.customized_yield_fn is not None and endless and endless[0] != mixture.path:
         raise ValueError(
-            f"MergedDataset: {mixture.path!r} is finite with a customized_yield_fn, "
-            f"but {endless[0]!r} in it is cyclic\n"
+            f"MergedDataset: {shown(mixture.path)} is finite with a customized_yield_fn, "
+            f"but {shown(endless[0])} in it is cyclic\n"
             "  What was pulled of that when a round ends could not be pulled again: make both cyclic, or neither."
         )
 
@@ -232,6 +233,6 @@ def _check_rounds(mixture: Node) -> None:
 def _check_end(parent: MixtureSettings, mixture: Node) -> None:
     if not parent.cyclic and parent.stop == "all_exhausted" and mixture.dataset.cyclic:
         raise ValueError(
-            f"MergedDataset: stop='all_exhausted' waits forever for {mixture.path!r}, which is cyclic\n"
+            f"MergedDataset: stop='all_exhausted' waits forever for {shown(mixture.path)}, which is cyclic\n"
             "  Give that mixture cyclic=False, or stop at the first that is exhausted."
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
 from streamdata.mixing.tree import Node
@@ -30,7 +31,7 @@ def _why_endless(node: Node) -> str:
     """Names a source that goes on without end, and lets its mixture do so."""
     while node.is_mixture and (endless := [child for child in node.children if child.is_endless]):
         node = endless[0]
-    who = f"source {node.path!r}" if node.path else "the top mixture"
+    who = f"source {shown(node.path)}" if node.path else "the top mixture"
     return f"{who}: how many samples are left is not known: it goes on without end"
 
 
@@ -40,7 +41,7 @@ def _reasons(run: Run, node: Node) -> Iterator[str]:
         return
     reason = _of_mixture(node) if node.is_mixture else _of_records(run, node)
     if reason is not None:
-        yield f"source {node.path or 'the top'!r}: how many samples are left is not known: {reason}"
+        yield f"source {shown(node.path or 'the top')}: how many samples are left is not known: {reason}"
     for child in node.children:
         yield from _reasons(run, child)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
 from streamdata.progress import Base, Finals, Progress, Tree, history_of, sums
@@ -54,7 +54,7 @@ def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
     for node in top.walk():
         if isinstance(node.source, OwnStreamSource) and node.path in known:
             raise StateError(
-                f"source {node.path!r} ({type(node.dataset).__name__}): expected the topology of the states, "
+                f"source {shown(node.path)} ({type(node.dataset).__name__}): expected the topology of the states, "
                 f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each, "
                 f"got {_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each: it is not "
                 "elastic, since only the iterable itself knows which of its records each lane has not read\n"

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.mixing.blend_weights import blend_weights
 from streamdata.recipe.parts import PartRange, Span, read_parts
 from streamdata.stores.base_dataset import positive
@@ -72,7 +72,7 @@ def megatron_blend(
     """
     prefixes, weights = _terms(paths)
     if parts is None and part != "train":
-        raise ValueError(f"{_WHO}: expected parts, such as '969,30,1', for part {part!r}, got None")
+        raise ValueError(f"{_WHO}: expected parts, such as '969,30,1', for part {shown(part)}, got None")
     try:
         wanted = wanted._replace(part=None if parts is None else read_parts(parts, part, "tail"))
     except ValueError as error:
@@ -87,7 +87,7 @@ def _terms(paths: str | os.PathLike[str] | Sequence[Any]) -> tuple[list[str], li
     given, why = _listed(paths)
     if not given:
         raise ValueError(
-            f"{_WHO}: expected weights and prefixes, or prefixes, as paths, got {paths!r}{why}\n"
+            f"{_WHO}: expected weights and prefixes, or prefixes, as paths, got {shown(paths)}{why}\n"
             "  Such as '0.3 a 0.7 b', or a list; in text, quotes go around a prefix with spaces."
         )
     are_numbers = [_is_number(term) for term in given]
@@ -98,7 +98,7 @@ def _terms(paths: str | os.PathLike[str] | Sequence[Any]) -> tuple[list[str], li
         number = are_numbers.index(True)
         raise ValueError(
             f"{_WHO}: expected a weight before each prefix, or none at all, got {given}\n"
-            f"  If {given[number]!r} is a prefix, write './{given[number]}'."
+            f"  If {shown(given[number])} is a prefix, write './{given[number]}'."
         )
     return [str(prefix).strip() for prefix in given], None
 
@@ -133,7 +133,7 @@ def _dataset(prefix: str, num_samples: int | None, wanted: Wanted) -> SeqDataset
         return SeqDataset(window_size=wanted.window_size, stride=wanted.stride, store=store, records=records, **options)
     except StoreError as error:
         if wanted.part is not None:
-            error.add_note(f"  in part {wanted.part.name!r} of {wanted.part.text}")
+            error.add_note(f"  in part {shown(wanted.part.name)} of {wanted.part.text}")
         raise
 
 
@@ -142,7 +142,7 @@ def _records(store: Store, part: PartRange, prefix: str) -> Span:
     span = part.span(count)
     if span.first == span.last:
         raise StoreError(
-            f"{_WHO}, '{prefix}': expected sequences for part {part.name!r} of {part.text}, got none of {count}\n"
+            f"{_WHO}, '{prefix}': expected sequences for part {shown(part.name)} of {part.text}, got none of {count}\n"
             "  Give it a larger share, or leave this pair out."
         )
     return span

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from itertools import chain
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
@@ -228,7 +228,8 @@ def _until(end: Position | None, records: Records, name: str) -> Records:
         assert end is not None, "a burst has an end"
         if after > end:
             raise StateError(
-                f"source {name!r}: a burst of its process_fn ends at {end} in the states, got a record up to {after}\n"
+                f"source {shown(name)}: a burst of its process_fn ends at {end} in the states, got a record up "
+                f"to {after}\n"
                 "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
             )
         yield record, after

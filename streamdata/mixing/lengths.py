@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.mixing.node_shares import mean_node_shares, node_shares
 from streamdata.mixing.tree import Node, in_recipe
 from streamdata.mixing.weights import num_in
@@ -31,7 +32,7 @@ def check_factors(dataset: Any, who: str) -> None:
             continue
         if not _is_positive(value):
             raise ValueError(
-                f"{who}: expected a number above 0 as {name}, got {value!r}\n"
+                f"{who}: expected a number above 0 as {name}, got {shown(value)}\n"
                 "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
             )
 
@@ -52,7 +53,7 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
             its length.
     """
     if required is not None and not _is_positive(required):
-        raise ValueError(f"check_length: expected the number of samples of a run, above 0, got {required!r}")
+        raise ValueError(f"check_length: expected the number of samples of a run, above 0, got {shown(required)}")
     # Of schedules the shares at the start, where it is open until when they count.
     if required is None:
         shares = {path: share.overall for path, share in node_shares(top).items()}
@@ -63,7 +64,8 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
     for node, each in zip(_sources(top), lengths, strict=True):
         if each["length"] is None:
             raise ValueError(
-                f"source {node.path!r} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected a length, "
+                f"source {shown(node.path)} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected "
+                "a length, "
                 "got a source whose records nobody has counted\n"
                 "  Set its attribute `length` to how many samples an epoch has."
             )

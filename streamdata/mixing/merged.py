@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
@@ -127,7 +127,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 "  Give them to each source."
             )
         if stop not in _STOP_RULES:
-            raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {stop!r}")
+            raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {shown(stop)}")
         self.datasets = list(datasets)
         self.cyclic, self.stop, self.seed = cyclic, stop, _checked_seed(seed)
         self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
@@ -204,8 +204,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             group = DataParallel(dp_size=dp_size, dp_rank=dp_rank)
         else:
             raise ValueError(
-                f"set_data_parallel: expected dp_size and dp_rank, or a mesh, got dp_size={dp_size!r}, "
-                f"dp_rank={dp_rank!r}, mesh={mesh!r}, dims={dims!r}\n  Give one of the two; dims are those of a mesh."
+                f"set_data_parallel: expected dp_size and dp_rank, or a mesh, got dp_size={shown(dp_size)}, "
+                f"dp_rank={shown(dp_rank)}, mesh={shown(mesh)}, dims={shown(dims)}\n  Give one of the two; dims "
+                "are those of a mesh."
             )
         if group != self._data_parallel:
             self._version = self._control.version = self._control.version + 1
@@ -222,7 +223,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             ValueError: `epoch` is negative or no int; or a loader that divides the stream among ranks calls this.
         """
         if epoch is not None and (type(epoch) is not int or not 0 <= epoch < _MAX_PASS):
-            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {epoch!r}")
+            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {shown(epoch)}")
         check_not_wrapped((self._data_parallel or find_data_parallel()).dp_size)
         self._control.epoch_pass = epoch
 
@@ -281,13 +282,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         group = self._data_parallel or find_data_parallel()
         verify_mixture_agrees(self, group, self._progress.entries.columns, self._skips)
 
-    def samples_left(self, num_workers: int) -> npt.NDArray[np.int64]:
+    def samples_left(self, num_workers: int, *, whole_pass: bool = False) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
 
         Nothing is read. Of a part of a source the records are counted one by one, by their identities.
 
         Args:
             num_workers: Of the DataLoader of each rank.
+            whole_pass: As if nothing of it had been delivered.
 
         Returns:
             int64 (dp_size, max(1, num_workers)).
@@ -297,7 +299,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 the message names the source.
             StateError: The states hold nothing of some rank.
         """
-        return self._reading(replace(self.lane(num_workers), dp_rank=0)).samples_left()
+        reading = self._reading(replace(self.lane(num_workers), dp_rank=0))
+        return (replace(reading, progress=Progress({})) if whole_pass else reading).samples_left()
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""
@@ -468,4 +471,4 @@ def _checked_seed(seed: Any) -> int:
     try:
         return operator.index(seed)
     except TypeError:
-        raise ValueError(f"MergedDataset: expected an integer as seed, got {seed!r}") from None
+        raise ValueError(f"MergedDataset: expected an integer as seed, got {shown(seed)}") from None

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import NoReturn
 from weakref import proxy
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
@@ -82,7 +82,7 @@ class Mixture:
         self._tally = run.tally(node)
         if self._tally.max_bad and settings.customized_yield_fn is None:
             raise ValueError(
-                f"source {self._tally.name!r}: max_bad={self._tally.max_bad} of a mixture is for its "
+                f"source {shown(self._tally.name)}: max_bad={self._tally.max_bad} of a mixture is for its "
                 "customized_yield_fn, got none\n  Give max_bad to the sources that it is meant for."
             )
 
@@ -120,7 +120,7 @@ class Mixture:
                 yield pair
             round_, cursor = round_ + 1, None
         raise SourceError(
-            f"source {self.path!r}: {empty} rounds in a row gave no sample: {self._tally.summary()}\n"
+            f"source {shown(self.path)}: {empty} rounds in a row gave no sample: {self._tally.summary()}\n"
             "  Give its sources records, or mend its customized_yield_fn."
         )
 
@@ -276,7 +276,7 @@ class Mixture:
             value = weigh(sample)
             is_cost = 0 < value < math.inf  # in here: what is not even a number fails in the comparison
         except Exception as error:
-            who, at = f"source {self._children[i].path!r}: cost", describe_record(sample)
+            who, at = f"source {shown(self._children[i].path)}: cost", describe_record(sample)
             error.add_note(f"{who} failed at {at}\n  It is called with what the source yields, and returns a number.")
             raise
         if not is_cost:
@@ -287,7 +287,7 @@ class Mixture:
 
     def _refuse_cost(self, i: int, value: object, sample: Sample) -> NoReturn:
         raise ValueError(
-            f"source {self._children[i].path!r}: cost gave {value!r}, expected a positive number, "
+            f"source {shown(self._children[i].path)}: cost gave {shown(value)}, expected a positive number, "
             f"at {describe_record(sample)}\n"
             "  It says how much of the mixture a sample takes, such as its number of tokens."
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from streamdata.errors import names_text, shown
 from streamdata.fields import DATASET_NAME
 from streamdata.sources.source import Sample
 
@@ -36,9 +37,10 @@ def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], f
         try:
             value: float = sample[name]
         except KeyError:
-            fields = sorted(key for key in sample if not key.startswith("__"))
+            fields = names_text(key for key in sample if not key.startswith("__"))
             raise ValueError(
-                f"source {sample.get(DATASET_NAME)!r}: expected the field {name!r} in each sample, which cost names, "
+                f"source {shown(sample.get(DATASET_NAME))}: expected the field {shown(name)} in each sample, "
+                "which cost names, "
                 f"got the fields {fields}"
             ) from None
         return value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.weights import resolved_weights, shares_of_weights
 from streamdata.progress import Tree
@@ -75,7 +75,7 @@ class Node:
         source = self.as_source() if self.as_source is not None else None
         if source is not None and not source.num_blocks:
             raise SourceError(
-                f"source {self.path!r}: expected at least one record, got an empty source\n"
+                f"source {shown(self.path)}: expected at least one record, got an empty source\n"
                 "  Remove it, or give it records."
             )
         if source is not None and self.part is not None:
@@ -252,7 +252,7 @@ def _child(
             as_source, shuffle = partial(MapStyleSource, dataset), parent.shuffle_unstreaming_subsets
         case _:
             raise ValueError(
-                f"MergedDataset, source of type {type(dataset).__name__}{in_recipe(dataset)}, {path!r}: expected "
+                f"MergedDataset, source of type {type(dataset).__name__}{in_recipe(dataset)}, {shown(path)}: expected "
                 "a map-style dataset (__len__ and __getitem__), a torch IterableDataset or a source of streamdata, "
                 "got neither\n  Derive it from torch.utils.data.IterableDataset, or use its map-style form."
             )

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from streamdata.errors import shown
 from streamdata.mixing.schedule import Shares
 from streamdata.recipe.percent import SizeWeight, Weight, read_percent
 from streamdata.sources.part import range_of
@@ -62,7 +63,7 @@ def _read(child: Any) -> Weight | SizeWeight:
     try:
         return read_percent(getattr(child.dataset, "percent", None))
     except ValueError as error:
-        raise ValueError(f"source {child.path!r}: {error}") from None
+        raise ValueError(f"source {shown(child.path)}: {error}") from None
 
 
 def _check_all_by_size(read: dict[str, Weight | SizeWeight], by_size: dict[str, SizeWeight]) -> None:
@@ -70,12 +71,14 @@ def _check_all_by_size(read: dict[str, Weight | SizeWeight], by_size: dict[str, 
     for path, weight in read.items():
         if not isinstance(weight, SizeWeight):
             raise ValueError(
-                f"source {first!r}: percent is by {size.by}, that of source {path!r} beside it is {weight!r}\n"
+                f"source {shown(first)}: percent is by {size.by}, that of source {shown(path)} beside it is "
+                f"{shown(weight)}\n"
                 "  Give all sources of a mixture a percent by size, or none."
             )
         if weight.by != size.by:
             raise ValueError(
-                f"source {first!r}: percent is by {size.by}, that of source {path!r} beside it by {weight.by}\n"
+                f"source {shown(first)}: percent is by {size.by}, that of source {shown(path)} beside it by "
+                f"{weight.by}\n"
                 "  Count one thing in all sources of a mixture."
             )
 
@@ -85,7 +88,7 @@ def _of_size(child: Any, weight: SizeWeight) -> float:
     if not size:
         of_what = "token stores alone" if weight.by == "tokens" else "map-style datasets and of shards with an index"
         raise ValueError(
-            f"source {child.path!r}: percent is by {weight.by}, and how many it has is "
+            f"source {shown(child.path)}: percent is by {weight.by}, and how many it has is "
             f"{'not known' if size is None else 'none'}\n  That is known of {of_what}: give numbers as percent."
         )
     return math.pow(size, weight.exponent)

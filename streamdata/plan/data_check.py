@@ -9,7 +9,7 @@ from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import RecipeError, StreamdataError
+from streamdata.errors import RecipeError, StreamdataError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
@@ -162,7 +162,7 @@ def _looked_at(
                 try:
                     decode_image(data).load()
                 except Exception as error:  # Pillow raises many kinds
-                    note("image", f"{describe_record(record)}: field {field!r}: {type(error).__name__}: {error}")
+                    note("image", f"{describe_record(record)}: field {shown(field)}: {type(error).__name__}: {error}")
         yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
@@ -203,7 +203,7 @@ def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
     def call(record: Record) -> Any:
         output = function(record)
         for sample in output if isinstance(output, list) else [] if output is None else [output]:
-            complete(sample, record, f"source {name!r}: single_process_fn")
+            complete(sample, record, f"source {shown(name)}: single_process_fn")
         return output
 
     return call

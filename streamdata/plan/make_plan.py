@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
 from streamdata.mixing.node_shares import mean_node_shares
@@ -286,7 +286,7 @@ class _Planner:
         for node in self._leaves:
             if self._tokens_per_sample(node) is None:
                 raise SourceError(
-                    f"source {node.path!r}: expected to know how many tokens a sample of it has, to plan a run by "
+                    f"source {shown(node.path)}: expected to know how many tokens a sample of it has, to plan a run by "
                     "tokens, got records that nobody has looked at\n  Give --sample, or the run's length as --samples."
                 )
         samples = tokens

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from streamdata.errors import printable
+from streamdata.errors import one_line
 from streamdata.mixing.lengths import count_text
 from streamdata.plan.draws import Draw
 from streamdata.plan.make_plan import RunPlan, SourcePlan
@@ -76,7 +76,7 @@ def _sources(plan: RunPlan, paint: Paint) -> str:
 def _row(source: SourcePlan) -> list[str]:
     about = "≈ " if source.records_are_estimated else ""
     return [
-        printable(source.name),
+        source.name,
         "not counted" if source.records is None else f"{about}{source.records:,}",
         _tokens(source),
         percent_text(source.share),
@@ -117,11 +117,11 @@ def _advice(plan: RunPlan, paint: Paint) -> str:
 
 
 def _told(source: SourcePlan) -> str:
-    return f"{printable(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}"
+    return f"{one_line(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}"
 
 
 def _notes(plan: RunPlan) -> str:
-    return "\n".join(f"note: {printable(note)}" for note in plan.notes)
+    return "\n".join(f"note: {one_line(note)}" for note in plan.notes)
 
 
 def _schedules(plan: RunPlan) -> str:
@@ -131,13 +131,13 @@ def _schedules(plan: RunPlan) -> str:
     rows = [[f"shares over {plan.samples:,.0f} samples", "first", "last", "least", "most", ""]]
     for line in plan.schedules:
         shown = [percent_text(share) for share in (line.shares[0], line.shares[-1], min(line.shares), max(line.shares))]
-        rows.append([printable(line.name), *shown, bars(line.shares, highest)])
+        rows.append([line.name, *shown, bars(line.shares, highest)])
     return f"{table(rows)}\n{NUM_MOMENTS} moments, bars up to {percent_text(highest)}"
 
 
 def _needs(plan: RunPlan) -> str:
     needs = plan.needs
-    unknown = f"; not known of {', '.join(map(printable, needs.unknown[:4]))}" if needs.unknown else ""
+    unknown = f"; not known of {', '.join(map(one_line, needs.unknown[:4]))}" if needs.unknown else ""
     if len(needs.unknown) > 4:  # noqa: PLR2004  as many as a line holds
         unknown += f" and {len(needs.unknown) - 4} more"
     return (
@@ -158,7 +158,7 @@ def _cells(draw: Draw) -> list[str]:
     numbers = [f"{draw.clock:.3f}", f"{draw.next_clock:.3f}", f"{draw.epoch}", f"{draw.window}"]
     return [
         str(draw.number),
-        printable(draw.source),
+        draw.source,
         *numbers,
         "" if draw.block is None else f"{draw.block}",
         _place(draw),
@@ -169,14 +169,14 @@ def _place(draw: Draw) -> str:
     if draw.index is not None:
         return f"index {draw.index}"
     number = "" if draw.record is None else f", record {draw.record}"
-    return "" if not draw.url else f"{printable(draw.url)}{number}"
+    return "" if not draw.url else f"{one_line(draw.url)}{number}"
 
 
 def _lanes(plan: RunPlan) -> str:
     if not plan.lanes:
         return ""
     shown, names = plan.lanes[:_MAX_LANES], list(plan.lanes[0].blocks)[:_MAX_BLOCK_SOURCES]
-    rows = [["rank, worker", *map(printable, names), ""]]
+    rows = [["rank, worker", *map(one_line, names), ""]]
     for lane in shown:
         blocks = [" ".join(map(str, lane.blocks[name])) + " …" for name in names]
         rows.append([f"{lane.rank}, {lane.worker}", *blocks, ""])

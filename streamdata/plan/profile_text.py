@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from streamdata.errors import printable
+from streamdata.errors import one_line
 from streamdata.plan.make_profile import Profile
 from streamdata.plan.plan_text import counted
 from streamdata.view.table import percent_text, table
@@ -23,14 +23,14 @@ def profile_json(profile: Profile) -> dict[str, Any]:
 
 def profile_text(profile: Profile) -> str:
     """The profile for a person to read."""
-    parts = [_stages(profile), f"most of all: {printable(profile.advice)}" if profile.advice else "", _rates(profile)]
+    parts = [_stages(profile), f"most of all: {one_line(profile.advice)}" if profile.advice else "", _rates(profile)]
     return "\n\n".join(part for part in [*parts, _step(profile)] if part)
 
 
 def _stages(profile: Profile) -> str:
     rows = [["source", "stage", "function", "of its time", ""]]
     for stage in profile.stages:
-        cells = [printable(stage.source) or "all", stage.stage, printable(stage.function), percent_text(stage.share)]
+        cells = [one_line(stage.source) or "all", stage.stage, one_line(stage.function), percent_text(stage.share)]
         rows.append([*cells, ""])
     return f"where a worker's {profile.busy_s:.1f} s went\n{table(rows)}"
 

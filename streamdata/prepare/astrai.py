@@ -7,6 +7,7 @@ Theirs has `input` (`sections` or `sources`), `mask`, `mask_default`, `preproces
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from streamdata.errors import shown
 from streamdata.stores.train_types import SOURCES
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -48,7 +49,7 @@ def converted(tree: Mapping[str, Any]) -> Converted:
     config: dict[str, Any] = {"train_type": _train_type(given)}
     if sources:
         for name, source in sources.items():
-            _check_keys(source, "source", f"source {name!r}")
+            _check_keys(source, "source", f"source {shown(name)}")
         config["sources"] = {name: _sections(source.get("sections"), tree) for name, source in sources.items()}
     else:
         config["sections"] = _sections(given.get("sections"), tree)

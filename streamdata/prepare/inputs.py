@@ -184,7 +184,7 @@ class TaskInput:
         file = _open_parquet(task.url, task.stamp)
         groups = [facts for facts in file.groups() if task.begin <= facts.begin < task.end]
         num_rows = sum(facts.num_rows for facts in groups)
-        for batch in (batch for facts in groups for batch in file.batches(facts, None, _MAX_DECODED_ROWS)):
+        for batch in (batch for facts in groups for batch in file.batches([facts], None, _MAX_DECODED_ROWS)):
             for portion in _portions(batch, self._max_batch_bytes):
                 if portion.nbytes > self._max_record_bytes:
                     raise self._too_large(self.location(number))

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from streamdata.errors import RecipeError, did_you_mean
+from streamdata.errors import RecipeError, did_you_mean, shown
 from streamdata.prepare.astrai import converted, is_astrai
 from streamdata.prepare.config import RECORD_FORMATS, STREAMED, PrepareConfig, Section
 from streamdata.recipe.include_folders import RefusedFileError, read_bounded
@@ -105,7 +105,7 @@ def _explained(error: ValidationError, tree: Any) -> _Found:
             known = (PrepareConfig if len(path) == 1 else Section).model_fields
             yield path, f"unknown key{did_you_mean(str(path[-1]), known)}\n  The keys here are: {', '.join(known)}."
         elif detail["type"] == "missing":
-            yield path[:-1], f"expected the key {path[-1]!r}, got none"
+            yield path[:-1], f"expected the key {shown(path[-1])}, got none"
         else:
             formats = get_args(PrepareConfig.model_fields["records"].annotation)
             is_records = path == ("format",) and detail["input"] in formats
@@ -116,7 +116,7 @@ def _explained(error: ValidationError, tree: Any) -> _Found:
 def _sentence(message: str, value: Any) -> str:
     expected = message.removeprefix("Input should be ").removeprefix("String should ")
     guess = did_you_mean(value, message.split("'")[1::2]) if isinstance(value, str) else ""
-    return f"expected {expected}, got {value!r}{guess}"
+    return f"expected {expected}, got {shown(value)}{guess}"
 
 
 def _path_in(tree: Any, location: tuple[int | str, ...]) -> TreePath:
@@ -138,12 +138,12 @@ def _conflicts(config: PrepareConfig) -> _Found:
         yield from ((path, message) for message in _section_conflicts(config, name, section))
     is_packed, is_streamed = config.packing != "none", config.train_type in STREAMED
     if is_packed and not is_streamed:
-        yield ("packing",), f"expected 'none' for train_type {config.train_type}, got {config.packing!r}"
+        yield ("packing",), f"expected 'none' for train_type {config.train_type}, got {shown(config.packing)}"
     if is_packed != (config.max_packed_len is not None):
-        yield ("packing",), f"goes with max_packed_len, got {config.packing!r} and {config.max_packed_len}"
+        yield ("packing",), f"goes with max_packed_len, got {shown(config.packing)} and {config.max_packed_len}"
     for name in ("position_ids", "end_of_document"):
         if not is_streamed and getattr(config, name) not in (None, "none", False):
-            yield (name,), f"goes with train_type seq or sft, got {config.train_type!r}"
+            yield (name,), f"goes with train_type seq or sft, got {shown(config.train_type)}"
     if config.packing == "bfd" and (config.max_seq_len is None or config.max_seq_len > (config.max_packed_len or 0)):
         expected = f"expected at most max_packed_len ({config.max_packed_len}) with packing 'bfd', which cuts nothing"
         yield ("max_seq_len",), f"{expected}, got {config.max_seq_len}\n  Set it, or use 'bfd_split'."
@@ -166,17 +166,17 @@ def _source_conflicts(config: PrepareConfig) -> _Found:
     if config.has_known_records():
         choices = RECORD_FORMATS[config.train_type]
         if config.records not in ("auto", *choices):
-            expected = f"expected {' or '.join(choices)} for train_type {config.train_type!r}"
-            yield ("records",), f"{expected}, got {config.records!r}"
+            expected = f"expected {' or '.join(choices)} for train_type {shown(config.train_type)}"
+            yield ("records",), f"{expected}, got {shown(config.records)}"
         return
     if config.records != "auto":
-        yield ("records",), f"goes without sections and sources, got {config.records!r}"
+        yield ("records",), f"goes without sections and sources, got {shown(config.records)}"
     if config.train_type in STREAMED:
         if not config.sections or config.sources is not None:
-            yield (), f"expected `sections`, and no `sources`, for train_type {config.train_type!r}"
+            yield (), f"expected `sections`, and no `sources`, for train_type {shown(config.train_type)}"
     elif config.sections is not None or set(config.sources or ()) != set(wanted):
         got = ", ".join(config.sources or ()) or ("`sections`" if config.sections else "none")
-        yield ("sources",), f"expected {', '.join(wanted)} for train_type {config.train_type!r}, got {got}"
+        yield ("sources",), f"expected {', '.join(wanted)} for train_type {shown(config.train_type)}, got {got}"
     for name, sections in (config.sources or {}).items():
         if not sections:
             yield ("sources", name), "expected at least one section, got none"
@@ -194,19 +194,20 @@ def _sections(config: PrepareConfig) -> Iterator[tuple[TreePath, str, Section]]:
 def _section_conflicts(config: PrepareConfig, name: str, section: Section) -> Iterator[str]:
     keys = SOURCES[config.train_type].get(name)
     if (section.action == "value") != (name == "rewards"):
-        yield f"the action 'value' is for rewards, and they have no other, got {section.action!r} in {name!r}"
+        yield f"the action 'value' is for rewards, and they have no other, got {shown(section.action)} in {shown(name)}"
     fitting = {"seq": ("train",), "grpo": ("mask", "$role")}.get(config.train_type)
     if fitting and keys is not None and keys.mask is None and name != "rewards" and section.action not in fitting:
-        yield f"{name!r} has no mask: expected the action {' or '.join(map(repr, fitting))}, got {section.action!r}"
+        expected = f"the action {' or '.join(map(repr, fitting))}"
+        yield f"{shown(name)} has no mask: expected {expected}, got {shown(section.action)}"
     if section.action == "$role":
         if section.add_special_tokens:
             yield "add_special_tokens is for texts: a chat template writes its own"
         if section.add_generation_prompt and (keys is None or keys.mask is not None):
-            yield f"add_generation_prompt is for prompts, whose tokens have no mask, got it in {name!r}"
+            yield f"add_generation_prompt is for prompts, whose tokens have no mask, got it in {shown(name)}"
         return
     of_roles = ("roles", "tools", "system", "prompt", "add_generation_prompt", "template_kwargs", "append_stop")
     for option in of_roles:
         if getattr(section, option) != Section.model_fields[option].default:
-            yield f"{option} goes with the action $role, got {section.action!r}"
+            yield f"{option} goes with the action $role, got {shown(section.action)}"
     if section.template is not None and section.template.count("{value}") != 1:
-        yield f"expected a template with {{value}} in it, once, got {section.template!r}"
+        yield f"expected a template with {{value}} in it, once, got {shown(section.template)}"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import vocabulary_size
 from streamdata.prepare.inputs import Task, input_digest
@@ -54,7 +55,7 @@ def differences(before: Json, now: Json) -> list[str]:
     """What differs between two plans, in words."""
     found = []
     if before.get("made_by") != now["made_by"]:
-        return [f"it was made by {before.get('made_by')!r}, this is {now['made_by']!r}"]
+        return [f"it was made by {shown(before.get('made_by'))}, this is {shown(now['made_by'])}"]
     if before["config_digest"] != now["config_digest"]:
         old, new = (_full(plan["config"]) for plan in (before, now))
         found.append(f"the config: {', '.join(key for key in new if old[key] != new[key])}")

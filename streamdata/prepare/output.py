@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import TokenizedDocument
 from streamdata.prepare.encode import vocabulary_size
@@ -134,8 +135,9 @@ class Staging:
         if domain not in self._writers:
             if len(self._writers) == self._max_domains:
                 raise PrepareError(
-                    f"domain_key {self._config.domain_key!r}: expected at most {self._max_domains} domains in a task, "
-                    f"got {domain!r} too\n  Take a field with few values."
+                    f"domain_key {shown(self._config.domain_key)}: expected at most {self._max_domains} domains "
+                    "in a task, "
+                    f"got {shown(domain)} too\n  Take a field with few values."
                 )
             config, path = self._config, self._root / domain / self._name
             items, rows = ("responses", "masks") if config.train_type == "grpo" else (), config.packing != "none"

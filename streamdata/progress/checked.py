@@ -1,11 +1,10 @@
 """The values of a checkpoint, checked one by one: damage must not decide what comes next."""
 
 import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.base import Base
 from streamdata.progress.left_out import read_left_out
 from streamdata.recipe.percent import check_weight
@@ -95,7 +94,7 @@ def _check_tree(header: Mapping[str, Any]) -> None:
 def _check_deal(header: Mapping[str, Any]) -> None:
     deal = count(header["deal"] if header["format"] == FORMAT else header.get("deal", 0))
     if deal and (missing := set(_BEGUN_WITH) - header.keys()):
-        raise ValueError(f"expected {min(missing)!r}, of what its topology began with")
+        raise ValueError(f"expected {shown(min(missing))}, of what its topology began with")
     for name in ("step", "pass"):
         count(header.get(name, 0))
 
@@ -175,16 +174,8 @@ def check_position(name: str, what: str, got: int, last: int) -> None:
     """
     if got > last:
         raise StateError(
-            f"source {name!r}: states {what}, expected at most {last}\n  Restore the states as they were saved."
+            f"source {shown(name)}: states {what}, expected at most {last}\n  Restore the states as they were saved."
         )
-
-
-def shown(value: object) -> str:
-    """A value of any size and depth, as a short text for a message."""
-    try:
-        return reprlib.repr(value)[:100]
-    except ValueError:  # an integer with more digits than Python prints
-        return f"a {type(value).__name__}"
 
 
 def check_levels(function: Any) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StateError
-from streamdata.progress.checked import shown
+from streamdata.errors import StateError, shown
 from streamdata.progress.cursor_table import FLOATS, NO_POSITION, Column, CursorTable, Group
 from streamdata.progress.states_table import StatesTable, join, table_from_dict
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, names_text, shown
 from streamdata.progress.cursor import LaneKey
 from streamdata.progress.finals import Column
 from streamdata.progress.progress import Progress
@@ -73,7 +73,7 @@ def _refuse_sum(progress: Progress, epoch_pass: int, path: str, index: int, expe
     lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
     draws = progress.lane(lane).draws_below(path)
     missing = expected - sum(draws.values())
-    who = f"mixture {path!r}" if path else "the top mixture"
+    who = f"mixture {shown(path)}" if path else "the top mixture"
     what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
     _refuse(
         lane,
@@ -88,7 +88,9 @@ def _check_top(progress: Progress, shape: Shape, epoch_pass: int) -> None:
     for index in progress.num_batches(epoch_pass):
         if not is_there[index] and (shape.joins[""] or progress.has_facts(epoch_pass, index)):
             lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
-            what = f"the entry of the top mixture is missing, there are those of {sorted(progress.lane(lane).cursors)}"
+            what = (
+                f"the entry of the top mixture is missing, there are those of {names_text(progress.lane(lane).cursors)}"
+            )
             _refuse(lane, what, _SAVE_ALL)
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.progress.checked import check_levels, shown
+from streamdata.errors import shown
+from streamdata.progress.checked import check_levels
 from streamdata.progress.left_out import read_left_out
 
 Column: TypeAlias = npt.NDArray[Any]
@@ -59,7 +60,7 @@ class BadRowError(ValueError):
     """A value that is not one of a cursor: its row, and what is wrong with it."""
 
     def __init__(self, row: int, name: str, value: object) -> None:
-        super().__init__(f"{name!r} is {shown(value)}")
+        super().__init__(f"{shown(name)} is {shown(value)}")
         self.row, self.name, self.value = row, name, value
 
 

@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from streamdata.errors import StateError
-from streamdata.progress.checked import checked_header, checked_lane, count, shown
+from streamdata.errors import StateError, shown
+from streamdata.progress.checked import checked_header, checked_lane, count
 from streamdata.progress.columns import Columns
 from streamdata.progress.cursor_table import Group
 from streamdata.progress.entry_keys import key_number
@@ -167,7 +167,8 @@ class Entries:
             *numbers, path = (int(cursors[name][wrong[0]]) for name in names)
             key = "/".join(["cursor", *map(str, numbers), cursors.table.paths[path]])
             raise StateError(
-                f"states: {key!r}: {shown(self.columns[key])} does not come from to_state (expected numbers >= 0)\n"
+                f"states: {shown(key)}: {shown(self.columns[key])} does not come from to_state (expected "
+                "numbers >= 0)\n"
                 "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
             )
 

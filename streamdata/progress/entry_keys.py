@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from streamdata.progress.checked import shown
+from streamdata.errors import shown
 from streamdata.progress.cursor_table import Group
 
 _MAX_DIGITS = 16

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.columns import Columns
 from streamdata.progress.joining import check_together, join_ranks
 from streamdata.progress.ranks import all_gather, check_can_meet, gather
@@ -36,7 +36,7 @@ def gather_states(
     group, num_processes = group_of("gather_states", rank, size), find_data_parallel().dp_size
     check_can_meet("gather_states", group.dp_size)
     if dst is not None and not 0 <= dst < num_processes:
-        raise ValueError(f"gather_states: expected a rank below {num_processes} as dst, got {dst!r}")
+        raise ValueError(f"gather_states: expected a rank below {num_processes} as dst, got {shown(dst)}")
     headers, digest, content = _encoded(states, group)
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
     told = all_gather((headers, digest))

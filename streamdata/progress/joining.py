@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.checked import checked_header
 from streamdata.progress.descent import present_generations
 from streamdata.progress.state_file import RankStates, headers_of, parse
@@ -80,7 +80,9 @@ def _check_headers(saved: Sequence[RankStates]) -> None:
             try:
                 checked_header(header)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise StateError(f"{part.name}: {key!r} does not come from to_state ({error})\n  Delete it.") from error
+                raise StateError(
+                    f"{part.name}: {shown(key)} does not come from to_state ({error})\n  Delete it."
+                ) from error
             other, expected = first.setdefault(key, (part, header))
             if not same_order(header, expected):
                 differences = [f"{key} with {_difference(*two)}" for two in ((header, expected), (expected, header))]

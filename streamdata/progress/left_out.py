@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from math import comb
 from typing import Any, Final, NamedTuple
 
+from streamdata.errors import shown
+
 _MAX_BYTES: Final = 15
 _MAX_NUMBERS: Final = 255
 """A code of nearly nothing may stand for any number of records that begin a burst: so many are told one by one."""
@@ -83,7 +85,7 @@ def _numbers(code: str) -> tuple[int, ...]:
     length, text = code.split(":")
     count, place = int(length), int.from_bytes(urlsafe_b64decode(text), "big")
     if not 0 < count <= _MAX_NUMBERS or place >> (8 * _MAX_BYTES):
-        raise ValueError(f"expected up to {_MAX_NUMBERS} records in {_MAX_BYTES} bytes, got {code!r}")
+        raise ValueError(f"expected up to {_MAX_NUMBERS} records in {_MAX_BYTES} bytes, got {shown(code)}")
     numbers = []
     while count:
         number = _highest(place, count)

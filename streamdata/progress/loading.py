@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, one_line, shown
 from streamdata.progress.columns import Columns
 from streamdata.progress.descent import remember
 from streamdata.progress.joining import join_ranks, named_ranks
@@ -36,10 +36,10 @@ def load_states(directory: str | Path, *, step: int | None = None, missing: str 
         ValueError: `missing` is something else, or `step` is no int.
     """
     if missing not in _MISSING:
-        raise ValueError(f"load_states: expected missing to be one of {_MISSING}, got {missing!r}")
+        raise ValueError(f"load_states: expected missing to be one of {_MISSING}, got {shown(missing)}")
     # As text, 9 would find the folder, and no file in it that is of that step.
     if step is not None and type(step) is not int:
-        raise ValueError(f"load_states: expected an int as step, got {step!r}")
+        raise ValueError(f"load_states: expected an int as step, got {shown(step)}")
     found = _newest(Path(directory), missing) if step is None else read_step(Path(directory), step)
     if found.missing and (missing == "error" or not found.saved):
         ranks = f"{named_ranks(found.missing)} of {found.size}" if found.saved else "every rank"
@@ -51,7 +51,7 @@ def load_states(directory: str | Path, *, step: int | None = None, missing: str 
     # What is loaded is a parent, whether it was rewound or not: ranks that go on from other states must not meet again.
     states = Columns(table, parent=table, step=found.step)
     remember(states)
-    logger.info("states: step %d of %d ranks, from %s", found.step, found.size, directory)
+    logger.info("states: step %d of %d ranks, from %s", found.step, found.size, one_line(directory))
     return states
 
 
@@ -64,7 +64,7 @@ def _newest(directory: Path, missing: str) -> SavedStep:
             return found
         ranks = f"{named_ranks(found.missing)} of {found.size}" if found.saved else "every rank"
         lacking.append(f"step {step} lacks {ranks}")
-        logger.warning("states: %s is passed over, since it lacks %s", found.folder, ranks)
+        logger.warning("states: %s is passed over, since it lacks %s", one_line(found.folder), ranks)
     raise StateError(
         f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(lacking[:10]) + "\n"
         '  Accept that what these ranks delivered comes again: missing="rewind"; or start without states.'

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.header import ANOMALIES
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States
@@ -56,7 +56,7 @@ def _headers(merged: States, part: Mapping[str, Any]) -> States:
     for key, value in headers.items():
         if _order(merged.get(key, value)) != _order(value):
             raise StateError(
-                f"merge_states: {key!r} differs between the states, got {str(value)[:100]} "
+                f"merge_states: {shown(key)} differs between the states, got {str(value)[:100]} "
                 f"and {str(merged[key])[:100]}\n  Join states of one run only, all of which resumed from the same."
             )
     return {**headers, **{key: value for key, value in merged.items() if key in headers}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, names_text, shown
 from streamdata.progress.base import Base, earlier_deals
 from streamdata.progress.checked import FORMAT
 from streamdata.progress.columns import CursorColumns
@@ -344,13 +344,13 @@ class Progress:
         written = {path: past["nodes"][path] for path, past in last.items()}
         if not (written.keys() & nodes.keys()) - {""}:
             raise StateError(
-                f"states: written for another dataset, with the sources {sorted(written)}; "
-                f"this one has {sorted(nodes)}\n"
+                f"states: written for another dataset, with the sources {names_text(written)}; "
+                f"this one has {names_text(nodes)}\n"
                 "  Resume with the recipe that wrote them, or start without states."
             )
         for path in nodes:
             if path in written and _with_costs(last[path], nodes)[path] != nodes[path]:
-                who = f"source {path!r}" if path else "the mixture"
+                who = f"source {shown(path)}" if path else "the mixture"
                 raise StateError(
                     f"states: {who} has another order than when they were written\n"
                     f"  expected {written[path]}\n  got      {nodes[path]}\n"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress.checked import checked_header
 from streamdata.progress.columns import Columns
 from streamdata.progress.descent import descent_of, present_generations
@@ -43,7 +43,7 @@ def save_states(
         OSError: The directory cannot be written.
     """
     if type(step) is not int or not 0 <= step < 2**53:
-        raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {step!r}")
+        raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {shown(step)}")
     group = group_of("save_states", rank, size)
     origin, part = part_of_rank(states, group, step)
     folder = Path(directory) / f"step-{step}"

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from streamdata.errors import StateError
-from streamdata.progress.checked import MAX_RANKS, count, shown
+from streamdata.errors import StateError, names_text, shown
+from streamdata.progress.checked import MAX_RANKS, count
 from streamdata.progress.cursor_table import KEY, OPTIONAL, RARE, REQUIRED, CursorTable, Lists
 from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.states_table import StatesTable, join, table_from_dict, table_from_lists
@@ -163,7 +163,7 @@ def _parse(saved: Sequence[RankStates]) -> StatesTable:
 def _extend(lists: Lists, table: Lists, numbers: list[int], rows: range) -> None:
     """Append a file's columns, for these rows, to those of the files before it."""
     if not table.keys() <= _COLUMNS or (rows and not table.keys() >= _NEEDED):
-        raise ValueError(f"expected the fields of cursors, got {sorted(table)}")
+        raise ValueError(f"expected the fields of cursors, got {names_text(table)}")
     _check_indices(table["path"], len(numbers))
     table["path"] = [numbers[path] for path in table["path"]]
     for name in table.keys() | lists.keys():
@@ -171,7 +171,7 @@ def _extend(lists: Lists, table: Lists, numbers: list[int], rows: range) -> None
             lists[name] = [0] * rows.start
         lists[name] += table[name] if name in table else [0] * len(rows)
         if len(lists[name]) != rows.stop:
-            raise ValueError(f"expected as many values of {name!r} as of the others")
+            raise ValueError(f"expected as many values of {shown(name)} as of the others")
 
 
 def _checked(rows: list[Any], num_rows: int) -> list[Any]:

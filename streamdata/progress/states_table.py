@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from streamdata.errors import StateError
-from streamdata.progress.checked import shown
+from streamdata.errors import StateError, shown
 from streamdata.progress.cursor_table import (
     OPTIONAL,
     RARE,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, names_text
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.progress.cursor import Cursor, Entry, LaneKey, Mark, NodeKey, PlainCursor, PlainEntry, node_of
 
@@ -123,7 +123,7 @@ def _entries(sample: Mapping[str, Any]) -> tuple[PlainEntry, ...]:
     if not isinstance(entries, tuple) or not entries:
         raise StateError(
             "to_state: expected a sample of a MergedDataset, got a dict without its state, with the keys "
-            f"{sorted(sample)}\n"
+            f"{names_text(sample)}\n"
             "  Keep the fields whose names begin with '__', and collate with mixed_collate or TensorCollate. "
             "HF Trainer removes them before it collates: let its get_train_dataloader return a StreamLoader."
         )

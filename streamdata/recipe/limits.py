@@ -31,16 +31,21 @@ class RecipeLimits(NamedTuple):
         file_bytes: Of each file.
         total_bytes: Of all files.
         num_files: How many there are.
+        num_nodes: How many mappings, lists, keys and values all files have, those of aliases included.
         repeated_nodes: How many nodes aliases, and interpolations of whole nodes, may add to what a file has written.
         num_interpolations: How many ``${…}`` all files have.
+        expression_chars: How many characters those have that are left to OmegaConf, whose parser is slow: one with
+            others in it counts as often as there are, and a quarter of the text around them counts, too.
         interpolated_chars: What those of a file may write into longer texts.
     """
 
     file_bytes: int = 1 << 20
     total_bytes: int = 1 << 22
     num_files: int = 10_000
-    repeated_nodes: int = 100_000
+    num_nodes: int = 1 << 15
+    repeated_nodes: int = 50_000
     num_interpolations: int = 10_000
+    expression_chars: int = 24 << 10
     interpolated_chars: int = 1 << 24
 
 

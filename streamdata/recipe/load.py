@@ -115,7 +115,8 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
 class _Loader:
     def __init__(self, references: References, folders: IncludeFolders, limits: RecipeLimits) -> None:
         self.references, self.folders, self.limits = references, folders, limits
-        self.num_loaded = self.num_bytes = self.num_interpolations = 0
+        references.left_to_parse = limits.expression_chars
+        self.num_loaded = self.num_bytes = self.num_nodes = self.num_interpolations = 0
 
     def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> RecipeFile | None:
         """Loads one recipe; ``stack`` holds the real paths of the files that are being loaded."""
@@ -146,7 +147,8 @@ class _Loader:
             except RefusedFileError as error:
                 raise locations.unreadable((), str(error)) from error
         self._count(text, locations)
-        tree = read_yaml(text, locations, limits)
+        tree = read_yaml(text, locations, limits._replace(num_nodes=limits.num_nodes - self.num_nodes))
+        self.num_nodes += len(locations.values) + len(locations.keys)
         if not isinstance(tree, dict | list):
             got = "an empty file" if tree is None else f"a single value ({type(tree).__name__})"
             raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")

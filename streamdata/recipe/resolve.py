@@ -7,13 +7,18 @@ interpolations that point at whole nodes multiply a document just as aliases do.
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
+from omegaconf import DictConfig, ListConfig
+from omegaconf.errors import (
+    GrammarParseError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    UnsupportedInterpolationType,
+)
 
-from streamdata.recipe.bounded_config import bound_interpolations
+from streamdata.recipe.bounded_config import INTERPOLATED, bounded_config, keys_of, plain_value
 from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RecipeLimits
 from streamdata.recipe.locations import Key, Locations, Path, Unknown
-from streamdata.recipe.variables import References, first_line
+from streamdata.recipe.variables import References, first_line, quotes_value
 from streamdata.recipe.yaml_tree import MAX_DEPTH
 
 
@@ -29,16 +34,15 @@ def resolve(
         limits: What it may expand to.
 
     Raises:
-        UnreadableError: The interpolations expand without bound, or OmegaConf refuses the tree as a whole.
+        UnreadableError: The interpolations expand without bound.
     """
-    try:
-        config = OmegaConf.create(tree)
-    except (OmegaConfBaseException, RecursionError) as error:
-        refusal = f"OmegaConf refuses it: {first_line(error)}"
-    else:
-        bound_interpolations(config, limits.interpolated_chars)
-        return _Resolution(references, locations, _count(tree), limits).node(config, ())
-    raise locations.unreadable((), refusal)  # not inside `except`: OmegaConf's errors quote texts
+    config = bounded_config(tree, limits.interpolated_chars)
+    return _Resolution(references, locations, _count(tree), limits).node(config, ())
+
+
+def _is_cause(error: BaseException | None, kind: type[Exception]) -> bool:
+    """Whether an error is of a kind, or was raised because of one: of an interpolation that the failed one names."""
+    return error is not None and (isinstance(error, kind) or _is_cause(error.__cause__ or error.__context__, kind))
 
 
 def _count(tree: Any) -> int:
@@ -89,12 +93,8 @@ class _Resolution:
         left, deepest, reported = self.left, self.deepest, self.reported
         self.deepest = 0
         self._bound(path)
-        value: Any
-        if isinstance(config, DictConfig):
-            # `list` first: resolving a child may touch the config that is iterated.
-            value = {key: self._child(config, key, path) for key in list(config.keys())}
-        else:
-            value = [self._child(config, index, path) for index in range(len(config))]
+        children = [(key, self._child(config, key, path)) for key in keys_of(config)]
+        value = dict(children) if isinstance(config, DictConfig) else [child for _, child in children]
         if self.reported == reported:  # else the problem is reported wherever the node is used
             self.known[id(config)] = _Known(config, value, left - self.left, self.deepest - len(path))
         self.deepest = max(self.deepest, deepest)
@@ -103,10 +103,14 @@ class _Resolution:
     def _child(self, config: Any, key: Any, path: Path) -> Any:
         below: tuple[Key, ...] = (*path, key)
         try:
-            value = config[key]
+            value = plain_value(config, key)
+            if value is INTERPOLATED:
+                value = config[key]
         except (OmegaConfBaseException, RecursionError) as error:
-            return self._report(below, error)
-        return self.node(value, below)
+            refusal = error
+        else:
+            return self.node(value, below)
+        return self._report(below, refusal)  # not above: an error that quotes a text may be the context of no other
 
     def _text(self, text: str, path: Path) -> Any:
         try:
@@ -119,9 +123,13 @@ class _Resolution:
         if isinstance(error, UnsupportedInterpolationType):
             message = f"{first_line(error)}\n  Register it with OmegaConf before the recipe is built."
             return self.locations.report(path, message, kind="not checked", cause=error)
+        if _is_cause(error, RecursionError):
+            return self.locations.report(path, "expected interpolations that end: do they name one another?")
+        if _is_cause(error, GrammarParseError):  # its text quotes the recipe's
+            return self.locations.report(path, "expected valid interpolations, got one that OmegaConf cannot read")
         is_missing = isinstance(error, MissingMandatoryValue)
         message = "expected a value instead of '???'" if is_missing else first_line(error)
-        return self.locations.report(path, message, cause=error)
+        return self.locations.report(path, message, cause=None if quotes_value(error) else error)
 
     def _bound(self, path: Path, size: int = 1, height: int = 0) -> None:
         """Counts `size` nodes at and below a path, `height` levels deep."""

@@ -9,15 +9,12 @@ import pathlib
 import re
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from streamdata.errors import did_you_mean, listing, shown
-from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, split
+from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, parsing_cost, split
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS
 from streamdata.recipe.locations import UNKNOWN, Key, Locations, Path, Unknown, UnreadableError
 from streamdata.recipe.yaml_tree import MAX_DEPTH, read_yaml
 
@@ -26,6 +23,7 @@ _OPENING = re.compile(r"(?<!\\)(?:\\\\)*(\$\{\s*(?:variables|dynamic_objs)\s*:)"
 _REFERENCE = re.compile(r"\$\{\s*(variables|dynamic_objs)\s*:(.*)\}", re.DOTALL)
 _MISSING_SPELLING = re.compile(r"\\*\?\?\?")
 _GRAMMAR_SAFE = re.compile(r"[\w.+\-/@%|?* ]*")
+_RETURNED = re.compile("instead returned `.*")
 _MAX_LINE = 300
 _SCALARS = (int, float, bool, bytes, type(None))
 
@@ -50,9 +48,14 @@ class _Reference:
     default: str | None
 
 
+def quotes_value(error: BaseException) -> bool:
+    """Whether the text of an error of OmegaConf's has a value in it."""
+    return _RETURNED.search(str(error)) is not None
+
+
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error of OmegaConf's; the others repeat the path, in its own words."""
-    return str(error).partition("\n")[0][:_MAX_LINE]
+    """Returns the first line of an error of OmegaConf's, values left out; the others repeat the path."""
+    return _RETURNED.sub("instead returned another value", str(error).partition("\n")[0])[:_MAX_LINE]
 
 
 class References:
@@ -64,6 +67,7 @@ class References:
     """
 
     def __init__(self, variables: Mapping[str, Any], dynamic_objs: Mapping[str, object] | None) -> None:
+        self.left_to_parse = DEFAULT_RECIPE_LIMITS.expression_chars
         self.variables = variables
         self.dynamic_objs = dynamic_objs
         self.used: set[str] = set()
@@ -116,17 +120,24 @@ class _Rewriting:
             return {self._key(key, path): self.node(child, (*path, key)) for key, child in node.items()}
         if isinstance(node, list):
             return [self.node(child, (*path, index)) for index, child in enumerate(node)]
-        return self._valid(self._text(node, path), path) if isinstance(node, str) and "${" in node else node
+        return self._bounded_text(node, path) if isinstance(node, str) and "${" in node else node
 
-    def _valid(self, value: Any, path: Path) -> Any:
-        """The value if OmegaConf can parse it: given a whole tree, it would not say which text it cannot."""
-        with suppress(OmegaConfBaseException, RecursionError):
-            OmegaConf.create([value])
-            return value
-        # Only here, where OmegaConf's error, which quotes the text, is the context of no other.
-        return self.references.hold(
-            self.report(path, "expected valid interpolations, got one that OmegaConf cannot read")
-        )
+    def _bounded_text(self, text: str, path: Path) -> Any:
+        """The value of a text, if it and what is left of it to OmegaConf do not take too long."""
+        self._expect_room(len(text) // 4, path)
+        if any(part.text.count("${") > MAX_DEPTH for part in split(text) if isinstance(part, Interpolation)):
+            return self.references.hold(self.report(path, f"expected at most {MAX_DEPTH} interpolations within one"))
+        value = self._text(text, path)
+        if isinstance(value, str) and "${" in value:
+            cost = parsing_cost(value)
+            self._expect_room(cost, path)
+            self.references.left_to_parse -= cost
+        return value
+
+    def _expect_room(self, cost: int, path: Path) -> None:
+        if cost > self.references.left_to_parse:
+            message = "interpolations of all files are longer than they may be together (expression_chars)"
+            raise self.locations.unreadable(path, message)
 
     def _key(self, key: Key, path: Path) -> Key:
         if isinstance(key, str) and _OPENING.search(key):

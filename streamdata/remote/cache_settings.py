@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from streamdata.errors import SourceError, did_you_mean
+from streamdata.errors import SourceError, did_you_mean, shown
 from streamdata.recipe.permission import refusal_of_directory
 from streamdata.remote.cache_files import PAGE_BYTES, charge_of, file_size_of
 from streamdata.remote.page_cache import CacheCounts, PageCache
@@ -46,13 +46,13 @@ def read_cache_settings(value: Any) -> CacheSettings | None:
     names = CacheSettings._fields
     if not isinstance(value, Mapping) or not isinstance(value.get("path"), str | os.PathLike) or not value["path"]:
         raise ValueError(
-            f"cache: expected a mapping with the path of a directory, got {value!r}\n"
+            f"cache: expected a mapping with the path of a directory, got {shown(value)}\n"
             "  Write cache: {path: /local/disk/cache, max_bytes: 200_000_000_000}."
         )
     for name in value:
         if name not in names:
             guess = did_you_mean(str(name), names)
-            raise ValueError(f"cache: unknown setting {name!r}{guess}\n  It takes: {', '.join(names)}.")
+            raise ValueError(f"cache: unknown setting {shown(name)}{guess}\n  It takes: {', '.join(names)}.")
     path = os.path.abspath(os.path.expanduser(value["path"]))
     if refusal := refusal_of_directory(path, *filter(None, [os.environ.get(_ENVIRONMENT)])):
         raise ValueError(f"cache: {refusal}")
@@ -67,7 +67,7 @@ def _read_bound(value: Any) -> int | None:
     if not is_whole or value < _MIN_BYTES:
         raise ValueError(
             f"cache: expected a whole number of bytes as max_bytes, at least {_MIN_BYTES} (one page of 4 MiB, its "
-            f"checksums and the directory), got {value!r}\n"
+            f"checksums and the directory), got {shown(value)}\n"
             "  200 GB are 200_000_000_000; without it a tenth of what is free is used."
         )
     return int(value)

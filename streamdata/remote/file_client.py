@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
 from streamdata.remote.retries import STALL_S
@@ -152,7 +152,7 @@ def _stat(filesystem: Any, path: str) -> Stat:
     details = filesystem.info(path)
     size = details.get("size")
     if not isinstance(size, int):
-        raise ValueError(f"its server tells no size, got {size!r}")
+        raise ValueError(f"its server tells no size, got {shown(size)}")
     return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
 
 

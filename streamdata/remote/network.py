@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.remote.addresses import options_of, signed_url
 from streamdata.remote.answers import Answer, Asked, FailureError, RangeClient
 from streamdata.remote.options import StorageOptions
@@ -64,7 +64,9 @@ def checked_connections(connections: Any) -> int | None:
         ValueError: It is not a positive whole number.
     """
     if connections is not None and (type(connections) is not int or connections < 1):
-        raise ValueError(f"connections: expected a whole number above 0, got {connections!r}\n  Leave it out for 64.")
+        raise ValueError(
+            f"connections: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64."
+        )
     return connections
 
 
@@ -80,7 +82,9 @@ def connections_of_process(connections: int | None = None) -> int:
     if connections is None:
         text = os.environ.get(_VARIABLE, str(MAX_CONNECTIONS))
         if not text.isdigit() or not int(text):
-            raise ValueError(f"network: expected a number above 0 in {_VARIABLE}, got {text!r}\n  Set it, or unset it.")
+            raise ValueError(
+                f"network: expected a number above 0 in {_VARIABLE}, got {shown(text)}\n  Set it, or unset it."
+            )
         connections = int(text)
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     sharers = (int(ranks) if ranks.isdigit() else 1) * _num_workers()

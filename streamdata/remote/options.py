@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.defaults import default_of
 
 
@@ -64,7 +64,7 @@ def checked_options(value: Any, who: str) -> StorageOptions:
     for name, setting in given.items():
         if name not in _NAMES:
             hint = did_you_mean(str(name), _NAMES)
-            raise ValueError(f"{who}: storage_options: expected known names, got {name!r}{hint}\n  {_OURS}")
+            raise ValueError(f"{who}: storage_options: expected known names, got {shown(name)}{hint}\n  {_OURS}")
         kind = bool if name == "anonymous" else str
         if setting is not None and not isinstance(setting, kind):
             raise ValueError(

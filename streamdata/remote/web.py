@@ -7,7 +7,7 @@ import re
 from http import HTTPStatus
 from typing import Any, NamedTuple, NoReturn
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.remote.addresses import bare_url, secrets_of
 from streamdata.remote.answers import (
     Answer,
@@ -73,7 +73,7 @@ def promise(asked: Asked, status: int, headers: Headers) -> Promise:
         begin, end = (int(match[1]), int(match[2]) + 1) if match and match[1] else (-1, -1)
         if match is None or begin != asked.begin or asked.end is None or not begin < end <= asked.end:
             raise RangesIgnoredError(
-                f"{asked.describe()}: expected this range, got {headers.get('Content-Range')!r} with status 206 "
+                f"{asked.describe()}: expected this range, got {shown(headers.get('Content-Range'))} with status 206 "
                 "(attempts 1)\n  Serve it from a server that answers range requests, or copy it to a disk."
             )
         found = Promise(end - begin, version, int(match[3]))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+from streamdata.errors import shown
+
 MAX_WORKERS: Final = 256
 """DataLoader workers of one rank."""
 
@@ -107,7 +109,7 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
     wanted = _data_dims(names, mesh.ndim) if dims is None else {dims} if isinstance(dims, str) else set(dims)
     if not wanted or not wanted <= {*names, None}:
         raise ValueError(
-            f"data parallel: expected dims to be some of the mesh's dimensions {tuple(names)}, got {dims!r}\n"
+            f"data parallel: expected dims to be some of the mesh's dimensions {tuple(names)}, got {shown(dims)}\n"
             "  Name those along which ranks read other samples, such as dims=('dp_replicate', 'dp_shard'); where all "
             "read the same, call set_data_parallel(1, 0)."
         )
@@ -140,7 +142,7 @@ def _integer_from_environment(name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise ValueError(
-            f"data parallel: expected an integer in {name}, got {text!r}\n  Set it, or unset it."
+            f"data parallel: expected an integer in {name}, got {shown(text)}\n  Set it, or unset it."
         ) from None
 
 

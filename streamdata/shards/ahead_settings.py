@@ -3,6 +3,7 @@
 import os
 from typing import Any, Final, NamedTuple
 
+from streamdata.errors import shown
 from streamdata.remote.network import MAX_CONNECTIONS, connections_of_process
 
 _BYTES: Final = 256 << 20
@@ -44,6 +45,7 @@ def checked_bytes(read_ahead_bytes: Any) -> int:
         return _BYTES
     if type(value) is not int or value < 0:
         raise ValueError(
-            f"{who}: expected a whole number of at least 0, got {value!r}\n  Leave it out to have the default: 256 MiB."
+            f"{who}: expected a whole number of at least 0, got {shown(value)}\n  Leave it out to have the "
+            "default: 256 MiB."
         )
     return value

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 
+from streamdata.errors import one_line
 from streamdata.remote.network import import_client
 from streamdata.run.processes import ProcessError, processes
 from streamdata.shards.index_file import IndexHeader
@@ -148,5 +149,5 @@ def _build_quietly(
     try:
         build(*task, is_kept_beside=is_kept_beside, ahead=ahead)
     except Exception as error:  # whatever it is, the caller meets it again
-        logger.debug("index of %s: %s", task[0].url, error)
+        logger.debug("index of %s: %s", one_line(task[0].url), one_line(error))
     return task

@@ -1,16 +1,17 @@
-"""Runs of the next window, decoded in threads while the present one is delivered."""
+"""Runs of the next windows, decoded in threads while the present one is delivered."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from threading import Event
 
 from streamdata.shards.decoded_runs import DecodedRun, GroupRun
 
 _THREADS = 2
 
-Decode = Callable[[GroupRun, Callable[[], object]], DecodedRun | None]
-"""Decodes a run; the second argument is called where that goes on without Python's lock."""
+Decode = Callable[[Sequence[GroupRun], Callable[[], object]], Mapping[GroupRun, DecodedRun]]
+"""Decodes runs together; the second argument is called where that goes on without Python's lock."""
 
 
 class DecodeAhead:
@@ -19,39 +20,42 @@ class DecodeAhead:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._coming: dict[GroupRun, Future[DecodedRun | None]] = {}
+        self._coming: dict[GroupRun, Future[Mapping[GroupRun, DecodedRun]]] = {}
 
-    def ask(self, kept: Sequence[GroupRun], runs: Sequence[GroupRun], decode: Decode) -> None:
+    def ask(self, kept: Sequence[GroupRun], tasks: Sequence[Sequence[GroupRun]], decode: Decode) -> None:
         """Decode runs, and return when that has begun; let go of all that is neither of these nor kept."""
         if self._pid != os.getpid():  # in a fork there are no such threads, and what they were asked for does not come
             self._pid, self._threads, self._coming = os.getpid(), None, {}
-        wanted = {*kept, *runs}
-        for run in [run for run in self._coming if run not in wanted]:
-            self._coming.pop(run).cancel()
-        new = [run for run in runs if run not in self._coming]
+        wanted = {*kept, *chain.from_iterable(tasks)}
+        dropped = [self._coming.pop(run) for run in list(self._coming) if run not in wanted]
+        for task in {*dropped}.difference(self._coming.values()):
+            task.cancel()
+        new = [left for runs in tasks if (left := [run for run in runs if run not in self._coming])]
         if new and self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "streamdata-decode")
-        begun = [self._submit(run, decode) for run in new]
+        begun = [self._submit(runs, decode) for runs in new]
         # A thread gets Python's lock from one that computes only after 5 ms, in which a window may be delivered.
         for event in begun[:_THREADS]:
             event.wait()
 
-    def _submit(self, run: GroupRun, decode: Decode) -> Event:
+    def _submit(self, runs: Sequence[GroupRun], decode: Decode) -> Event:
         assert self._threads is not None, "there are threads before they are asked"
         begun = Event()
 
-        def work() -> DecodedRun | None:
+        def work() -> Mapping[GroupRun, DecodedRun]:
             try:
-                return decode(run, begun.set)
+                return decode(runs, begun.set)
             finally:
                 begun.set()
 
-        self._coming[run] = self._threads.submit(work)
+        coming = self._threads.submit(work)
+        self._coming.update(dict.fromkeys(runs, coming))
         return begun
 
-    def take(self, run: GroupRun) -> "Future[DecodedRun | None] | None":
-        """What comes of a run that was asked for; None if it was not, or was taken."""
-        return self._coming.pop(run, None) if self._pid == os.getpid() else None
+    def take(self, run: GroupRun) -> DecodedRun | None:
+        """What comes of a run that was asked for; None if it was not, was taken, or has to be decoded by itself."""
+        coming = self._coming.pop(run, None) if self._pid == os.getpid() else None
+        return None if coming is None else coming.result().get(run)
 
     def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
         return DecodeAhead, ()

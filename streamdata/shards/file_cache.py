@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.recipe.permission import refusal_of_directory
 from streamdata.run.publish import publish_made
 from streamdata.shards.publish import cache_directory
@@ -114,7 +114,7 @@ class FileCache:
         content = found.read_bytes()
         if not _DIGEST.fullmatch(content):
             raise SourceError(
-                f"'{found}': expected a hash of 32 hexadecimal digits, got {content[:40]!r}\n"
+                f"'{found}': expected a hash of 32 hexadecimal digits, got {shown(content[:40])}\n"
                 "  Delete the file; the next start makes it again."
             )
         return content.decode("ascii")

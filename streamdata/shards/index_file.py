@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import note_place, place_of_io
+from streamdata.errors import note_place, place_of_io, shown
 from streamdata.shards.storage import FileStamp, LocalShard
 
 _MAGIC = b"sdindex\n"
@@ -79,7 +79,7 @@ def _decode(head: bytes, size: int) -> IndexHeader:
         raise IndexDamageError(f"it has {len(head)} bytes, expected at least {HEADER_BYTES}")
     magic, kind, version, row_bytes, *numbers = _HEADER.unpack_from(head)
     if (magic, version) != (_MAGIC, _FORMAT):
-        raise IndexDamageError(f"it is of format {magic!r} {version}, expected {_MAGIC!r} {_FORMAT}")
+        raise IndexDamageError(f"it is of format {shown(magic)} {version}, expected {_MAGIC!r} {_FORMAT}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise IndexDamageError("its header does not match its CRC32")
     if max(numbers) >= _END_OF_COUNTS:

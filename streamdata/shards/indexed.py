@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, one_line
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import Answer
 from streamdata.remote.addresses import keep_in
@@ -354,7 +354,7 @@ def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:
         rows: list[bytes] = open_files.get(job, _open_index).runs(runs)
         return rows
     except IndexDamageError as damage:
-        logger.warning("index of '%s': %s; it is built again", job.url, damage)
+        logger.warning("index of '%s': %s; it is built again", one_line(job.url), damage)
     path = build(job).path
     open_files.forget(job)
     try:

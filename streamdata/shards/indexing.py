@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, one_line
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
@@ -103,7 +103,7 @@ def find(job: IndexJob) -> Found | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except IndexDamageError as damage:
-            logger.warning("index '%s': %s; it is built again", path, damage)
+            logger.warning("index '%s': %s; it is built again", one_line(path), damage)
             continue
         if header[:3] == (job.kind, KINDS[job.kind].dtype.itemsize, (job.stamp, job.sidecar_stamp)):
             return Found(path, header)
@@ -183,6 +183,6 @@ def forget_cached(job: IndexJob) -> None:
 def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:
     """Log what a shard holds that is no record, or less than one."""
     if skipped:
-        logger.warning("shard '%s': %d %s", url, skipped, KINDS[kind].skipped.format(first_skipped))
+        logger.warning("shard '%s': %d %s", one_line(url), skipped, KINDS[kind].skipped.format(first_skipped))
     if noted and KINDS[kind].noted:
-        logger.warning("shard '%s': %d %s", url, noted, KINDS[kind].noted)
+        logger.warning("shard '%s': %d %s", one_line(url), noted, KINDS[kind].noted)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, printable, shown
 from streamdata.remote import NO_OPTIONS, Address, DeniedError, StorageOptions, bare_url, beside, list_once
 from streamdata.shards.listing import Listings, is_glob
 from streamdata.shards.manifest import NAME, folder_of
@@ -85,7 +85,7 @@ def _shards_of(
         except ShardError:
             raise
         except ValueError as error:  # of this kind there are files by other names: the folder is listed for it
-            logger.warning("%s", error)
+            logger.warning("%s", printable(str(error)))
             problems.append(error)
     if not urls:
         raise (
@@ -104,7 +104,7 @@ def _common_folder(urls: Sequence[str]) -> str:
     root = folder_of(folders[0][:same])
     if pipes or (not root and any(map(is_remote, urls))):
         raise ShardError(
-            f"index: expected shards in one folder, got {pipes[0] if pipes else urls[0]!r} among {len(urls)}\n"
+            f"index: expected shards in one folder, got {shown(pipes[0] if pipes else urls[0])} among {len(urls)}\n"
             "  Name one folder or pattern; what a command gives has no manifest."
         )
     return root

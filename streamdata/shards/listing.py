@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from streamdata.errors import one_line
 from streamdata.remote import Listed, bare_url, beside, list_once
 from streamdata.shards.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
@@ -157,7 +158,7 @@ def _local(root: str, parts: Names) -> Iterator[str]:
     if links:
         named = ", ".join(sorted(links)[:_MAX_NAMED]) + (", …" if len(links) > _MAX_NAMED else "")
         logger.warning("shards: %d folders are symbolic links and left out: %s; name them to read them",
-                       len(links), named)  # fmt: skip
+                       len(links), one_line(named))  # fmt: skip
 
 
 def _is_deep(above: Names, parts: Names) -> bool:

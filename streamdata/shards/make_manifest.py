@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, one_line
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import check_can_put, put_once
 from streamdata.run.publish import publish_made
@@ -165,7 +165,7 @@ def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
         logger.warning(
             "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
             "say it either, and a source that asks for them says why",
-            len(unjoined), unjoined[0],
+            len(unjoined), one_line(unjoined[0]),
         )  # fmt: skip
 
 

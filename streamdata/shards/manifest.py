@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.remote import Address, beside, canonical_url
 from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.index_file import CHUNK_ROWS
@@ -104,7 +104,7 @@ def encode_directory(directory: Directory, row_sizes: dict[str, int], num_bytes:
         framed = ((name, name.encode("utf-8", "surrogateescape")) for name in directory.names)
         name = next((name for name, own in framed if wrong in (own if wrong == b"\n" else b"\n%b\n" % own)), "")
         raise ShardError(
-            f"manifest of '{directory.place}': expected plain names of files, got {name!r}\n  Rename the file."
+            f"manifest of '{directory.place}': expected plain names of files, got {shown(name)}\n  Rename the file."
         )
     tags = _lines(directory.tags)
     text = orjson.dumps({
@@ -157,7 +157,7 @@ def decode_header(url: str, head: bytes) -> ManifestFrame:
         raise _damaged(url, f"at least {HEADER_BYTES} bytes", f"{len(head)}")
     magic, version, text, directory, size, crc = _HEADER.unpack_from(head)
     if (magic, version) != (_MAGIC, _FORMAT):
-        raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{magic!r} {version}")
+        raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{shown(magic)} {version}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise _damaged(url, "a header that fits its CRC32", "another")
     frame = ManifestFrame(text, directory, size, crc)
@@ -236,7 +236,9 @@ class _Decoder:
         joined = self._take(size)
         names = joined.decode("utf-8", "surrogateescape").split("\n") if joined else []
         if len(names) != count or (wrong := _outside(joined)):
-            raise ValueError(f"{len(names)} names of {count} files" if len(names) != count else f"{wrong!r} in a name")
+            raise ValueError(
+                f"{len(names)} names of {count} files" if len(names) != count else f"{shown(wrong)} in a name"
+            )
         if not all(map(lt, names, names[1:])):
             raise ValueError("names that are not sorted, or not different")
         return names
@@ -257,7 +259,7 @@ class _Decoder:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} where a number should be")
+        raise ValueError(f"{shown(value)} where a number should be")
     return value
 
 

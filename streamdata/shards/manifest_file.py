@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
+from streamdata.errors import one_line
 from streamdata.remote import Answer, beside
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.indexing import KINDS
@@ -263,7 +264,7 @@ class Manifests:
             logger.warning(
                 "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions "
                 "of shards are those that are met first; `streamdata index %s` notes them",
-                manifest.url, manifest.directory.place, manifest.root,
+                *map(one_line, (manifest.url, manifest.directory.place, manifest.root)),
             )  # fmt: skip
 
     def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:

@@ -5,16 +5,18 @@ contradicts, and what is decoded at once is bounded whatever it says.
 Format: https://parquet.apache.org/docs/file-format, https://github.com/apache/parquet-format.
 """
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
-from streamdata.errors import ShardError, did_you_mean, listing, needs
+from streamdata.errors import ShardError, did_you_mean, listing, needs, shown
 from streamdata.shards.one_pass import ByteSource
-from streamdata.shards.parquet_types import cast_batch, leaves_of, plain_schema
+from streamdata.shards.parquet_pages import unpacked_bytes
+from streamdata.shards.parquet_types import cast_batch, dictionaries_of, leaves_of, plain_schema
+from streamdata.shards.ranged_file import RangedFile
 from streamdata.shards.signatures import refuse_foreign
 from streamdata.shards.stored_rows import import_pyarrow
 
@@ -27,9 +29,10 @@ _FOOTER_END = 8  # bytes: the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
 _MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its values is the longest of a dictionary
-_KEPT_WITH_DICTIONARY = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
+_PLAIN_OR_KEPT = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
+_WORTH_A_LOOK = 3  # times the dictionary: what of a column is decoded faster when it is known how long values are
+_LENGTH_BYTES = 4  # before each value of a dictionary's page
 _LONG_VALUE = 1024  # bytes: a dictionary of shorter ones costs more than small batches do
-_NEXT_INT32, _GOES_ON = b"\x15", 0x80  # of Thrift: the head of the next field, a 32-bit integer; a bit of its bytes
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 
 
@@ -63,47 +66,6 @@ class _StoredColumn(NamedTuple):
     """By which pyarrow finds it to keep its dictionary; None where that cannot be."""
 
 
-class RangedFile(io.RawIOBase):
-    """A file as pyarrow reads it: from pieces that are held, and where none has the bytes from its source."""
-
-    def __init__(self, source: ByteSource) -> None:
-        assert source.size is not None, "a file of row groups has a size"
-        self.held: list[tuple[int, memoryview]] = []
-        """Where each piece begins in the file, and its bytes."""
-        self._source, self._size, self._at = source, source.size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        data = self.bytes_at(self._at, wanted)
-        self._at += len(data)
-        return data
-
-    def bytes_at(self, begin: int, size: int) -> bytes:
-        """So many bytes from there on, fewer at the end of the file."""
-        for first, piece in self.held:
-            if first <= begin and begin + size <= first + len(piece):
-                return bytes(piece[begin - first : begin - first + size])
-        return self._source.read(size, begin) if size > 0 else b""
-
-
 class OpenParquet:
     """An open parquet file.
 
@@ -126,7 +88,8 @@ class OpenParquet:
             footer = self._footer()
             self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
             self._parquet = self._parquet_file()
-            self._keeping: tuple[frozenset[str], Any] | None = None
+            self._readers: dict[frozenset[str], Any] = {frozenset(): self._parquet}
+            """By the columns of which they keep dictionaries."""
             self.schema = plain_schema(self._parquet.schema_arrow)
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
@@ -183,7 +146,7 @@ class OpenParquet:
         head = self.file.bytes_at(0, min(size, 512))
         if head and not head.startswith(_MAGIC):
             refuse_foreign(self._url, head, "a parquet file")
-        got = f"one of {size} bytes that ends in {tail[-4:]!r}, and so has no footer"
+        got = f"one of {size} bytes that ends in {shown(tail[-4:])}, and so has no footer"
         remedy = "The file is incomplete, or no parquet: copy or write it again."
         if tail.endswith(_ENCRYPTED):
             got, remedy = "an encrypted one", "Write it without encryption."
@@ -200,7 +163,7 @@ class OpenParquet:
             if name not in names:
                 guess = did_you_mean(name, names)
                 raise ShardError(
-                    f"shard '{self._url}': expected the column {name!r}, got none of this name{guess}\n"
+                    f"shard '{self._url}': expected the column {shown(name)}, got none of this name{guess}\n"
                     f"  It has: {listing(names)}."
                 )
         return list(columns or names)
@@ -264,78 +227,83 @@ class OpenParquet:
 
     def batches(
         self,
-        facts: GroupFacts,
+        groups: Sequence[GroupFacts],
         columns: Sequence[str] | None = None,
         most: int = MAX_BATCH_ROWS,
         most_bytes: int = _MAX_BATCH_BYTES,
         *,
         keep_dictionaries: bool = False,
     ) -> Iterator[Any]:
-        """The rows of a group as Arrow's record batches. Each is decoded when it is asked for, without Python's lock.
+        """The rows of groups as Arrow's record batches. Each is decoded when it is asked for, without Python's lock.
 
         Args:
-            facts: Of the group.
+            groups: Their facts, in the order in which they are read.
             columns: Of the table; None for all.
             most: Rows of a batch, at most.
             most_bytes: Bytes of a batch, about, by what the footer says of the group.
             keep_dictionaries: Whether columns may stay dictionaries, of which each value is there once. Then those that
-                could come to much more do, and all of the group is one batch; without it all are in `schema`.
+                could come to much more do, and all of a group is one batch; without it all are in `schema`.
 
         Raises:
-            ShardError: It is damaged, or has not as many rows as the footer says.
+            ShardError: They are damaged, or have not as many rows as the footer says.
         """
         names = self.schema.names if columns is None else list(columns)
-        most = min(most, max(1, most_bytes * facts.num_rows // max(1, facts.num_bytes)))
-        with self._damage(f"row group {facts.group}"):
-            size, kept = self._bounds(facts, columns, most, keep_dictionaries=keep_dictionaries)
+        num_rows, num_bytes = sum(facts.num_rows for facts in groups), sum(facts.num_bytes for facts in groups)
+        most = min(most, max(1, most_bytes * num_rows // max(1, num_bytes)))
+        numbers = [facts.group for facts in groups]
+        where = f"row group {', '.join(map(str, numbers))}"
+        with self._damage(where):
+            size, kept = self._bounds(groups, columns, most, keep_dictionaries=keep_dictionaries)
             reader = self._reader(kept)
             schema = plain_schema(reader.schema_arrow, keep_dictionaries=True) if keep_dictionaries else self.schema
-            found = reader.iter_batches(size, row_groups=[facts.group], columns=columns, use_threads=False)
-        return self._checked(found, facts, import_pyarrow().schema([schema.field(name) for name in names]))
+            found = reader.iter_batches(size, row_groups=numbers, columns=columns, use_threads=False)
+        return self._checked(found, num_rows, where, import_pyarrow().schema([schema.field(name) for name in names]))
 
-    def _checked(self, found: Iterator[Any], facts: GroupFacts, schema: Any) -> Iterator[Any]:
+    def _checked(self, found: Iterator[Any], num_rows: int, where: str, schema: Any) -> Iterator[Any]:
         rows = 0
-        with self._damage(f"row group {facts.group}"):
+        with self._damage(where):
             for batch in found:
                 rows += batch.num_rows
                 # As it is, mostly: of long values a batch has few rows, and there are many.
                 chosen = batch if batch.schema.names == schema.names else batch.select(schema.names)
                 yield chosen if chosen.schema.equals(schema) else cast_batch(chosen, schema)
-        if rows != facts.num_rows:
+        if rows != num_rows:
             raise ShardError(
-                f"shard '{self._url}': row group {facts.group}: expected {facts.num_rows} rows, as its footer says, "
+                f"shard '{self._url}': {where}: expected {num_rows} rows, as its footer says, "
                 f"got {rows}\n  The file is damaged: write it again."
             )
 
     def _bounds(
-        self, facts: GroupFacts, columns: Sequence[str] | None, most: int, *, keep_dictionaries: bool
+        self, groups: Sequence[GroupFacts], columns: Sequence[str] | None, most: int, *, keep_dictionaries: bool
     ) -> tuple[int, frozenset[str]]:
         """How many rows to decode at once, few of those that may be long; and of which columns to keep dictionaries."""
         rows, bounded, kept = most, most, set[str]()
-        group = self.metadata.row_group(facts.group)
-        for leaf in self._leaves(columns):
-            column = group.column(leaf.number)
+        for facts, leaf in product(groups, self._leaves(columns)):
+            column = self.metadata.row_group(facts.group).column(leaf.number)
             if column.physical_type != "BYTE_ARRAY" or not (longest := self._longest_repeated(column)):
                 continue
-            at_once = max(1, _MAX_REPEATED_BYTES // (longest * max(1, column.num_values // facts.num_rows)))
+            values_per_row = max(1, column.num_values // facts.num_rows)
+            is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
+            has_dictionary = is_long and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
+            if has_dictionary and _rows_at_once(longest * values_per_row) < most:
+                longest = self._longest_in_dictionary(facts, leaf, column, longest)
+            at_once = _rows_at_once(longest * values_per_row)
             if at_once >= most:
                 continue
             rows = min(rows, at_once)
-            is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
-            if keep_dictionaries and is_long and leaf.path and _KEPT_WITH_DICTIONARY.issuperset(column.encodings):
+            if keep_dictionaries and has_dictionary and leaf.path:
                 kept.add(leaf.path)
             else:
                 bounded = rows
         # All rows or none: each batch would have all values of the dictionary that were found so far.
-        return (facts.num_rows, frozenset(kept)) if kept and bounded == most else (rows, frozenset())
+        whole = sum(facts.num_rows for facts in groups)
+        return (whole, frozenset(kept)) if kept and bounded == most else (rows, frozenset())
 
     def _reader(self, kept: frozenset[str]) -> Any:
         """What reads row groups, and leaves these columns the dictionaries that they are in storage."""
-        if not kept:
-            return self._parquet
-        if self._keeping is None or self._keeping[0] != kept:  # mostly the same ones in all groups
-            self._keeping = kept, self._parquet_file(sorted(kept))
-        return self._keeping[1]
+        if kept not in self._readers:  # mostly the same ones in all groups
+            self._readers[kept] = self._parquet_file(sorted(kept))
+        return self._readers[kept]
 
     def _longest_repeated(self, column: Any) -> int:
         """How long a value may be that the column has once and names many times; 0 where it has no such values.
@@ -345,8 +313,27 @@ class OpenParquet:
         # Each value repeats as much as it likes of the one before.
         longest = int(column.total_uncompressed_size) // 16 if "DELTA_BYTE_ARRAY" in column.encodings else 0
         if column.has_dictionary_page and column.dictionary_page_offset:
-            return max(longest, _unpacked_bytes(self.file.bytes_at(column.dictionary_page_offset, 32)))
+            return max(longest, unpacked_bytes(self.file.bytes_at(column.dictionary_page_offset, 32)))
         return longest
+
+    def _longest_in_dictionary(self, facts: GroupFacts, leaf: _StoredColumn, column: Any, size: int) -> int:
+        """How long a value of a dictionary is, of which the page has so many bytes; these where that is not known."""
+        if size * _WORTH_A_LOOK > column.total_uncompressed_size:
+            return size  # to look costs as much as decoding the page twice
+        reader = self._reader(frozenset({str(leaf.path)}))
+        first = next(reader.iter_batches(1, row_groups=[facts.group], columns=[leaf.top], use_threads=False))
+        compute, longest = import_pyarrow().compute, size
+        for values in dictionaries_of(first.column(0)):
+            lengths = compute.binary_length(values.cast("large_binary"))
+            # Of all values of the page, and no others: one that does not begin with them, or lies, is not believed.
+            if (compute.sum(lengths).as_py() or 0) + _LENGTH_BYTES * len(lengths) == size:
+                longest = compute.max(lengths).as_py()
+        return longest
+
+
+def _rows_at_once(row_bytes: int) -> int:
+    """How many rows may repeat values of so many bytes each."""
+    return max(1, _MAX_REPEATED_BYTES // row_bytes)
 
 
 def _first_byte(column: Any) -> int:
@@ -362,21 +349,3 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         elif begin < end:
             joined.append((begin, end))
     return joined
-
-
-def _unpacked_bytes(header: bytes) -> int:
-    """The size of a page when it is decompressed: the second field of its header, in Thrift's compact protocol."""
-    after_kind = _varint_end(header, 1)
-    end = _varint_end(header, after_kind + 1)
-    if header[:1] != _NEXT_INT32 or header[after_kind : after_kind + 1] != _NEXT_INT32 or end > len(header):
-        return 0  # no header that anybody reads
-    groups = header[after_kind + 1 : end]
-    number = sum((group & ~_GOES_ON) << 7 * place for place, group in enumerate(groups))
-    return max(0, (number >> 1) ^ -(number & 1))
-
-
-def _varint_end(data: bytes, at: int) -> int:
-    """Where the number ends that begins there: at the first byte without the bit that says that it goes on."""
-    while at < len(data) and data[at] & _GOES_ON:
-        at += 1
-    return at + 1

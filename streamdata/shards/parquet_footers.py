@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.fields import SET_HERE
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import GroupFacts, OpenParquet
@@ -111,7 +111,7 @@ def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
         for name, kind in zip(schema.names, schema.types, strict=True):
             if not are_alike(types[name], kind):
                 raise ShardError(
-                    f"shard '{url}': column {name!r}: expected {types[name]}, as in '{files[0]}', got {kind}\n"
+                    f"shard '{url}': column {shown(name)}: expected {types[name]}, as in '{files[0]}', got {kind}\n"
                     "  Give files of another schema a source of their own."
                 )
             if import_pyarrow().types.is_null(types[name]):

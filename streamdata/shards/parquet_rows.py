@@ -17,11 +17,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamdata.errors import ShardError, SourceError
+from streamdata.errors import ShardError, SourceError, shown
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import NO_OPTIONS, StorageOptions
 from streamdata.run.recent import Recent
 from streamdata.shards.file_cache import FileCache, FileVersion, version_of
-from streamdata.shards.json_lines import lines_of
+from streamdata.shards.json_lines import MAX_LINE_BYTES, lines_of
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
@@ -61,6 +62,7 @@ class ParquetRows:
         use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
         options: Of the stores that hold the files.
+        limits: What a line of JSON Lines may have: of a file that is in the cache, too.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -74,10 +76,11 @@ class ParquetRows:
         cache_dir: str | None = None,
         use_shm: bool = False,
         options: StorageOptions = NO_OPTIONS,
+        limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
         cache = FileCache(cache_dir)
         paths = _files(data_files, options)
-        found = {path: _row_file(path, cache, use_shm) for path in dict.fromkeys(paths)}
+        found = {path: _row_file(path, cache, use_shm, limits.line_bytes) for path in dict.fromkeys(paths)}
         self.files = [found[path] for path in paths]
         self._ends = list(accumulate(file.num_rows for file in self.files))
 
@@ -169,36 +172,42 @@ def _patterns(data_files: Any) -> list[str]:
     """One text or a list of them; OmegaConf's lists and paths are welcome."""
     is_one = isinstance(data_files, str | os.PathLike)
     if not is_one and not isinstance(data_files, Sequence):
-        raise ValueError(f"data_files: expected a path or a list of them, got {data_files!r}\n  Name the files.")
+        raise ValueError(f"data_files: expected a path or a list of them, got {shown(data_files)}\n  Name the files.")
     return [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
 
 
-def _row_file(path: str, cache: FileCache, use_shm: bool) -> RowFile:
+def _row_file(path: str, cache: FileCache, use_shm: bool, line_bytes: int) -> RowFile:
     if is_remote(path):
-        digest, stored = _taken_in(path, cache)
+        digest, stored = _taken_in(path, cache, line_bytes)
     else:
         version = version_of(path)  # before it is hashed: rows of another version may not get this digest
         digest = cache.digest(path)
-        stored = cache.get(f"rows/{digest}.rows", partial(_convert_version, path, version))
+        stored = cache.get(_rows_name(path, digest, line_bytes), partial(_convert_version, path, version, line_bytes))
     if use_shm:
         stored = _shared_memory_cache().get(f"{digest}.rows", partial(_copy, stored))
     return RowFile(path, digest, stored, len(StoredRows(stored, path)))
 
 
-def _taken_in(url: str, cache: FileCache) -> tuple[str, Path]:
+def _rows_name(path: str, digest: str, line_bytes: int) -> str:
+    """The rows of a file in the cache. Under another limit than the usual one, lines are looked at anew."""
+    is_usual = line_bytes == MAX_LINE_BYTES or _suffix(path) in PARQUET_SUFFIXES
+    return f"rows/{digest}{'' if is_usual else f'-{line_bytes}'}.rows"
+
+
+def _taken_in(url: str, cache: FileCache, line_bytes: int) -> tuple[str, Path]:
     """The digest of a remote file, and its rows: it is fetched once, and its copy does not stay."""
     stamp = stamp_of(url)
     name = hashlib.blake2b(repr((str(url), *stamp)).encode(), digest_size=16).hexdigest()
-    fetch = partial(_take_in, url, stamp, cache)
+    fetch = partial(_take_in, url, stamp, cache, line_bytes)
     for again in (False, True):
         pointer = cache.publish(f"remote/{name}", fetch) if again else cache.get(f"remote/{name}", fetch)
         digest = pointer.read_text("ascii")
-        if (stored := cache.directory / f"rows/{digest}.rows").exists():
+        if (stored := cache.directory / _rows_name(url, digest, line_bytes)).exists():
             return digest, stored
     raise SourceError(f"'{url}': expected its rows in '{cache.directory}', got none\n  Start again.")
 
 
-def _take_in(url: str, stamp: FileStamp, cache: FileCache, target: Path) -> None:
+def _take_in(url: str, stamp: FileStamp, cache: FileCache, line_bytes: int, target: Path) -> None:
     """Fetch a file, keep its rows, and note its digest in `target`."""
     copy = target.with_name(f"{target.name}.copy{_suffix(url)}")
     try:
@@ -207,7 +216,8 @@ def _take_in(url: str, stamp: FileStamp, cache: FileCache, target: Path) -> None
             for offset in range(0, stamp.size, _FETCH_BYTES):
                 file.write(source.read(min(_FETCH_BYTES, stamp.size - offset), offset))
         digest = cache.digest(str(copy))
-        cache.get(f"rows/{digest}.rows", lambda rows: convert(str(copy), rows, name=url))
+        name = _rows_name(url, digest, line_bytes)
+        cache.get(name, lambda rows: convert(str(copy), rows, name=url, line_bytes=line_bytes))
         target.write_text(digest, "ascii")
     finally:
         copy.unlink(missing_ok=True)
@@ -246,14 +256,20 @@ def _copy(stored: Path, target: Path) -> None:
         ) from error
 
 
-def _convert_version(path: str, version: FileVersion, target: Path) -> None:
+def _convert_version(path: str, version: FileVersion, line_bytes: int, target: Path) -> None:
     """Convert a file that was of this version before its content was hashed."""
-    convert(path, target)
+    convert(path, target, line_bytes=line_bytes)
     if version_of(path) != version:
         raise SourceError(f"'{path}': expected a file at rest, got one that changed while it was read\n  Start again.")
 
 
-def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES, name: str | None = None) -> None:
+def convert(
+    path: str,
+    target: Path,
+    batch_bytes: int = BATCH_BYTES,
+    name: str | None = None,
+    line_bytes: int = MAX_LINE_BYTES,
+) -> None:
     """Stream a file into a file of rows; what is in memory is one batch of about `batch_bytes`.
 
     Args:
@@ -261,6 +277,7 @@ def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES, name: str |
         target: The file of rows.
         batch_bytes: Of Arrow.
         name: What the file is called in messages.
+        line_bytes: What a line of JSON Lines may have.
 
     Raises:
         SourceError: It is not a file of rows, or the rows cannot be written.
@@ -269,7 +286,7 @@ def convert(path: str, target: Path, batch_bytes: int = BATCH_BYTES, name: str |
         if _suffix(path) in PARQUET_SUFFIXES:
             _convert_parquet(path, target, batch_bytes)
         else:
-            _convert_lines(path, target)
+            _convert_lines(path, target, line_bytes)
     except (ValueError, NotImplementedError, OSError) as error:
         got = str(error).replace(path, str(name or path))
         if isinstance(error, ShardError):
@@ -284,25 +301,25 @@ def _convert_parquet(path: str, target: Path, batch_bytes: int) -> None:
     file = OpenParquet(path, LocalShard(path))
     groups = file.groups()
     most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
-    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches(facts, None, rows))
+    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows))
     write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
 
 
-def _convert_lines(path: str, target: Path) -> None:
+def _convert_lines(path: str, target: Path, line_bytes: int) -> None:
     """The columns are the fields of all rows: so it is read twice."""
     names: dict[str, None] = {}
     num_rows = 0
-    for rows in _parsed_lines(path):
+    for rows in _parsed_lines(path, line_bytes):
         num_rows += len(rows)
         for row in rows:
             names.update(dict.fromkeys(row))
-    write_objects(target, list(names), num_rows, _parsed_lines(path))
+    write_objects(target, list(names), num_rows, _parsed_lines(path, line_bytes))
 
 
-def _parsed_lines(path: str) -> Iterator[list[Row]]:
+def _parsed_lines(path: str, line_bytes: int) -> Iterator[list[Row]]:
     stamp, number = stamp_of(path), 0
     with open_stream(path, stamp) as stream:
-        for lines in lines_of(stream, path):
+        for lines in lines_of(stream, path, max_bytes=line_bytes):
             found = [line for line, is_blank in enumerate(lines.is_blank.tolist()) if not is_blank]
             yield [parse_row(lines.line(line), path, number + line + 1) for line in found]
             number += len(lines.starts)

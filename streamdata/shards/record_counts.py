@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from streamdata.errors import shown
 from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.publish import cache_directory, locked, publish_beside_or_cached
 from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path
@@ -23,7 +24,7 @@ def kept_count(kind: str, url: str, stamp: FileStamp, count: Callable[[], int]) 
     """
     if is_pipe(url):
         raise ValueError(
-            f"num_records: expected files, whose records are counted once, got {url!r}\n"
+            f"num_records: expected files, whose records are counted once, got {shown(url)}\n"
             "  Write what the command gives to files; for check_length, set the source's `length`."
         )
     if stamp.version == ANY_VERSION:  # which it has is not known before it is read, and may differ next time

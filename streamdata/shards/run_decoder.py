@@ -32,6 +32,7 @@ from streamdata.shards.stored_rows import import_pyarrow
 
 logger = logging.getLogger(__name__)
 _MAX_OPEN_FILES = 32
+_TOGETHER_BYTES = 16 << 20  # of small groups, about: each call costs as much as hundreds of rows
 _MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
 
 
@@ -97,6 +98,7 @@ class RunDecoder:
         self._found_row_bytes: dict[int, int] = {}
         """Of each group that was decoded."""
         self._too_large: set[GroupRun] = set()
+        self._together_bytes = min(_TOGETHER_BYTES, max_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": None}
@@ -112,10 +114,51 @@ class RunDecoder:
 
     def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
         """Decode runs in threads, and let go of what is neither among these nor of the present ones."""
-        self._ahead.ask(present, later, self._decode_apart)
+        self._ahead.ask(present, self._tasks(later), self._decode_apart)
 
-    def _decode_apart(self, run: GroupRun, begun: Callable[[], object]) -> DecodedRun | None:
-        return self.decode(run, DecodedRuns(self._max_bytes), begun=begun)
+    def _tasks(self, runs: Sequence[GroupRun]) -> list[list[GroupRun]]:
+        """The same runs; small ones that one call can decode, whole groups of one file, are together."""
+        tasks, num_bytes, file = list[list[GroupRun]](), 0, -1
+        for run in runs:
+            size, of_run = int(self._groups.sizes[run.shard]), int(self._groups.file_of[run.shard])
+            is_whole = run.num_rows == self._groups.facts[run.shard].num_rows
+            num_bytes += size
+            if not (tasks and is_whole and of_run == file and num_bytes <= self._together_bytes):
+                tasks, num_bytes = [*tasks, []], size
+            tasks[-1].append(run)
+            file = of_run if is_whole else -1
+        return tasks
+
+    def _decode_apart(self, runs: Sequence[GroupRun], begun: Callable[[], object]) -> dict[GroupRun, DecodedRun]:
+        if len(runs) > 1:
+            try:
+                return self._decode_together(runs, begun)
+            except ShardError:
+                return {}  # when each of them is due, it is decoded by itself, and says which one it is
+        decoded = self.decode(runs[0], DecodedRuns(self._max_bytes), begun=begun)
+        return {} if decoded is None else {runs[0]: decoded}
+
+    def _decode_together(self, runs: Sequence[GroupRun], begun: Callable[[], object]) -> dict[GroupRun, DecodedRun]:
+        """Whole groups of one file; none if they come to more than may be kept of a window."""
+        facts = [self._groups.facts[run.shard] for run in runs]
+        ends = np.cumsum([run.num_rows for run in runs]).tolist()
+        found: dict[GroupRun, list[Any]] = {run: [] for run in runs}
+        first, num_bytes = 0, 0
+        with self._opened(runs[0].shard, ()) as file:
+            batches = file.batches(facts, self._groups.names, ends[-1], _MAX_BATCH_BYTES, keep_dictionaries=True)
+            begun()
+            for batch in batches:
+                num_bytes += batch.nbytes
+                if num_bytes > self._max_bytes:
+                    self._together_bytes = 0  # footers say too little
+                    return {}
+                for run, end in zip(runs, ends, strict=True):
+                    begin = max(0, end - run.num_rows - first)
+                    stop = min(batch.num_rows, end - first)
+                    if begin < stop:
+                        found[run].append(batch.slice(begin, stop - begin))
+                first += batch.num_rows
+        return {run: self._joined(batches, sum(batch.nbytes for batch in batches)) for run, batches in found.items()}
 
     def picks(self, run: GroupRun, runs: DecodedRuns, numbers: Int64s) -> Iterator[Picks]:
         """Some rows of a run, by their numbers in it."""
@@ -135,11 +178,9 @@ class RunDecoder:
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
         found = runs.get(run)
-        if found is None and (coming := self._ahead.take(run)) is not None:
-            found = coming.result()
-            if found is not None:
-                runs.make_room(runs.max_bytes - found.num_bytes)
-                runs.add(run, found)
+        if found is None and (found := self._ahead.take(run)) is not None:
+            runs.make_room(runs.max_bytes - found.num_bytes)
+            runs.add(run, found)
         return found or self.decode(run, runs)
 
     def bytes_of_row(self, run: GroupRun) -> int:
@@ -174,10 +215,13 @@ class RunDecoder:
                 self._note_too_large(run)
                 return None
             batches.append(batch)
+        return runs.add(run, self._joined(batches, num_bytes))
+
+    def _joined(self, batches: list[Any], num_bytes: int) -> DecodedRun:
         # Of many batches each would cost as much as several rows; what is large stays as it is, and is not there twice.
         if len(batches) > 1 and (self._is_joined or 2 * num_bytes <= self._max_bytes):
             batches = [import_pyarrow().concat_batches(batches)]
-        return runs.add(run, DecodedRun(batches, num_bytes))
+        return DecodedRun(batches, num_bytes)
 
     def _note_too_large(self, run: GroupRun) -> None:
         if not self._too_large:
@@ -197,7 +241,7 @@ class RunDecoder:
         facts, names = self._groups.facts[run.shard], self._groups.names
         with self._opened(run.shard, held) as file:
             is_whole = run.num_rows == facts.num_rows
-            batches = file.batches(facts, names, run.num_rows, _MAX_BATCH_BYTES, keep_dictionaries=is_whole)
+            batches = file.batches([facts], names, run.num_rows, _MAX_BATCH_BYTES, keep_dictionaries=is_whole)
             if begun is not None:
                 begun()
             for batch in batches:

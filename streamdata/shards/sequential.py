@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from streamdata.errors import shown
+from streamdata.errors import one_line, shown
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote.addresses import keep_in
@@ -133,7 +133,7 @@ class _Notice:
         self._counts[self._kind] += count
         if count and not self._logged:
             self._logged = True
-            logger.warning("shard '%s': %s, the first %s", self._url, self._kind, first)
+            logger.warning("shard '%s': %s, the first %s", one_line(self._url), self._kind, first)
 
 
 class SequentialTar(SequentialFiles):
@@ -180,11 +180,10 @@ class SequentialTar(SequentialFiles):
         url = self.urls[shard]
         self._learn(shard)
         joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
-        seen: set[int] = set()
+        begins: dict[int, int] = {}
         for found in self._tar_records(shard, raw):
-            if (known := key_hash(found.key)) in seen:
-                raise interleaved(url, found.key, found.offset)
-            seen.add(known)
+            if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
+                raise interleaved(url, found.key, found.offset, first)
             record: Record = {KEY: found.key, URL: str(url), **found.fields}
             if joiner is not None:
                 joiner.join(record)
@@ -271,7 +270,7 @@ class _Joiner:
             raise self._keys.unfit(self._url, self._first, self._by)
         self._counts[_NO_RECORD] += unused
         if unused:
-            logger.warning("shard '%s': %d %s", self._url, unused, _NO_RECORD)
+            logger.warning("shard '%s': %d %s", one_line(self._url), unused, _NO_RECORD)
 
 
 class SequentialJsonl(SequentialFiles):

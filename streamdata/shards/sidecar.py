@@ -299,11 +299,11 @@ def join(
     Raises:
         ShardError: The line is not the record's, or a field is there already.
     """
-    url = record[URL]
-    row = {} if line is None else parse_row(line, f"{sidecar} (at offset {offset})", 1)
+    url, place = record[URL], f"{sidecar} (at offset {offset})"  # no index has the line's number
+    row = {} if line is None else parse_row(line, place, 1)
     if line is not None:
         names = names_of(record[KEY], record.get("id"), url, by)
-        if (got := line_key(row, sidecar, 1)) not in (names.by_id, names.by_key):
+        if (got := line_key(row, place, 1)) not in (names.by_id, names.by_key):
             expected = " or ".join(dict.fromkeys([shown(names.by_id), shown(names.by_key)]))
             raise ShardError(
                 f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of {shown(got)}\n"

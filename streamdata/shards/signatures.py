@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 
 HEAD_BYTES = 512
 """So many bytes tell all that is known here."""
@@ -75,5 +75,5 @@ def check_compressed(url: str, head: bytes, suffix: str) -> None:
 
 def _unfit(url: str, head: bytes, expected: str, got: str, remedy: str) -> ShardError:
     return ShardError(
-        f"shard '{url}': expected {expected}, got {got}, which begins with {head[:_SHOWN_BYTES]!r}\n  {remedy}"
+        f"shard '{url}': expected {expected}, got {got}, which begins with {shown(head[:_SHOWN_BYTES])}\n  {remedy}"
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.shards.file_cache import open_cached
 
 _MAGIC = b"sdrows1\n"
@@ -71,11 +71,11 @@ class StoredRows:
     def _read_header(self) -> int:
         head = self._file.read(_ENTRIES_AT, 0)
         if len(head) < _ENTRIES_AT or zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
-            raise self._damaged(f"{self._file.size} bytes with the header {head!r}")
+            raise self._damaged(f"{self._file.size} bytes with the header {shown(head)}")
         magic, num_rows = _HEADER.unpack_from(head)
         end = self._file.read(8, _ENTRIES_AT + (num_rows + 1) * _ENTRY.size)
         if magic != _MAGIC or self._file.size != int.from_bytes(end, "little"):
-            raise self._damaged(f"{self._file.size} bytes with the header {head!r}")
+            raise self._damaged(f"{self._file.size} bytes with the header {shown(head)}")
         return int(num_rows)
 
     def __len__(self) -> int:
@@ -111,7 +111,8 @@ class StoredRows:
                 row[name] = column[0].as_py()
             except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
                 raise SourceError(
-                    f"'{self._source}', row {number}, column {name!r}: expected a value that Python's own types can "
+                    f"'{self._source}', row {number}, column {shown(name)}: expected a value that Python's own "
+                    "types can "
                     f"hold, got: {error}\n  Write the column in another type, such as times in microseconds, or leave "
                     "it out of the file."
                 ) from error

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, one_line
 from streamdata.remote import network
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
@@ -127,7 +127,7 @@ def _note_unchecked(url: str, unchecked: set[str]) -> None:
         logger.warning(
             "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
             "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
-            url,
+            one_line(url),
         )
 
 

@@ -102,7 +102,7 @@ def _too_large(url: str, member: Member, max_bytes: int) -> NoReturn:
 
 
 def _truncated(url: str, member: Member, got: int) -> NoReturn:
-    expected = f"{member.size} bytes of the member, padded to {member.end - member.data},"
+    expected = f"{member.size} bytes of the member, padded to {member.end - member.data}"
     raise damaged(url, member.data, member.name, expected, f"{max(got, 0)}, where the file ends")
 
 

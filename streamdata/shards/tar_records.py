@@ -203,11 +203,10 @@ def key_hash(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
-def interleaved(url: str, key: str, offset: int, first: int | None = None) -> ShardError:
+def interleaved(url: str, key: str, offset: int, first: int) -> ShardError:
     """The error for a key that comes again after another one."""
-    before = f"which began at offset {first}, " if first is not None else ""
     return ShardError(
-        f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, {before}side by side, "
-        "got them apart, with another record's between them\n"
+        f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, which began at offset {first}, "
+        "side by side, got them apart, with another record's between them\n"
         "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
     )

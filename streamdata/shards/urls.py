@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from braceexpand import braceexpand
 
+from streamdata.errors import one_line, shown
 from streamdata.remote import (
     NO_OPTIONS,
     Address,
@@ -139,7 +140,7 @@ def _log_folders(urls: list[str]) -> None:
     counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
     named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
     rest = ", …" if len(counts) > _MAX_FOLDERS else ""
-    logger.info("shards: %d, by folder (%d): %s", len(urls), len(counts), ", ".join(named) + rest)
+    logger.info("shards: %d, by folder (%d): %s", len(urls), len(counts), one_line(", ".join(named) + rest))
 
 
 def _patterns(
@@ -171,7 +172,9 @@ def _named(pattern: str) -> Iterator[None]:
 
 def _listed(path: str | Sequence[str]) -> list[str]:
     if isinstance(path, Mapping):  # its keys would be taken for patterns
-        raise ValueError(f"shards: expected the text of a pattern, or a list of them, got {path!r}\n  Write a list.")
+        raise ValueError(
+            f"shards: expected the text of a pattern, or a list of them, got {shown(path)}\n  Write a list."
+        )
     if not isinstance(path, str):
         patterns = list(path)
     elif not path or is_pipe(path) or (not is_remote(path) and os.path.exists(local_path(expand_home(path)))):
@@ -180,7 +183,7 @@ def _listed(path: str | Sequence[str]) -> list[str]:
         patterns = [pattern.strip() for pattern in split_commas(path)]
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
-            raise ValueError(f"shards: expected the texts of patterns, got {pattern!r} among them\n  Remove it.")
+            raise ValueError(f"shards: expected the texts of patterns, got {shown(pattern)} among them\n  Remove it.")
     return [expand_home(pattern) for pattern in patterns]
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 import orjson
 
+from streamdata.errors import names_text, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.run.publish import make_directory, publish_written, temporary_beside
 from streamdata.shards.inventory import take_stock
@@ -165,12 +166,12 @@ def _checked(sample: Mapping[str, Any], number: int, sidecar: Collection[str]) -
             _refuse(number, "bytes", got, f"Encode it, or put it into the sidecar: sidecar=['{name}'].")
         fields[name] = bytes(value)
     if not fields:
-        _refuse(number, "a field of bytes", f"only {sorted(sample)}", "A record without one is not in a tar.")
+        _refuse(number, "a field of bytes", f"only {names_text(sample)}", "A record without one is not in a tar.")
     said = {name: sample[name] for name in sidecar if name in sample}
     try:
         return _Sample(key, fields, orjson.dumps({"key": key, **said}) + b"\n" if sidecar else b"")
     except TypeError as error:
-        _refuse(number, f"what JSON can say in {sorted(said)}", str(error), "Convert it, or leave it out.")
+        _refuse(number, f"what JSON can say in {names_text(said)}", str(error), "Convert it, or leave it out.")
 
 
 def _refuse(number: int, expected: str, got: str, remedy: str) -> NoReturn:
@@ -184,19 +185,20 @@ def _check(pattern: str, max_records: int | None, max_bytes: int | None, sidecar
         names = str(error), str(error)
     if names[0] == names[1] or not pattern.endswith(".tar") or is_pipe(pattern):
         raise ValueError(
-            f"write_shards: expected a path with one place for a number, such as 'out/{{:05d}}.tar', got {pattern!r}\n"
+            "write_shards: expected a path with one place for a number, such as 'out/{{:05d}}.tar', got "
+            f"{shown(pattern)}\n"
             "  Shards are tars; compressed ones could only be read from their start."
         )
     if is_remote(pattern):
         raise ValueError(
-            f"write_shards: expected a local path, got {pattern!r}\n"
+            f"write_shards: expected a local path, got {shown(pattern)}\n"
             "  Write to a disk, copy the folder, and run `streamdata index` there."
         )
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
         if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"write_shards: expected a positive number as {name}, got {value!r}")
+            raise ValueError(f"write_shards: expected a positive number as {name}, got {shown(value)}")
     if isinstance(sidecar, str) or KEY in sidecar or "key" in sidecar or any(map(is_reserved, sidecar)):
         raise ValueError(
-            f"write_shards: expected a list of fields as sidecar, without 'key', got {sidecar!r}\n"
+            f"write_shards: expected a list of fields as sidecar, without 'key', got {shown(sidecar)}\n"
             "  The key of each line is written by itself."
         )

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.show.browse_jobs import BrowseJobs
 from streamdata.show.browse_line import StepMark
 from streamdata.show.browse_pages import Browsed, BrowsePages
@@ -97,7 +98,7 @@ def _named_record(text: str) -> dict[str, Any]:
     """
     before, hash_sign, after = text.strip().rpartition("#")
     if not hash_sign or not before or not after:
-        raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {text!r}")
+        raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {shown(text)}")
     is_index = after.isascii() and after.isdigit() and not any(sign in before for sign in "/\\")
     return {"source": before, "index": int(after)} if is_index else {"url": before, "key": after}
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from streamdata.errors import shown
 from streamdata.show.browse_jobs import BrowseJobs, StillReadingError
 from streamdata.show.browse_line import StepMark, TimeLine
 from streamdata.show.browse_steps import BrowseSteps, PagePlace, StepsPage
@@ -115,7 +116,7 @@ class BrowsePages:
         rank = _whole(query.get("rank", str(begin.rank)), "rank", self._browsed.ranks)
         source = query.get("source", "")
         if source and not any(f"{path}.".startswith(f"{source}.") for path in self._browsed.sources):
-            raise ValueError(f"source: expected one of {', '.join(self._browsed.sources)}, got {source!r}")
+            raise ValueError(f"source: expected one of {', '.join(self._browsed.sources)}, got {shown(source)}")
         return PagePlace(step=step, rank=rank, source=source)
 
     def _heading(self, page: StepsPage) -> str:
@@ -186,5 +187,5 @@ def _whole(text: str, what: str, bound: int) -> int:
         ValueError: It is something else.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS) or int(text) >= bound:
-        raise ValueError(f"{what}: expected a whole number from 0 to {bound - 1:,}, got {text!r}")
+        raise ValueError(f"{what}: expected a whole number from 0 to {bound - 1:,}, got {shown(text)}")
     return int(text)

@@ -10,6 +10,7 @@ _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, embeddings, overrides and isolates of direction
     "\u2028\u2029\ufeff\ufff9-\ufffb"  # separators that some take for a newline, and what is invisible
+    "\xad\u115f\u1160\u180e\u200b\u2060-\u2064\u206a-\u206f\u3164\uffa0"  # too; joiners stay, which change what is seen
     "\ud800-\udfff"  # surrogates alone, which no encoding has
     "\U000e0000-\U000e007f]"  # tags: invisible letters
 )

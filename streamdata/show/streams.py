@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from streamdata.errors import SourceError, listing
+from streamdata.errors import SourceError, listing, shown
 from streamdata.fields import DATASET_NAME
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
@@ -81,7 +81,7 @@ def _is_of(sample: Sample, source: str) -> bool:
 def _check_source(dataset: MergedDataset, source: str) -> None:
     nodes = [node.path for node in tree_of(dataset).walk() if node.path]
     if source not in nodes:
-        raise SourceError(f"source {source!r}: expected one of {listing(nodes)}")
+        raise SourceError(f"source {shown(source)}: expected one of {listing(nodes)}")
 
 
 def some_of_each(dataset: MergedDataset, place: Place, sources: Collection[str], count: int) -> Iterator[Delivered]:

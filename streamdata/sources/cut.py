@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.shards.readers import IndexedShards, Int64s, SequentialShards
 
 # A window of the default 1,000 records that is read at once (they have up to 130 KB each) then takes an object store at
@@ -64,7 +65,7 @@ def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: i
     for name, value in [*given.items(), ("shuffle_buffer", shuffle_buffer)]:
         # A fraction would be cut by, and fail only where records are read.
         if (value is not None or name not in given) and (isinstance(value, bool) or not isinstance(value, Integral)):
-            raise ValueError(f"expected a whole number as {name}, got {value!r}")
+            raise ValueError(f"expected a whole number as {name}, got {shown(value)}")
     wrong = {name: value for name, value in given.items() if value is not None and value < 1}
     if wrong or shuffle_buffer < 0:
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.order import BlockOrder, Epochs
 from streamdata.sources.part import Part
@@ -122,7 +122,7 @@ class DealtLane:
         epoch, window, _, _ = position
         if not self.order.epochs.first <= epoch < self.order.epochs.end:
             raise StateError(
-                f"source {name!r}: states in epoch {epoch}, expected {_in_words(self.order.epochs)}\n"
+                f"source {shown(name)}: states in epoch {epoch}, expected {_in_words(self.order.epochs)}\n"
                 "  Restore the states as they were saved."
             )
         first = min((piece.number for piece in (*self.bursts, *self._tails) if piece.epoch == epoch), default=0)
@@ -130,7 +130,7 @@ class DealtLane:
         if not first <= window <= windows:
             bound = f"at least {first}" if window < first else f"at most {windows}"
             raise StateError(
-                f"source {name!r}: states in window {window} of epoch {epoch}, expected {bound}\n"
+                f"source {shown(name)}: states in window {window} of epoch {epoch}, expected {bound}\n"
                 "  Restore the states as they were saved."
             )
 

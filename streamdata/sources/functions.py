@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.fields import is_reserved
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import Record, Sample, describe_record
@@ -41,7 +41,7 @@ def call_per_record(
         tally: Counts the records that gave nothing, and failures.
         start_of: The position before a record, by the one after it.
     """
-    what, note = f"source {tally.name!r}: single_process_fn", tally.note
+    what, note = f"source {shown(tally.name)}: single_process_fn", tally.note
     for record, after in records:
         if not (skip or tally.replaying):  # what is read again was counted before
             tally.records += 1
@@ -203,7 +203,8 @@ class Feed(Generic[StreamPosition]):
         """
         if self.tally.replaying:
             raise StateError(
-                f"source {self.tally.name!r}: {self.what} gave {self.given} outputs, not {self._replayed} as before\n"
+                f"source {shown(self.tally.name)}: {self.what} gave {self.given} outputs, not {self._replayed} "
+                "as before\n"
                 "  A function must do the same on resume: draw from record_rng alone, and keep its parameters;\n"
                 "  or resume with reload_from_url_level=True."
             )
@@ -227,7 +228,7 @@ def _checked_rewind(state: Any, held: int) -> int:
     if type(rewind) is not int or not 0 <= rewind <= held:
         raise ValueError(
             f"state_dict(): expected a dict with 'rewind' between 0 and {held}, the records pulled and held, "
-            f"got {state!r}\n  'rewind' is how many of the last records pulled the function still needs."
+            f"got {shown(state)}\n  'rewind' is how many of the last records pulled the function still needs."
         )
     return rewind
 
@@ -267,7 +268,7 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
     feed.check_replay()
     if not feed.exhausted:
         raise ValueError(
-            f"source {feed.tally.name!r}: {feed.what} ended before its records did, "
+            f"source {shown(feed.tally.name)}: {feed.what} ended before its records did, "
             f"after {describe_record(feed.last)}\n"
             "  A stream function must go on until the iterator that it was given ends."
         )
@@ -275,7 +276,7 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
 
 def _call(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
     try:
-        who = f"source {feed.tally.name!r}: {feed.what}"
+        who = f"source {shown(feed.tally.name)}: {feed.what}"
         own: list[Any] = [fresh(one, who) for one in (function if isinstance(function, list) else [function])]
         if is_stateful(own[0]):
             feed.stateful = own[0]
@@ -287,5 +288,5 @@ def _call(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> 
             outputs = iter(one(outputs))
         return outputs
     except Exception as error:
-        error.add_note(f"source {feed.tally.name!r}: {feed.what} could not be called")
+        error.add_note(f"source {shown(feed.tally.name)}: {feed.what} could not be called")
         raise

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from streamdata.errors import one_line, shown
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.shards.storage import is_remote, local_path
 from streamdata.shards.urls import expand_home
@@ -71,7 +72,7 @@ class ImageFolderDataset(NamedSource):
     def _check_top(self, entries: Sequence[str]) -> None:
         outside = [name for name in entries if name.lower().endswith(IMAGE_SUFFIXES)]
         if outside or not self.class_names:
-            got = f"{len(outside)} outside of them, such as {outside[0]!r}" if outside else "no folder"
+            got = f"{len(outside)} outside of them, such as {shown(outside[0])}" if outside else "no folder"
             raise ValueError(
                 f"ImageFolderDataset: '{self._folder}': expected images in a folder for each class, got {got}\n"
                 "  Move them, or name the folder above."
@@ -88,7 +89,9 @@ class ImageFolderDataset(NamedSource):
                 elif not file.startswith("."):
                     others[os.path.splitext(file)[1]] += 1
         if others:
-            logger.warning("ImageFolderDataset: '%s': left out, by suffix: %s", name, dict(sorted(others.items())))
+            logger.warning(
+                "ImageFolderDataset: '%s': left out, by suffix: %s", one_line(name), dict(sorted(others.items()))
+            )
         if not found:
             raise ValueError(
                 f"ImageFolderDataset: '{self._folder}': expected images ({', '.join(IMAGE_SUFFIXES)}) in each folder, "

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, names_text, shown
 from streamdata.fields import KEY, is_reserved
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.jsonl import JsonlShards
@@ -32,6 +33,7 @@ class ImageJsonlDataset(NamedSource):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
+        limits: `line_bytes` (64 MiB), what a line may have at most.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -47,6 +49,7 @@ class ImageJsonlDataset(NamedSource):
         percent: Percent | None = None,
         holdout: float | None = None,
         part: str | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self.single_process_fn = single_process_fn
@@ -57,7 +60,7 @@ class ImageJsonlDataset(NamedSource):
             )
         url = expand_home(jsonl_path)  # a recipe's path is expanded by `expand`, which this single file does not need
         self._path = local_path(url)
-        self._lines = JsonlShards([url])
+        self._lines = JsonlShards([url], limits=read_limits(limits, ShardLimits, "ImageJsonlDataset"))
         self._length = int(self._lines.num_records[0])
 
     def __len__(self) -> int:
@@ -92,7 +95,7 @@ class ImageJsonlDataset(NamedSource):
         if not isinstance(name, str):
             raise ShardError(
                 f"{self._path}:{int(record[KEY]) + 1}: expected an image's path in 'imagepath', got {shown(name)}\n"
-                f"  Its fields are {sorted(key for key in record if not is_reserved(key))}."
+                f"  Its fields are {names_text(key for key in record if not is_reserved(key))}."
             )
         record["image"] = open_image(Path(self._path).parent / name)
         return record

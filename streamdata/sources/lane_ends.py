@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.progress import Finals
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LaneEnds:
         unsaid = np.flatnonzero(self._is_open & (finals.pulled[:, EPOCH] < 0))
         if len(unsaid):
             raise StateError(
-                f"source {deal.dealt.name!r}: the states of lane {int(unsaid[0])} were written by an earlier "
+                f"source {shown(deal.dealt.name)}: the states of lane {int(unsaid[0])} were written by an earlier "
                 "version of streamdata, and do not say what its process_fn has pulled\n"
                 "  Resume with the number of ranks and workers that wrote them, until each source was drawn."
             )
@@ -137,7 +137,7 @@ def _check_windows(
     if len(beyond):
         lane = int(beyond[0])
         raise StateError(
-            f"source {name!r}: states of lane {lane} in window {int(until[lane, WINDOW])} of epoch "
+            f"source {shown(name)}: states of lane {lane} in window {int(until[lane, WINDOW])} of epoch "
             f"{int(until[lane, EPOCH])}, expected at most {int(windows[lane])}\n"
             "  Restore the states as they were saved."
         )

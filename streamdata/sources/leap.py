@@ -1,5 +1,6 @@
 """Where a lane stands after so many more records of a source: by counting blocks, and reading none."""
 
+from streamdata.errors import shown
 from streamdata.progress import Position
 from streamdata.sources.dealt_lane import DealtLane
 from streamdata.sources.order import BlockOrder
@@ -27,7 +28,7 @@ def position_after(lane: DealtLane, position: Position, records: int) -> Positio
         if tail is None:
             return epoch, window, taken, 0
         return (tail.epoch, tail.number, taken, 0) if window == tail.start[1] else (tail.epoch, tail.number + 1, 0, 0)
-    raise AssertionError(f"source {lane.dealt.name!r}: {records} records beyond the lane's end")
+    raise AssertionError(f"source {shown(lane.dealt.name)}: {records} records beyond the lane's end")
 
 
 class _Leap:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, names_text, shown
 from streamdata.fields import is_reserved
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.plan import Plan
@@ -92,12 +92,12 @@ class Lookahead(ABC):
         for name in ("max_tokens", "lookahead", "lookahead_bytes"):
             if not _is_count(self._settings[name]) or not self._settings[name]:
                 raise ValueError(
-                    f"{self._who}: {name} is {self._settings[name]!r}, expected a whole number of at least 1\n"
+                    f"{self._who}: {name} is {shown(self._settings[name])}, expected a whole number of at least 1\n"
                     "  max_tokens is the size of an output; lookahead=1 takes samples as they come."
                 )
         if longer not in get_args(Longer):
             raise ValueError(
-                f"{self._who}: longer is {longer!r}, expected one of {get_args(Longer)}\n"
+                f"{self._who}: longer is {shown(longer)}, expected one of {get_args(Longer)}\n"
                 "  It says what becomes of a sample that has more tokens than one output may have."
             )
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
@@ -195,8 +195,8 @@ class Lookahead(ABC):
             is_ids = isinstance(tokens, torch.Tensor) and tokens.dtype in _INTEGERS
         if not is_ids or tokens is None or tokens.ndim != 1:
             raise ValueError(
-                f"{self._who}: expected token ids in field {self._field!r}, a 1-D tensor, an array or a list of "
-                f"integers, got {_told(given)} for {describe_record(sample)}; it has {sorted(sample)}\n"
+                f"{self._who}: expected token ids in field {shown(self._field)}, a 1-D tensor, an array or a list of "
+                f"integers, got {_told(given)} for {describe_record(sample)}; it has {names_text(sample)}\n"
                 "  Set `field` to the one that holds them, or let a single_process_fn make it."
             )
         return (sample if tokens is given else {**sample, self._field: tokens}), len(tokens)
@@ -258,13 +258,14 @@ class Lookahead(ABC):
         """
         if not isinstance(state, dict) or not all(_is_count(state.get(name)) for name in _COUNTS):
             raise StateError(
-                f"{self._who}: expected counts {list(_COUNTS)}, got {state!r}\n"
+                f"{self._who}: expected counts {list(_COUNTS)}, got {shown(state)}\n"
                 "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
             )
         for name, present in self._settings.items():
             if state.get(name) != present:
                 raise StateError(
-                    f"{self._who}: the state was written with {name}={state.get(name)!r}, the run has {present!r}\n"
+                    f"{self._who}: the state was written with {name}={shown(state.get(name))}, the run has "
+                    f"{shown(present)}\n"
                     "  Set it back, or give reload_from_url_level=True to plan afresh from the present windows."
                 )
         self._start = {name: state[name] for name in _COUNTS}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.progress import Position, check_position
 from streamdata.recipe.parts import SEED as SEED_PARTS
@@ -62,7 +62,7 @@ class MapStyleSource:
         self._first, self._last = Span(0, num_blocks) if self._parts is None else self._parts.span(num_blocks)
         if self._parts is not None and self._first == self._last:
             raise ValueError(
-                f"source {getattr(dataset, 'name', None)!r}: expected records of the {self._parts}, got none of "
+                f"source {shown(getattr(dataset, 'name', None))}: expected records of the {self._parts}, got none of "
                 f"{len(dataset)}\n  Give it a larger share, or more records."
             )
         # Of the number of blocks alone: training and validation may mix with different seeds.
@@ -191,7 +191,12 @@ class MapStyleSource:
             try:
                 items = get(indices)
             except Exception as error:  # one of them is bad: find out which, one by one
-                logger.warning("source %r: __getitems__ of %s raised %r; reading one by one", task.name, indices, error)
+                logger.warning(
+                    "source %s: __getitems__ of %s raised %s; reading one by one",
+                    shown(task.name),
+                    indices,
+                    shown(error),
+                )
                 yield from self._singly(task, seed, some)
             else:
                 _check_items(items, indices, task.name)
@@ -204,7 +209,7 @@ def _check_items(items: object, indices: list[int], name: str) -> None:
     if size != len(indices):
         got = f"a {type(items).__name__}" if size is None else f"{size} items"
         raise SourceError(
-            f"source {name!r}: __getitems__ gave {got} for the {len(indices)} indices {indices}\n"
+            f"source {shown(name)}: __getitems__ gave {got} for the {len(indices)} indices {indices}\n"
             "  It must give a list with an item for each index, in their order; drop items in single_process_fn."
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch.utils.data._utils import worker as torch_worker
 
+from streamdata.errors import shown
 from streamdata.run import stable_seed
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class OpenStream:
             # A generator that raised ends next: taken for the end of the epoch, what is left would be lost in silence.
             if self._failed is not None:
                 self._failed.add_note(
-                    f"source {self._name!r}: its iterator gave nothing after this: it may have ended with it, as a "
+                    f"source {shown(self._name)}: its iterator gave nothing after this: it may have ended with "
+                    "it, as a "
                     "generator does, so max_bad does not pass over it\n  Handle it where it is raised."
                 )
                 raise self._failed from None
@@ -132,7 +134,8 @@ class OpenStream:
 
     def _refuse(self, why: str) -> Any:
         raise ValueError(
-            f"source {self._name!r} ({self._type}): expected plain JSON from its state_dict(), which goes into the "
+            f"source {shown(self._name)} ({self._type}): expected plain JSON from its state_dict(), which goes "
+            "into the "
             f"checkpoint, got {str(self._stateful.state_dict())[:200]} ({why})\n"
             "  Return dicts with texts as keys, lists, texts and numbers; or have no state_dict, and a resume skips by "
             "reading."

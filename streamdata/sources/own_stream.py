@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset, IterableDataset
 
-from streamdata.errors import SourceError, StateError
+from streamdata.errors import SourceError, StateError, shown
 from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position
 from streamdata.run import Lane
@@ -134,7 +134,8 @@ class OwnStreamSource:
             return share
         if not callable(shard):
             raise ValueError(
-                f"source {name!r} ({type(self._dataset).__name__}): expected `lanes` or `shard`, for it is read by "
+                f"source {shown(name)} ({type(self._dataset).__name__}): expected `lanes` or `shard`, for it is "
+                "read by "
                 f"{lane.count} lanes ({lane.dp_size} ranks with {lane.num_workers} workers), got neither\n"
                 "  Set its attribute `lanes` to self, where it asks get_worker_info() which worker it is in, or to "
                 "stride, where each lane is to keep every so-many-th of its records; or give it a method "
@@ -144,7 +145,8 @@ class OwnStreamSource:
         has = getattr(self._dataset, "num_shards", None)
         if isinstance(has, int) and has < lane.count:
             raise ValueError(
-                f"source {name!r} ({type(self._dataset).__name__}): expected a shard for each of {lane.count} lanes, "
+                f"source {shown(name)} ({type(self._dataset).__name__}): expected a shard for each of "
+                f"{lane.count} lanes, "
                 f"got num_shards={has}\n  Set its attribute `lanes` to stride, take fewer ranks or workers, or cut it "
                 "into more shards."
             )
@@ -152,7 +154,7 @@ class OwnStreamSource:
 
     def _check_ranks(self, name: str, lane: Lane) -> None:
         known = _known_rank(self._dataset)
-        who = f"source {name!r} ({type(self._dataset).__name__})"
+        who = f"source {shown(name)} ({type(self._dataset).__name__})"
         if self._mode == SELF and lane.dp_size > 1 and known != (lane.dp_rank, lane.dp_size):
             got = "does not know its rank" if known is None else f"takes itself for rank {known[0]} of {known[1]}"
             raise ValueError(
@@ -174,7 +176,8 @@ class OwnStreamSource:
         if math.isinf(task.order.epochs.end) or reads_all:
             again = "" if not epoch else "; iterated once more it may be used up: then set max_epochs, or cyclic: false"
             raise SourceError(
-                f"source {task.name!r} ({type(self._dataset).__name__}): expected records, got none from its iterator "
+                f"source {shown(task.name)} ({type(self._dataset).__name__}): expected records, got none from "
+                "its iterator "
                 f"in epoch {epoch}, in lane {task.lane.index} of {task.lane.count}{again}\n"
                 "  Remove it, give it records, or take fewer ranks or workers."
             )
@@ -183,7 +186,8 @@ class OwnStreamSource:
 def _pass_over_read(name: str, stream: OpenStream, taken: int, num_read: int) -> None:
     if (found := stream.skip(num_read)) < num_read:
         raise StateError(
-            f"source {name!r}: states after {taken} records of this lane, {num_read} of its iterator, which now gives "
+            f"source {shown(name)}: states after {taken} records of this lane, {num_read} of its iterator, "
+            "which now gives "
             f"{found}\n  It must give the same records again: seed what it draws from, and keep its data."
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from streamdata.errors import shown
 from streamdata.sources.lookahead import Longer, Lookahead, TokenPiece
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import positions
@@ -96,7 +97,8 @@ class PackTokens(Lookahead):
         for piece in pieces:
             if name not in piece.document.fields.vectors:
                 raise ValueError(
-                    f"{self._who}: expected field {name!r}, which has a value for each token, in all samples of a row, "
+                    f"{self._who}: expected field {shown(name)}, which has a value for each token, in all "
+                    "samples of a row, "
                     f"got none for {describe_record(piece.document.sample)}\n"
                     "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
                 )
@@ -104,7 +106,7 @@ class PackTokens(Lookahead):
         for part, piece in zip(parts, pieces, strict=True):
             if isinstance(part, np.ndarray) and part.dtype.kind not in "biufc":
                 raise ValueError(
-                    f"{self._who}: expected numbers in field {name!r}, which is as long as there are tokens, got "
+                    f"{self._who}: expected numbers in field {shown(name)}, which is as long as there are tokens, got "
                     f"{part.dtype} for {describe_record(piece.document.sample)}\n  Give a tensor or an array."
                 )
         return _concatenated(parts)

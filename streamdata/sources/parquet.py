@@ -1,10 +1,13 @@
 """Parquet files as a source: `row groups → blocks of rows → windows, a group decoded once in each → records`."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
@@ -25,6 +28,7 @@ MAX_OPEN_BYTES = 256 << 20
 # Where all of the source stays decoded. Not as few as other shards have in a small source: rows that lie together in a
 # group are taken together, and each group of a window costs as much as ten rows.
 _BLOCK_ROWS, _BLOCK_BYTES = 64, 4 << 20
+_AHEAD_BYTES = 16 << 20  # of windows after the present one: of small ones many are asked for, and decoded, together
 
 
 class RowGroupSource(BlockSource):
@@ -51,14 +55,26 @@ class RowGroupSource(BlockSource):
         if self.shards.has_remote or self.shards.fits:
             yield from windows
             return
-        blocks = next(windows, None)
-        while blocks is not None:
-            # While a window is delivered, the next one is decoded in a thread: Arrow computes without Python's lock.
-            later = next(windows, None)
-            coming = [self._runs(one)[:2] for one in (blocks, later) if one is not None]
-            self.shards.decode_ahead(coming[0], coming[1:])
+        later, most = deque(islice(windows, 1)), min(_AHEAD_BYTES, self.shards.window_bytes)
+        while later:
+            blocks = later.popleft()
+            # While a window is delivered, the next ones are decoded in a thread: Arrow computes without Python's lock.
+            if not later or self._num_bytes(later) < most // 2:
+                later += self._more(windows, most - self._num_bytes(later))
+                self.shards.decode_ahead(self._runs(blocks)[:2], [self._runs(one)[:2] for one in later])
             yield blocks
-            blocks = later
+
+    def _more(self, windows: Iterator[Indices], num_bytes: int) -> list[Indices]:
+        """At least one of these windows, if there are any, and more up to so many bytes."""
+        more = list(islice(windows, 1))
+        while more and self._num_bytes(more) < num_bytes and (window := next(windows, None)) is not None:
+            more.append(window)
+        return more
+
+    def _num_bytes(self, windows: Iterable[Indices]) -> int:
+        """What these windows come to when they are decoded, as far as footers say it."""
+        runs = map(self._runs, windows)
+        return sum(int((self.shards.groups.row_bytes[shards] * counts).sum()) for shards, _, counts in runs)
 
     def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
         for order, start, runs in self._walk(stretches):
@@ -134,7 +150,9 @@ class ParquetDataset(ShardDataset):
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
         if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
-            raise ValueError(f"ParquetDataset: expected max_open_bytes >= 1, got {max_open_bytes!r}\n  Leave it out.")
+            raise ValueError(
+                f"ParquetDataset: expected max_open_bytes >= 1, got {shown(max_open_bytes)}\n  Leave it out."
+            )
         urls, known = find_shards(path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
         # All footers are read here: a file of another schema is to be an error at the start, not after a day.
         shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
@@ -148,7 +166,7 @@ def _names(columns: Sequence[str] | None) -> list[str] | None:
     names = [] if isinstance(columns, str) else list(columns)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(
-            f"ParquetDataset: expected columns to be a list of different names, got {columns!r}\n"
+            f"ParquetDataset: expected columns to be a list of different names, got {shown(columns)}\n"
             "  Leave it out to read all columns."
         )
     return names

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.recipe.holdout import HOLDOUT_KEYS, VALID, read_selection
 from streamdata.recipe.parts import PartRange
 from streamdata.run import hashes_of, stable_seed
@@ -98,6 +98,6 @@ def check_part(source: "Source", part: Part, name: str) -> None:
         if counted is None or counted:
             return
     raise SourceError(
-        f"source {name!r}: expected records of the {part}, got none in its {source.num_blocks} blocks\n"
+        f"source {shown(name)}: expected records of the {part}, got none in its {source.num_blocks} blocks\n"
         "  Raise its holdout, or give it more records."
     )

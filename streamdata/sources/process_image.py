@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from streamdata.errors import needs
+from streamdata.errors import names_text, needs, shown
 from streamdata.text import tokenize
 
 ImageDtype = Literal["uint8", "float32"]
@@ -128,7 +128,8 @@ class ImageJsonlProcessFnBuilder:
         if not isinstance(image, Image.Image):
             raise ValueError(
                 f"ImageJsonlProcessFnBuilder: expected a PIL image in field 'image', got {type(image).__name__}; "
-                f"the record has {sorted(record)}\n  Use it on a source that opens images, such as ImageJsonlDataset."
+                f"the record has {names_text(record)}\n  Use it on a source that opens images, such as "
+                "ImageJsonlDataset."
             )
         return {**record, "image": to_tensor(image, self._size, self.dtype)}
 
@@ -296,7 +297,7 @@ def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> s
             return name
     raise ValueError(
         f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record has "
-        f"{sorted(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
+        f"{names_text(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
     )
 
 
@@ -314,7 +315,7 @@ def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
     is_whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
     if len(sides) != 2 or not is_whole or min(sides) < 1:  # noqa: PLR2004  (height and width)
         raise ValueError(
-            f"{who}: {name} is {size!r}, expected at least 1\n"
+            f"{who}: {name} is {shown(size)}, expected at least 1\n"
             "  Set it to a positive number, or to a pair of them: height and width."
         )
     return int(sides[0]), int(sides[1])
@@ -334,6 +335,6 @@ def one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     """
     if value not in allowed:
         raise ValueError(
-            f"{who}: {name} is {value!r}, expected one of {list(allowed)}\n  Leave it out for {allowed[0]!r}."
+            f"{who}: {name} is {shown(value)}, expected one of {list(allowed)}\n  Leave it out for {shown(allowed[0])}."
         )
     return value

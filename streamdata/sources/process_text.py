@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.fields import lacks
 from streamdata.text import PackedRow, RowPacker, end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.packing import IGNORED_LABEL
@@ -57,7 +57,7 @@ class TextJsonlProcessFnBuilder:
             )
         if labels not in (None, *get_args(Labels)):
             raise ValueError(
-                f"TextJsonlProcessFnBuilder: labels is {labels!r}, expected one of {get_args(Labels)}\n"
+                f"TextJsonlProcessFnBuilder: labels is {shown(labels)}, expected one of {get_args(Labels)}\n"
                 "  Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
             )
         self.max_sequence_length = max_sequence_length
@@ -112,7 +112,7 @@ class TextJsonlProcessFnBuilder:
             text = text.decode()  # as the members of a tar are
         if not isinstance(text, str):
             raise ValueError(
-                f"TextJsonlProcessFnBuilder: expected text in field {self.text_key!r}, got {type(text).__name__}\n"
+                f"TextJsonlProcessFnBuilder: expected text in field {shown(self.text_key)}, got {type(text).__name__}\n"
                 "  Set text_key to the field that holds the text."
             )
         return tokenize(self.tokenizer_name, text, with_special_tokens=False)
@@ -135,7 +135,7 @@ class TextJsonlProcessFnBuilder:
         settings = self._settings()
         if not isinstance(state, dict) or any(not _is_count(state.get(key)) for key in (*_NOTHING_HELD, *settings)):
             raise StateError(
-                f"TextJsonlProcessFnBuilder: expected counts {[*_NOTHING_HELD, *settings]}, got {state!r}\n"
+                f"TextJsonlProcessFnBuilder: expected counts {[*_NOTHING_HELD, *settings]}, got {shown(state)}\n"
                 "  Give the states as to_state made them, or reload_from_url_level=True to pack afresh."
             )
         for key, present in settings.items():

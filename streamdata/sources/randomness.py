@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from streamdata.errors import names_text
 from streamdata.fields import CURSOR, INDEX, KEY, SEED, URL
 from streamdata.run import stable_seed
 
@@ -26,7 +27,8 @@ def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
     """
     if SEED not in record or not (record.keys() & {INDEX, URL, CURSOR}):
         raise ValueError(
-            f"record_rng: expected a record as it was given to a process function, got the fields {sorted(record)}\n"
+            "record_rng: expected a record as it was given to a process function, got the fields "
+            f"{names_text(record)}\n"
             "  Call it before fields whose names begin with '__' are removed."
         )
     identity = record.get(INDEX, record.get(CURSOR))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from streamdata.errors import did_you_mean, listing
+from streamdata.errors import did_you_mean, listing, names_text, shown
 from streamdata.text.formats import RowFormat, fitting, recognise
 from streamdata.text.template_kwargs import not_variables
 from streamdata.text.truncation import Truncation
@@ -70,7 +70,9 @@ class RowSettings(BaseModel):
 
             config = OmegaConf.to_container(config, resolve=True)
         if not isinstance(config, Mapping | None):
-            raise ValueError(f"{who}: expected a mapping as config, got {config!r}\n  Write its keys below `config:`.")
+            raise ValueError(
+                f"{who}: expected a mapping as config, got {shown(config)}\n  Write its keys below `config:`."
+            )
         given = cls._without_foreign(config or {}, who)
         problems = list(cls.trainer_problems(config or {}, who))
         try:
@@ -130,7 +132,7 @@ class RowSettings(BaseModel):
         theirs = others & frozenset().union(*cls.trainer_keys.values())
         foreign = {key for key in others - theirs if not cls._nearest(key)}
         if foreign:
-            logger.warning("%s: ignores the keys %s, which neither it nor its trainer knows", who, sorted(foreign))
+            logger.warning("%s: ignores the keys %s, which neither it nor its trainer knows", who, names_text(foreign))
         return {key: value for key, value in config.items() if str(key) not in theirs | foreign}
 
     @classmethod
@@ -161,7 +163,7 @@ class RowSettings(BaseModel):
     def _problems(cls, error: ValidationError, who: str) -> Iterator[str]:
         details = error.errors(include_url=False)
         if unknown := [str(detail["loc"][0]) for detail in details if detail["type"] == "extra_forbidden"]:
-            hints = "; ".join(f"{key!r}{cls._hint(key)}" for key in unknown)
+            hints = "; ".join(f"{shown(key)}{cls._hint(key)}" for key in unknown)
             yield f"{who}: expected keys that it knows, got {hints}\n  It knows {listing(cls.model_fields)}."
         for detail in details:
             if detail["type"] != "extra_forbidden":
@@ -180,7 +182,7 @@ class RowSettings(BaseModel):
         choices = [choice.strip("'") for choice in re.split(", | or ", detail.get("ctx", {}).get("expected", ""))]
         known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
         expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
-        return f"{expected} as {name}, got {got!r}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."
+        return f"{expected} as {name}, got {shown(got)}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."
 
 
 def _without_label(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:

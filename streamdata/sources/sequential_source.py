@@ -7,7 +7,7 @@ from itertools import chain, count, islice, repeat
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, SEED
 from streamdata.progress import Position, check_position
 from streamdata.run import shuffled, stable_seed
@@ -92,7 +92,8 @@ class SequentialSource:
             if (epoch is not None or task.lane.count == 1) and len(without_records) == self.num_blocks:
                 what = "" if task.part is None else f" of the {task.part}"
                 raise SourceError(
-                    f"source {task.name!r}: expected records{what}, got none in its {self.num_blocks} shards, of which "
+                    f"source {shown(task.name)}: expected records{what}, got none in its {self.num_blocks} "
+                    "shards, of which "
                     f"the first is {self.shards.urls[0]}\n  Remove the source, or give it records."
                 )
 

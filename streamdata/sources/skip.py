@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
-from streamdata.errors import StateError, did_you_mean
+from streamdata.errors import StateError, did_you_mean, shown
 from streamdata.fields import INDEX, KEY, URL
 from streamdata.progress import Position, left_out_code, read_left_out
 from streamdata.shards.jsonl import JsonlShards
@@ -51,7 +51,7 @@ class Skips:
         for location, entry in _entries(skip):
             path, record = _checked(entry, f"MergedDataset, skip, {location}", sources, urls)
             if isinstance(record, tuple):
-                _check_line(shards[path], *record, f"MergedDataset, skip, {location}: source {path!r}", last_lines)
+                _check_line(shards[path], *record, f"MergedDataset, skip, {location}: source {shown(path)}", last_lines)
             self._records.setdefault(path, set()).add(record)
         self.num_records = sum(
             urls[path][record[0]] if isinstance(record, tuple) else 1
@@ -104,7 +104,8 @@ class Skipping:
         then = read_left_out(left_out or "")
         if then.listed_from is not None and then.digest != digest:
             raise StateError(
-                f"source {tally.name!r}: expected the `skip` with which the states were written, got another one; more "
+                f"source {shown(tally.name)}: expected the `skip` with which the states were written, got "
+                "another one; more "
                 "records were left out of what its process_fn has begun than the states can tell\n"
                 "  Resume with the former list, and change it when less is left out of a burst, or in the next pass."
             )
@@ -180,7 +181,9 @@ def _entries(skip: SkipList | None) -> Iterator[tuple[str, object]]:
                 if line.strip():
                     yield f"{path}:{number}", _parsed(line, f"{path}:{number}")
     elif skip is not None and (isinstance(skip, Mapping) or not isinstance(skip, Iterable)):
-        raise ValueError(f"MergedDataset, skip: expected a list of records, or the path of a JSONL file, got {skip!r}")
+        raise ValueError(
+            f"MergedDataset, skip: expected a list of records, or the path of a JSONL file, got {shown(skip)}"
+        )
     else:
         for number, entry in enumerate(skip or ()):
             yield f"entry {number}", entry
@@ -190,7 +193,7 @@ def _parsed(line: bytes, location: str) -> object:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise ValueError(f"MergedDataset, skip, {location}: expected a JSON object, got {line[:80]!r}") from error
+        raise ValueError(f"MergedDataset, skip, {location}: expected a JSON object, got {shown(line[:80])}") from error
 
 
 def _checked(
@@ -200,16 +203,17 @@ def _checked(
     if not isinstance(entry, Mapping) or entry.keys() not in (_BY_INDEX, _BY_KEY):
         got = sorted(map(str, entry)) if isinstance(entry, Mapping) else entry
         raise ValueError(
-            f"{who}: expected the fields 'source' and 'index', or 'source', 'url' and 'key', got {got!r}\n"
+            f"{who}: expected the fields 'source' and 'index', or 'source', 'url' and 'key', got {shown(got)}\n"
             "  They are a sample's __datasetname__, and its __index__, or its __url__ and __key__."
         )
     path = entry["source"]
     if path not in sources:
         raise ValueError(
-            f"{who}: expected the path of a source with records, got {path!r}{did_you_mean(str(path), list(sources))}\n"
+            f"{who}: expected the path of a source with records, got "
+            f"{shown(path)}{did_you_mean(str(path), list(sources))}\n"
             f"  These are {sorted(sources)}."
         )
-    dataset, who = sources[path], f"{who}: source {path!r}"
+    dataset, who = sources[path], f"{who}: source {shown(path)}"
     if is_own_stream(dataset) and path not in urls:
         raise ValueError(
             f"{who}: expected a source whose records have numbers or keys, got an iterable\n"
@@ -229,7 +233,7 @@ def _checked_index(entry: Mapping[str, Any], who: str, size: int) -> int:
     index = entry["index"]
     # Not isinstance: True is an int, but not an index.
     if type(index) is not int or not 0 <= index < size:
-        raise ValueError(f"{who}: expected an index from 0 to {size - 1}, got {index!r}")
+        raise ValueError(f"{who}: expected an index from 0 to {size - 1}, got {shown(index)}")
     return index
 
 
@@ -239,11 +243,12 @@ def _checked_key(entry: Mapping[str, Any], who: str, urls: Counter[str]) -> tupl
     url, key = entry["url"], entry["key"]
     if url not in urls:
         raise ValueError(
-            f"{who}: expected the url of one of its {len(urls)} shards, got {url!r}{did_you_mean(str(url), urls)}\n"
+            f"{who}: expected the url of one of its {len(urls)} shards, got "
+            f"{shown(url)}{did_you_mean(str(url), urls)}\n"
             "  It is written as a sample's __url__ is."
         )
     if not isinstance(key, str):
-        raise ValueError(f"{who}: expected a key as a sample's __key__, a str, got {key!r}")
+        raise ValueError(f"{who}: expected a key as a sample's __key__, a str, got {shown(key)}")
     return url, key
 
 
@@ -258,4 +263,6 @@ def _check_line(
         last_lines[dataset, url] = shards.last_line(shards.urls.index(url))
     last = last_lines[dataset, url]
     if not (key.isdecimal() and str(int(key)) == key and int(key) <= last):
-        raise ValueError(f"{who}: expected the number of one of the lines 0 to {last} of {url!r} as key, got {key!r}")
+        raise ValueError(
+            f"{who}: expected the number of one of the lines 0 to {last} of {shown(url)} as key, got {shown(key)}"
+        )

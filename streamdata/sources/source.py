@@ -133,7 +133,8 @@ class ReadTask:
         # reach each lane some time. The first epoch may have been entered in its middle.
         if self._empty_epochs > self.lane.count and not self.order.shuffle and math.isinf(self.order.epochs.end):
             raise SourceError(
-                f"source {self.name!r}: expected records of the {part}, got none in {self._empty_epochs} epochs of "
+                f"source {shown(self.name)}: expected records of the {part}, got none in {self._empty_epochs} "
+                "epochs of "
                 "this lane's share, which is the same in each\n"
                 "  Shuffle it, raise its holdout, read it to its end once (finite()), or take fewer ranks or workers."
             )
@@ -156,7 +157,8 @@ def fields_of(item: object, name: str) -> Record:
         return {"data": item}
     if STATES in item:  # taken for ours, it would go into the checkpoint
         raise SourceError(
-            f"source {name!r}: expected records without the field {STATES!r}, which streamdata sets itself, got one "
+            f"source {shown(name)}: expected records without the field {STATES!r}, which streamdata sets "
+            "itself, got one "
             "with it\n  Rename the field."
         )
     return item

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from streamdata.errors import SourceError, printable
+from streamdata.errors import SourceError, printable, shown
 from streamdata.progress import COUNTS
 
 logger = logging.getLogger("streamdata")
@@ -58,10 +58,10 @@ class Tally:
         if self.replaying:
             return
         if self.bad >= self.max_bad:
-            error.add_note(f"source {self.name!r}: {what} failed at {record}\n{self._remedy()}")
+            error.add_note(f"source {shown(self.name)}: {what} failed at {record}\n{self._remedy()}")
             raise error
         self.bad += 1
-        logger.warning("source %r: skipped (%d of max_bad=%d) %s", self.name, self.bad, self.max_bad, self._last)
+        logger.warning("source %s: skipped (%d of max_bad=%d) %s", shown(self.name), self.bad, self.max_bad, self._last)
 
     def summary(self) -> str:
         """Say what was dropped so far, for an error message."""
@@ -74,7 +74,7 @@ class Tally:
         """The error that so much of the stream led to no sample."""
         counts = f"{self.summary()}; {passed_over}" if passed_over else self.summary()
         return SourceError(
-            f"source {self.name!r}: {what} gave no sample: {counts}\n"
+            f"source {shown(self.name)}: {what} gave no sample: {counts}\n"
             "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
         )
 

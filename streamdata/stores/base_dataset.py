@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from torch.utils.data import Dataset
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, names_text, shown
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
@@ -61,7 +61,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
     ) -> None:
         super().__init__(name, percent, holdout, part)
         if (load_path is None) == (store is None):
-            raise ValueError(f"{self._who}: expected a load_path or a store, got {load_path!r} and {store!r}")
+            raise ValueError(f"{self._who}: expected a load_path or a store, got {shown(load_path)} and {shown(store)}")
         if store is not None and (mapped or not verify or dtype is not None):
             raise ValueError(
                 f"{self._who}: expected verify, mapped and dtype with a load_path, got them with a store that is "
@@ -163,12 +163,13 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         store, needed = self.store, TRAIN_TYPES.get(self.train_type, self.required_keys)
         if missing := [key for key in needed if key not in store.keys]:
             raise StoreError(
-                f"{self._who}: train type {self.train_type!r} needs the keys {list(needed)}, "
-                f"store '{store.path}' lacks {missing}\n  It has {store.keys}, and can serve {list(store.train_types)}."
+                f"{self._who}: train type {shown(self.train_type)} needs the keys {list(needed)}, "
+                f"store '{store.path}' lacks {missing}\n  It has {names_text(store.keys)}, and can serve "
+                f"{list(store.train_types)}."
             )
         if self.train_type in TRAIN_TYPES and self.train_type not in store.train_types:
             raise StoreError(
-                f"{self._who}: expected a store for train type {self.train_type!r}, got one written for "
+                f"{self._who}: expected a store for train type {shown(self.train_type)}, got one written for "
                 f"{list(store.train_types)}: '{store.path}'\n  Choose one of these, or write it again for this one."
             )
 
@@ -180,5 +181,5 @@ def positive(value: Any, name: str, who: str) -> int:
         ValueError: It is not one.
     """
     if type(value) is not int or value < 1:
-        raise ValueError(f"{who}: expected {name} to be an int of at least 1, got {value!r}")
+        raise ValueError(f"{who}: expected {name} to be an int of at least 1, got {shown(value)}")
     return value

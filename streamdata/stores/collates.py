@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from streamdata.errors import shown
 from streamdata.stores.base_dataset import Sample
 
 Batch = dict[str, torch.Tensor]
@@ -96,6 +97,6 @@ def _pad(runs: Sequence[torch.Tensor], fill: int, side: str, width: int = 0) -> 
 
 def _check(samples: Sequence[Sample], side: str, who: str) -> None:
     if side not in _SIDES:
-        raise ValueError(f"{who}: expected side to be one of {_SIDES}, got {side!r}")
+        raise ValueError(f"{who}: expected side to be one of {_SIDES}, got {shown(side)}")
     if not samples:
         raise ValueError(f"{who}: expected at least one sample, got none")

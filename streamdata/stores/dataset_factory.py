@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from streamdata.errors import shown
 from streamdata.stores.base_dataset import BaseDataset
 from streamdata.stores.record_datasets import DPODataset, GRPODataset, RecordDataset
 from streamdata.stores.window_datasets import SeqDataset, SFTDataset, WindowDataset
@@ -30,10 +31,10 @@ class DatasetFactory:
 
         def registered(dataset: D) -> D:
             if not (isinstance(dataset, type) and issubclass(dataset, BaseDataset)):
-                raise ValueError(f"DatasetFactory.register: expected a subclass of BaseDataset, got {dataset!r}")
+                raise ValueError(f"DatasetFactory.register: expected a subclass of BaseDataset, got {shown(dataset)}")
             if cls._datasets.get(name, dataset) is not dataset:
                 raise ValueError(
-                    f"DatasetFactory.register: {name!r} is {cls._datasets[name].__name__} already\n"
+                    f"DatasetFactory.register: {shown(name)} is {cls._datasets[name].__name__} already\n"
                     "  Choose another name."
                 )
             if not hasattr(dataset, "train_type"):
@@ -77,13 +78,13 @@ class DatasetFactory:
         datasets = DatasetFactory._datasets
         if train_type not in datasets:
             raise ValueError(
-                f"DatasetFactory: expected a train type of {[*datasets]}, got {train_type!r}\n"
+                f"DatasetFactory: expected a train type of {[*datasets]}, got {shown(train_type)}\n"
                 "  Choose by what the samples are for."
             )
         dataset = datasets[train_type]
         if issubclass(dataset, RecordDataset) and stride is not None:
-            raise ValueError(f"DatasetFactory: samples of {train_type!r} are records, got stride={stride}")
+            raise ValueError(f"DatasetFactory: samples of {shown(train_type)} are records, got stride={stride}")
         if issubclass(dataset, WindowDataset) and window_size is None:
-            raise ValueError(f"DatasetFactory: expected a window_size for {train_type!r}, got None")
+            raise ValueError(f"DatasetFactory: expected a window_size for {shown(train_type)}, got None")
         options |= {"verify": verify, "mapped": mapped}
         return dataset.load(load_path, window_size, stride, storage_type, **options)

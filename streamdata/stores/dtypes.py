@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 
 Values = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
@@ -29,12 +29,12 @@ def token_dtype(largest_id: int, storage_type: str = "bin") -> str:
         ValueError: The format is unknown, or no dtype of it is wide enough.
     """
     if storage_type not in _TOKEN_DTYPES:
-        raise ValueError(f"token_dtype: expected a format of {sorted(_TOKEN_DTYPES)}, got {storage_type!r}")
+        raise ValueError(f"token_dtype: expected a format of {sorted(_TOKEN_DTYPES)}, got {shown(storage_type)}")
     for name in _TOKEN_DTYPES[storage_type]:
         if 0 <= largest_id <= np.iinfo(name).max:
             return name
     raise ValueError(
-        f"token_dtype: expected a largest id from 0 to {np.iinfo(name).max} for format {storage_type!r}, "
+        f"token_dtype: expected a largest id from 0 to {np.iinfo(name).max} for format {shown(storage_type)}, "
         f"got {largest_id}"
     )
 
@@ -54,7 +54,7 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
     except (TypeError, ValueError, SyntaxError):  # numpy parses text such as "u1,u2" as several dtypes
         dtype = None
     if dtype is None or dtype.name not in DTYPES or (isinstance(name, str) and dtype.str[0] == ">"):
-        raise StoreError(f"{who}: expected a dtype of {', '.join(DTYPES)}, got {name!r}\n  Write the store again.")
+        raise StoreError(f"{who}: expected a dtype of {', '.join(DTYPES)}, got {shown(name)}\n  Write the store again.")
     return dtype.newbyteorder("<")
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from streamdata.errors import shown
 from streamdata.stores.files import detect_format
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.megatron_store import MegatronStore
@@ -25,10 +26,10 @@ class StoreFactory:
             ValueError: The name is taken, or `store` is not a subclass of Store.
         """
         if not (isinstance(store, type) and issubclass(store, Store)):
-            raise ValueError(f"StoreFactory.register: expected a subclass of Store, got {store!r}")
+            raise ValueError(f"StoreFactory.register: expected a subclass of Store, got {shown(store)}")
         if cls._stores.get(storage_type, store) is not store:
             raise ValueError(
-                f"StoreFactory.register: {storage_type!r} is {cls._stores[storage_type].__name__} already\n"
+                f"StoreFactory.register: {shown(storage_type)} is {cls._stores[storage_type].__name__} already\n"
                 "  Choose another name."
             )
         cls._stores[storage_type] = store
@@ -45,14 +46,15 @@ class StoreFactory:
             ValueError: The format is unknown, or says itself of which dtype its tokens are.
         """
         if storage_type not in cls._stores:
-            raise ValueError(f"StoreFactory: expected a format of {sorted(cls._stores)}, got {storage_type!r}")
+            raise ValueError(f"StoreFactory: expected a format of {sorted(cls._stores)}, got {shown(storage_type)}")
         if dtype is None:
             return cls._stores[storage_type]()
         store = cls._stores[storage_type]
         if not issubclass(store, TokenFileStore):
             raise ValueError(
-                f"StoreFactory: expected dtype for files of bare tokens (*.npy, *.ds, *.bin), got dtype={dtype!r} for "
-                f"the format {storage_type!r}, which says it itself\n  Leave dtype out."
+                "StoreFactory: expected dtype for files of bare tokens (*.npy, *.ds, *.bin), got "
+                f"dtype={shown(dtype)} for "
+                f"the format {shown(storage_type)}, which says it itself\n  Leave dtype out."
             )
         return store(dtype)
 

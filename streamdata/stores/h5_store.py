@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.run.recent import OpenFiles
 from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
@@ -168,7 +168,7 @@ class _H5Reader:
         names = sorted(group, key=natural) if isinstance(group, h5py.Group) else []
         if not names or not all(map(_DATASET.fullmatch, names)):
             raise StoreError(
-                f"{self._who}: expected a group {key!r} with datasets data_0, data_1 …, got {names[:5] or group}\n"
+                f"{self._who}: expected a group {shown(key)} with datasets data_0, data_1 …, got {names[:5] or group}\n"
                 "  Write it again, as groups of arrays."
             )
         return [f"{key}/{name}" for name in names]
@@ -176,7 +176,7 @@ class _H5Reader:
     def _older(self, name: str) -> Segment:
         dataset = self._dataset(name)
         if not 1 <= dataset.ndim <= _DIMENSIONS:
-            raise StoreError(f"{self._who}: expected 1 or 2 dimensions of {name!r}, got shape {dataset.shape}")
+            raise StoreError(f"{self._who}: expected 1 or 2 dimensions of {shown(name)}, got shape {dataset.shape}")
         data = self._array(dataset, name, dataset.size, None)
         if dataset.ndim == 1:
             return Segment(data, Even(1, data.count))
@@ -187,13 +187,13 @@ class _H5Reader:
         dataset = self._dataset(name)
         if dataset.shape != (count,) or dataset.dtype.newbyteorder("<") != dtype:
             raise StoreError(
-                f"{self._who}: expected {name!r} to be {dtype.name} of shape ({count},), got {dataset.dtype} of "
+                f"{self._who}: expected {shown(name)} to be {dtype.name} of shape ({count},), got {dataset.dtype} of "
                 f"{dataset.shape}\n  Copy it again."
             )
         return self._array(dataset, name, count, checksum)
 
     def _array(self, dataset: Any, name: str, count: int, checksum: str | None) -> StoredArray:
-        stored_dtype(dataset.dtype, f"{self._who}, dataset {name!r}")
+        stored_dtype(dataset.dtype, f"{self._who}, dataset {shown(name)}")
         offset = None if dataset.chunks is not None else dataset.id.get_offset() if count else 0
         array = StoredArray(self._path, dataset.dtype, count, offset, checksum, self._has_sums, name)
         if offset is not None:
@@ -206,13 +206,14 @@ class _H5Reader:
         parents = name.split("/")
         if not all(self._is_hard("/".join(parents[: depth + 1])) for depth in range(len(parents))):
             raise StoreError(
-                f"{self._who}: expected {name!r} to lie in this file, got a link or nothing\n"
+                f"{self._who}: expected {shown(name)} to lie in this file, got a link or nothing\n"
                 "  Soft and external links are refused: copy what they lead to."
             )
         dataset = self._file[name]
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
             raise StoreError(
-                f"{self._who}: expected {name!r} to be a dataset in this file, got {dataset}, external or virtual\n"
+                f"{self._who}: expected {shown(name)} to be a dataset in this file, got {dataset}, external or "
+                "virtual\n"
                 "  Copy the arrays into the file."
             )
         return dataset

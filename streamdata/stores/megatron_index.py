@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.stores.bounds import Open, StoredArray, damaged, rising
 from streamdata.stores.dtypes import Int64s
 
@@ -88,7 +88,9 @@ def decode_header(head: bytes, size_bytes: int, who: str) -> IndexLayout:
             counts.
     """
     if len(head) < _HEADER.size or not head.startswith(MAGIC):
-        raise StoreError(f"{who}: expected the magic {MAGIC!r}, got {head[:9]!r}\n  This is not an index of Megatron.")
+        raise StoreError(
+            f"{who}: expected the magic {MAGIC!r}, got {shown(head[:9])}\n  This is not an index of Megatron."
+        )
     _, version, code, num_sequences, num_entries = _HEADER.unpack_from(head)
     if version != 1 or code not in CODES:
         raise StoreError(

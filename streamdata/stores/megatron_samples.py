@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.run import stable_seed
 from streamdata.run.publish import make_directory, publish_written, temporary_beside
 from streamdata.stores.bounds import StoredArray
@@ -148,7 +148,7 @@ class MegatronSamples:
         if len(segments) != 1 or not isinstance(segments[0].records, Sequences):
             raise StoreError(
                 f"compat='megatron': expected one pair of .bin and .idx, got {len(segments)} parts of format "
-                f"{store.storage_type!r} in '{store.path}'\n  Name one pair, and blend several of them."
+                f"{shown(store.storage_type)} in '{store.path}'\n  Name one pair, and blend several of them."
             )
         self._store, self._size = store, rule.window_size
         self._segment: Segment = segments[0]

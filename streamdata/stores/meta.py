@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.segments import Segment, Shard
@@ -81,9 +81,9 @@ def parsed(text: bytes | str, who: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{who}: expected JSON, got {text[:60]!r}: {error}\n  Copy the shard again.") from error
+        raise StoreError(f"{who}: expected JSON, got {shown(text[:60])}: {error}\n  Copy the shard again.") from error
     if not isinstance(value, dict) or not value:
-        raise StoreError(f"{who}: expected a JSON object of keys, got {text[:60]!r}\n  Copy the shard again.")
+        raise StoreError(f"{who}: expected a JSON object of keys, got {shown(text[:60])}\n  Copy the shard again.")
     return value
 
 
@@ -95,7 +95,8 @@ def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
     """
     if (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
         raise StoreError(
-            f"{who}: expected format {FORMAT!r} version {VERSION}, got {meta.get('format')!r} {meta.get('version')!r}\n"
+            f"{who}: expected format {FORMAT!r} version {VERSION}, got {shown(meta.get('format'))} "
+            f"{shown(meta.get('version'))}\n"
             "  Read it with the version of streamdata that wrote it."
         )
     reader = _MetaReader(who, locate)
@@ -118,13 +119,15 @@ class _MetaReader:
     def field(self, mapping: Mapping[str, Any], name: str, kind: type) -> Any:
         value = mapping.get(name)
         if type(value) is not kind:
-            raise StoreError(f"{self._who}: expected {name!r} of type {kind.__name__}, got {value!r}\n  Copy it again.")
+            raise StoreError(
+                f"{self._who}: expected {shown(name)} of type {kind.__name__}, got {shown(value)}\n  Copy it again."
+            )
         return value
 
     def number(self, mapping: Mapping[str, Any], name: str) -> int:
         value: int = self.field(mapping, name, int)
         if not 0 <= value < _MAX_NUMBER:
-            raise StoreError(f"{self._who}: expected {name!r} of at least 0, got {value}\n  Copy the shard again.")
+            raise StoreError(f"{self._who}: expected {shown(name)} of at least 0, got {value}\n  Copy the shard again.")
         return value
 
     def segment(
@@ -132,12 +135,12 @@ class _MetaReader:
     ) -> Segment:
         shape = self.field(meta, "shape", list)
         count = self.number({"shape": shape[0]} if len(shape) == 1 else {}, "shape")
-        dtype = stored_dtype(meta.get("dtype"), f"{self._who}, key {key!r}")
+        dtype = stored_dtype(meta.get("dtype"), f"{self._who}, key {shown(key)}")
         data = self._locate(self.field(meta, "data", str), dtype, count, self.field(meta, "checksum", str))
         items = self._bounds(meta, "items", count, key) if "items" in meta else None
         records = self._bounds(meta, "records", count if items is None else items.count, key)
         if records.count != num_records:
-            raise StoreError(f"{self._who}: expected {num_records} records of key {key!r}, got {records.count}")
+            raise StoreError(f"{self._who}: expected {num_records} records of key {shown(key)}, got {records.count}")
         in_rows = None if documents is None else self._bounds({"documents": documents}, "documents", count, key)
         runs = records if items is None else items  # in values
         return Segment(data, records, items, runs if rows else None, in_rows if rows else runs)
@@ -145,7 +148,7 @@ class _MetaReader:
     def _bounds(self, meta: Mapping[str, Any], name: str, end: int, key: str) -> Even | Offsets:
         found = self.field(meta, name, dict)
         runs = self.number(found, "count")
-        who = f"{self._who}, {name} of key {key!r}"
+        who = f"{self._who}, {name} of key {shown(key)}"
         if "length" in found:
             length = self.number(found, "length")
             if runs * length != end:

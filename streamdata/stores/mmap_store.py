@@ -95,7 +95,9 @@ class _Older:
     def __init__(self, meta: Mapping[str, Any], who: str) -> None:
         self._who = who
         self._shapes = {key: self._shape(key, value) for key, value in meta.items()}
-        self._dtypes = {key: stored_dtype(value.get("dtype"), f"{who}, key {key!r}") for key, value in meta.items()}
+        self._dtypes = {
+            key: stored_dtype(value.get("dtype"), f"{who}, key {shown(key)}") for key, value in meta.items()
+        }
         self._offsets = {
             key: self._bounds(key, value["offsets"]) for key, value in meta.items() if value.get("offsets") is not None
         }
@@ -118,7 +120,8 @@ class _Older:
             or not all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
         ):
             raise StoreError(
-                f"{self._who}, key {key!r}: expected a shape of 1 to {_DIMENSIONS} sizes and a dtype, got {value!r}\n"
+                f"{self._who}, key {shown(key)}: expected a shape of 1 to {_DIMENSIONS} sizes and a dtype, got "
+                f"{shown(value)}\n"
                 "  Copy the shard again, or write it with StoreWriter."
             )
         return tuple(shape)
@@ -134,12 +137,11 @@ class _Older:
         if offsets.ndim == 1 and (not len(offsets) or offsets[-1] != end):
             offsets = np.append(offsets, end)
         if offsets.ndim != 1 or offsets[0] != 0 or bool((np.diff(offsets) < 0).any()):
-            shown = str(listed)[:60]
             raise StoreError(
-                f"{self._who}, key {key!r}: expected offsets that rise from 0 to {end}, got {shown}\n"
+                f"{self._who}, key {shown(key)}: expected offsets that rise from 0 to {end}, got {shown(listed)}\n"
                 "  Copy the shard again, or write it with StoreWriter."
             )
-        return Offsets(len(offsets) - 1, offsets, end, f"{self._who}, key {key!r}")
+        return Offsets(len(offsets) - 1, offsets, end, f"{self._who}, key {shown(key)}")
 
 
 def older_segment(data: StoredArray, shape: tuple[int, ...], offsets: Offsets | None) -> Segment:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
@@ -94,7 +94,7 @@ class RecordDataset(BaseDataset):
             for segment in self.store.column(key).segments:
                 if segment.is_undivided:
                     raise StoreError(
-                        f"{self._who}: expected offsets that say where records of {key!r} begin, got none for the "
+                        f"{self._who}: expected offsets that say where records of {shown(key)} begin, got none for the "
                         f"{segment.data.count} values in '{segment.data.file}'\n  All of them would be one record: "
                         'write the store again with StoreWriter, or list the begin of each record as "offsets" of '
                         "the key in meta.json."
@@ -111,7 +111,7 @@ class RecordDataset(BaseDataset):
     def _flat(self, record: dict[str, RecordValues], key: str, number: int) -> torch.Tensor:
         value = record[key]
         if isinstance(value, list) or value.ndim != 1:
-            self._expect(False, number, f"one run of {key!r}", "a list of them")
+            self._expect(False, number, f"one run of {shown(key)}", "a list of them")
         assert isinstance(value, torch.Tensor), "a list that passed"
         return value
 
@@ -130,7 +130,7 @@ class DPODataset(RecordDataset):
         for key in ("chosen", "rejected"):
             mask = f"{key}_mask"
             sizes = (len(self._flat(record, key, number)), len(self._flat(record, mask, number)))
-            self._expect(sizes[0] == sizes[1], number, f"{mask!r} as long as {key!r}", sizes)
+            self._expect(sizes[0] == sizes[1], number, f"{shown(mask)} as long as {shown(key)}", sizes)
             sample[mask] = sample[mask].bool()
         return sample
 
@@ -160,7 +160,7 @@ class GRPODataset(RecordDataset):
 
     def _runs(self, record: dict[str, RecordValues], key: str, number: int) -> list[torch.Tensor]:
         value = record[key]
-        self._expect(isinstance(value, list) or value.ndim == 2, number, f"a list of {key!r}", "one run")  # noqa: PLR2004
+        self._expect(isinstance(value, list) or value.ndim == 2, number, f"a list of {shown(key)}", "one run")  # noqa: PLR2004
         return list(value)
 
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, names_text, shown
 from streamdata.stores.bounds import Bounds, Even, Offsets, Starts, StoredArray
 from streamdata.stores.dtypes import delivered_dtype
 
@@ -79,7 +79,9 @@ class Column:
         dtypes = {delivered_dtype(segment.data.dtype): segment.data for segment in segments}
         if len(dtypes) > 1:
             kinds = {data.file: data.dtype.name for data in dtypes.values()}
-            raise StoreError(f"key {key!r}: expected one kind of values in all shards, got {kinds}\n  Write it again.")
+            raise StoreError(
+                f"key {shown(key)}: expected one kind of values in all shards, got {kinds}\n  Write it again."
+            )
         self.dtype = next(iter(dtypes))
         raw = {np.dtype(np.uint8) if part.data.dtype.kind == "b" else part.data.dtype for part in segments}
         self.raw_dtype = raw.pop() if len(raw) == 1 else self.dtype
@@ -106,7 +108,7 @@ def columns(shards: Sequence[Shard]) -> dict[str, Column]:
     for shard in shards:
         if set(shard.segments) != set(first.segments):
             raise StoreError(
-                f"shard '{shard.name}': expected the keys {sorted(first.segments)} of '{first.name}', "
-                f"got {sorted(shard.segments)}\n  Give stores of different keys their own directories."
+                f"shard '{shard.name}': expected the keys {names_text(first.segments)} of '{first.name}', "
+                f"got {names_text(shard.segments)}\n  Give stores of different keys their own directories."
             )
     return {key: Column(key, [part for shard in shards for part in shard.segments[key]]) for key in first.segments}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, names_text, one_line, shown
 from streamdata.run import stable_seed
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Int64s, Values
@@ -80,7 +80,7 @@ class Store(ABC):
         shards = self.read_shards(Path(absolute))
         if not shards:
             raise StoreError(
-                f"store '{path}': expected shards of format {self.storage_type!r}, got none\n  Name another."
+                f"store '{path}': expected shards of format {shown(self.storage_type)}, got none\n  Name another."
             )
         self._columns = columns(shards)
         named = [shard.train_types for shard in shards if shard.train_types is not None]
@@ -178,7 +178,8 @@ class Store(ABC):
         column = self.column(key)
         if not 0 <= begin <= end <= len(column):
             raise ValueError(
-                f"store '{self.path}', key {key!r}: expected a range within 0 to {len(column)}, got {begin} to {end}"
+                f"store '{self.path}', key {shown(key)}: expected a range within 0 to {len(column)}, got "
+                f"{begin} to {end}"
             )
         out = np.empty(end - begin, column.dtype)
         self._fill(column, begin, out)
@@ -207,7 +208,7 @@ class Store(ABC):
         column = self.column(key)
         if not 0 <= index < column.num_records:
             raise ValueError(
-                f"store '{self.path}', key {column.key!r}: expected a record of {column.num_records}, "
+                f"store '{self.path}', key {shown(column.key)}: expected a record of {column.num_records}, "
                 f"from 0, got {index}"
             )
         number = bisect_right(column.record_ends, index)
@@ -234,7 +235,7 @@ class Store(ABC):
         found = self._columns or self._loaded()
         column = found.get(key)
         if column is None:
-            raise StoreError(f"store '{self.path}': expected one of the keys {sorted(found)}, got {key!r}")
+            raise StoreError(f"store '{self.path}': expected one of the keys {names_text(found)}, got {shown(key)}")
         return column
 
     def gather(self, key: str, begins: Sequence[int], length: int) -> Values:
@@ -281,7 +282,7 @@ class Store(ABC):
     def no_documents(self, key: str) -> StoreError:
         """The error for a key of which some segment does not say where its documents begin."""
         return StoreError(
-            f"store '{self.path}': expected the documents in {key!r} to be recorded, got none\n"
+            f"store '{self.path}': expected the documents in {shown(key)} to be recorded, got none\n"
             "  Give eod_token, the id with which each document ends."
         )
 
@@ -299,7 +300,7 @@ class Store(ABC):
             logger.warning(
                 "store '%s': no sums of %d of its files, such as '%s': damage in them is not noticed\n"
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
-                self.path, len(without), without[0],
+                one_line(self.path), len(without), one_line(without[0]),
             )  # fmt: skip
         if unchecked := [array for array in self.arrays() if array.offset is None]:
             logger.warning(

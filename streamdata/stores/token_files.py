@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StoreError, place_of_io
+from streamdata.errors import StoreError, one_line, place_of_io
 from streamdata.stores.bounds import Ends, Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.files import META, TOKEN_SUFFIXES, store_files, suffixed
@@ -130,7 +130,9 @@ class TokenFileStore(Store):
             )
         if magic not in _LLMC:
             layout = TokenLayout(self._dtype or np.dtype("<u2"))
-            logger.info("file '%s': recognised as bare tokens of %s, as nanoGPT writes them", file, layout.dtype.name)
+            logger.info(
+                "file '%s': recognised as bare tokens of %s, as nanoGPT writes them", one_line(file), layout.dtype.name
+            )
             return layout
         expected, dtype = _LLMC[magic]
         if version != expected or len(head) < _LLMC_HEADER:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.stores.bounds import Ends, Offsets, StoredArray
 from streamdata.stores.factory import open_store
 from streamdata.stores.megatron_index import Documents, Sequences
@@ -78,7 +78,7 @@ def _checksum(store: Store, array: StoredArray) -> Iterator[str]:
     for _, values in _chunks(store, array):
         found.update(np.ascontiguousarray(values).data.cast("B"))
     if found.hexdigest() != array.checksum:
-        dataset = f", dataset {array.dataset!r}" if array.dataset else ""
+        dataset = f", dataset {shown(array.dataset)}" if array.dataset else ""
         yield (
             f"file '{array.file}'{dataset}: expected checksum {array.checksum}, "
             f"got {found.hexdigest()}\n  It was changed after it was written: copy it again."

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 import torch
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.base_dataset import BaseDataset, Sample, positive
@@ -237,7 +237,7 @@ class WindowDataset(BaseDataset):
 
     def _checked_compat(self, compat: str | None, seed: int | None, num_samples: int | None) -> MegatronSamples | None:
         if compat not in (None, "megatron"):
-            raise ValueError(f"{self._who}: expected compat='megatron' or None, got {compat!r}")
+            raise ValueError(f"{self._who}: expected compat='megatron' or None, got {shown(compat)}")
         if compat is None:
             if seed is not None or num_samples is not None:
                 raise ValueError(
@@ -247,7 +247,7 @@ class WindowDataset(BaseDataset):
         if self.train_type != "seq" or self.stride != self.window_size or type(seed) is not int:
             raise ValueError(
                 f"{self._who}: expected train type 'seq', a seed and no other stride with compat='megatron', got "
-                f"{self.train_type!r}, seed={seed!r}, stride={self.stride}\n"
+                f"{shown(self.train_type)}, seed={shown(seed)}, stride={self.stride}\n"
                 "  The seed is Megatron's --seed, 1234 by default there."
             )
         if not 0 <= seed <= _MAX_SEED:
@@ -327,4 +327,4 @@ class SFTDataset(WindowDataset):
         for key, allowed in kinds.items():
             dtype = self.store.column(key).dtype
             if dtype.kind not in allowed:
-                raise StoreError(f"{self._who}: {key!r} cannot be {dtype}, as it is in '{self.store.path}'")
+                raise StoreError(f"{self._who}: {shown(key)} cannot be {dtype}, as it is in '{self.store.path}'")

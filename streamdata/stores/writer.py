@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, names_text, shown
 from streamdata.run.publish import temporary_beside
 from streamdata.stores.dtypes import Int64s, Values, fitted, stored_dtype
 from streamdata.stores.megatron_index import CODES
@@ -203,12 +203,12 @@ class StoreWriter:
         return batch
 
     def _whose(self, key: str) -> str:
-        return f"{self._who}, key {key!r}"
+        return f"{self._who}, key {shown(key)}"
 
     def _check_keys(self, record: Mapping[str, Any]) -> None:
         if set(record) != set(self._dtypes):
             raise StoreError(
-                f"{self._who}: expected records with the keys {sorted(self._dtypes)}, got {sorted(record)}\n"
+                f"{self._who}: expected records with the keys {sorted(self._dtypes)}, got {names_text(record)}\n"
                 "  Give every record all keys of its store."
             )
 
@@ -222,10 +222,10 @@ class StoreWriter:
 
     def _check(self) -> None:
         if self._storage_type not in PUBLISH:
-            raise StoreError(f"{self._who}: expected a format of {sorted(PUBLISH)}, got {self._storage_type!r}")
+            raise StoreError(f"{self._who}: expected a format of {sorted(PUBLISH)}, got {shown(self._storage_type)}")
         for key in self._dtypes:
             if not _KEY.fullmatch(key):
-                raise StoreError(f"{self._who}: expected a key of letters, digits, '_' and '-', got {key!r}")
+                raise StoreError(f"{self._who}: expected a key of letters, digits, '_' and '-', got {shown(key)}")
         if not self._dtypes or not self._items <= set(self._dtypes):
             raise StoreError(f"{self._who}: expected keys, and items among them, got {sorted(self._items)}")
         if self._max_tokens < 1:
@@ -233,7 +233,9 @@ class StoreWriter:
         for name in self._purpose.train_types:
             missing = [key for key in TRAIN_TYPES.get(name, (name,)) if key not in self._dtypes]
             if missing:
-                raise StoreError(f"{self._who}: train type {name!r} needs the keys {missing}, got {list(self._dtypes)}")
+                raise StoreError(
+                    f"{self._who}: train type {shown(name)} needs the keys {missing}, got {list(self._dtypes)}"
+                )
         if self._storage_type == "megatron":
             self._check_megatron()
 

@@ -15,7 +15,7 @@ two are conversational. Online and offline, rows are recognised here.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from streamdata.errors import shown
+from streamdata.errors import names_text, shown
 from streamdata.text.masks import TRAIN_KEY
 from streamdata.text.messages import Message, media_beside_text, messages_of
 
@@ -167,7 +167,7 @@ def text_alone(row: Row, key: str, who: str) -> str:
 def _text(row: Row, key: str, who: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
-        have = "" if key in row else f"; the row has {sorted(row)}"
+        have = "" if key in row else f"; the row has {names_text(row)}"
         raise ValueError(
             f"{who}: expected a text in {shown(key)}, got {shown(value)}{have}\n  All rows are of one format."
         )

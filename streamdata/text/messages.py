@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import shown
+from streamdata.errors import names_text, shown
 from streamdata.text.sharegpt import with_role
 
 Message = dict[str, Any]
@@ -83,7 +83,7 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
     """
     messages = row.get(key)
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
-        have = "" if key in row else f"; the row has {sorted(row)}"
+        have = "" if key in row else f"; the row has {names_text(row)}"
         raise ValueError(
             f"{who}: expected a list of messages in {shown(key)}, got {shown(messages)}{have}\n"
             "  A message is a dict with role and content; the config names their column."

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import shown
 from streamdata.text.directory_tokenizer import DirectoryTokenizer, load_directory
 
 _PROBE = "The quick brown fox, 3.14 \u2014 na\u00efve caf\u00e9\n\tdef f(x): return x ** 2  # \u6771\u4eac \U0001f98a"
@@ -138,7 +139,7 @@ def end_token(name: str) -> int:
     token: int | None = (_directory_tokenizer(name) or load_tokenizer(name)).eos_token_id
     if token is None:
         raise ValueError(
-            f"tokenizer {name!r}: expected an end-of-sequence token to put between documents, it has none\n"
+            f"tokenizer {shown(name)}: expected an end-of-sequence token to put between documents, it has none\n"
             "  Set eos_token in its tokenizer_config.json, or use another tokenizer."
         )
     return token

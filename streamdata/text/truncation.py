@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,13 +54,13 @@ class Cut(NamedTuple):
 def _check_choice(value: Any, choices: tuple[str, ...], what: str) -> None:
     if value not in choices:
         hint = did_you_mean(str(value), choices)
-        raise ValueError(f"{what} is {value!r}{hint}\n  Give one of {', '.join(choices)}.")
+        raise ValueError(f"{what} is {shown(value)}{hint}\n  Give one of {', '.join(choices)}.")
 
 
 def _check_length(max_length: Any, who: str) -> None:
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
         raise ValueError(
-            f"{who}: max_length is {max_length!r}, expected a whole number of at least 1\n"
+            f"{who}: max_length is {shown(max_length)}, expected a whole number of at least 1\n"
             "  Set it to the number of tokens that a sample may have."
         )
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamdata.errors import shown
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
 from streamdata.mixing.counting import count_samples, until_first_ends
@@ -44,7 +45,7 @@ def why_not(run: Run, node: Node, gives_one: Callable[[Node], bool]) -> str | No
         gives_one: Whether each record of a source gives one sample although a function sees it, or some may be left
             out: what states say of the time in question.
     """
-    who = f"source {node.path!r}" if node.path else "the mixture"
+    who = f"source {shown(node.path)}" if node.path else "the mixture"
     if not node.is_mixture:
         return _why_not_source(run, node, who, gives_one)
     if node.dataset.customized_yield_fn is not None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from streamdata.errors import shown
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, to_state
 from streamdata.view.fingerprint import fingerprint
@@ -37,7 +38,7 @@ class Inexact:
     def __str__(self) -> str:
         """The finding as a message, with a remedy."""
         functions = ", ".join(f"{attribute} {name}" for attribute, name in self.functions.items())
-        who = f"source {self.path!r}" if self.path else "the top"
+        who = f"source {shown(self.path)}" if self.path else "the top"
         return f"{who} ({functions or 'no process function; its own __getitem__'}): {self.what}\n{_ADVICE}"
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+from streamdata.errors import one_line
+
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Align rows of cells: the first and last column to the left, those between, which are numbers, to the right."""
+    rows = [[one_line(cell) for cell in row] for row in rows]  # a line end in a name would end the row
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     last = len(widths) - 1
     lines = []

@@ -16,6 +16,7 @@ from tests.benchmarks import (
     memory,
     mixing,
     packing,
+    parquet,
     plan,
     prepare,
     prompts,
@@ -30,6 +31,7 @@ from tests.benchmarks.measure import Row, Scale
 _MODULES = (
     tar,
     jsonl,
+    parquet,
     images,
     collate,
     mixing,

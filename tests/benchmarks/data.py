@@ -4,11 +4,15 @@ import json
 import os
 import random
 import shutil
+import string
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import webdataset
 
 FIELDS = ("cls", "jpg", "json", "txt")  # in the order in which they are written
@@ -108,3 +112,38 @@ def _write_members(place: Path, records: int) -> None:
 def index_bytes(place: Path) -> int:
     """The size of all indexes in a directory of shards."""
     return sum(entry.stat().st_size for entry in os.scandir(place) if entry.name.endswith(".index"))
+
+
+PARQUET_KINDS = {"documents of 2.7 KB": 1, "images of 20 KB": 8, "lists of 512 tokens": 4, "rows of 600 bytes": 1}
+"""What rows of parquet hold; of how many times fewer rows a file is, as they are larger or slower."""
+
+
+def parquet_rows(directory: Path, kind: str, rows: int, group: int) -> Path:
+    """A parquet file of such rows, so many in each row group."""
+    name = f"parquet-{kind}-{rows}-{group}".replace(" ", "-")
+    place = cached(directory, name, lambda place: _write_parquet(place, kind, rows // PARQUET_KINDS[kind], group))
+    return place / "rows.parquet"
+
+
+def _write_parquet(place: Path, kind: str, rows: int, group: int) -> None:
+    rng, numbers = random.Random(0), np.random.default_rng(0)
+    noise = rng.randbytes(1 << 22)
+    words = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(2, 9))) for _ in range(5000)]
+
+    def image(number: int) -> dict[str, object]:
+        begin = rng.randrange(len(noise) - 30_000)
+        return {"bytes": noise[begin : begin + rng.randint(15_000, 25_000)], "path": f"{number}.jpg"}
+
+    columns: dict[str, Any] = {
+        "documents of 2.7 KB": lambda: {"text": [" ".join(rng.choices(words, k=420)) for _ in range(rows)]},
+        "images of 20 KB": lambda: {"image": list(map(image, range(rows))), "label": numbers.integers(0, 10, rows)},
+        "lists of 512 tokens": lambda: {"input_ids": list(numbers.integers(0, 50_000, (rows, 512)))},
+        "rows of 600 bytes": lambda: {
+            "id": numbers.integers(0, 1 << 40, rows),
+            "url": [f"https://example.org/{rng.randrange(1 << 30)}/{number}.html" for number in range(rows)],
+            "text": [" ".join(rng.choices(words, k=80)) for _ in range(rows)],
+            "score": numbers.random(rows),
+            "lang": rng.choices(("en", "de", "fr"), k=rows),
+        },
+    }[kind]()
+    pq.write_table(pa.table(columns), place / "rows.parquet", row_group_size=group)

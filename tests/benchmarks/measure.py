@@ -27,6 +27,7 @@ class Scale:
 
     tar_records: int = 20_000
     jsonl_rows: int = 50_000
+    parquet_rows: int = 40_000
     remote_records: int = 4000
     cached_records: int = 16_000
     small_remote_records: int = 131_072
@@ -57,6 +58,7 @@ class Scale:
 TINY = Scale(
     tar_records=640,
     jsonl_rows=400,
+    parquet_rows=400,
     remote_records=160,
     cached_records=160,
     small_remote_records=160,

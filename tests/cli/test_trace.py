@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import instantiate_from_yaml, mixed_collate, to_state
-from streamdata.cli.printable import one_line
+from streamdata.errors import one_line
 
 
 @pytest.fixture

@@ -266,12 +266,24 @@ def test_uneven_is_for_finite_streams() -> None:
         StreamLoader(endless, 1, uneven="pad", steps_per_epoch=3)
 
 
-def test_a_rank_without_records_cannot_pad() -> None:
-    """It has nothing to repeat."""
-    dataset = MergedDataset([named([1], name="one", percent=1)], cyclic=False)
-    dataset.set_data_parallel(2, 1)
-    with pytest.raises(ValueError, match="this rank has no share of the pass"):
-        list(StreamLoader(dataset, 1, uneven="pad"))
+@pytest.mark.parametrize("rank", range(3))
+def test_where_a_rank_has_nothing_to_repeat_all_refuse_to_pad(rank: int) -> None:
+    """None would wait for it; also where others finish what fewer ranks have begun."""
+    message = r"expected that each of 3 ranks has a share of the pass, got none for rank [12]\n  Give the sources more"
+    states: dict = {}
+    for begun in (False, True):
+        dataset = MergedDataset([named([1, 2], name="two", percent=1)], cyclic=False)
+        dataset.set_data_parallel(3, rank)
+        loader = StreamLoader(dataset, 1, uneven="pad")
+        loader.load_state_dict(states)
+        with pytest.raises(ValueError, match=message):
+            next(iter(loader))
+        if not begun:
+            alone = MergedDataset([named([1, 2], name="two", percent=1)], cyclic=False)
+            alone.set_data_parallel(1, 0)
+            first = StreamLoader(alone, 1, uneven="pad")
+            next(iter(first))
+            states = through_json(first.state_dict())
 
 
 def test_what_is_left_out_where_a_rank_has_nothing_is_read() -> None:

@@ -104,6 +104,8 @@ def everything(error: BaseException | None) -> str:
         f"a: '${{variables:x,[{CANARY}}}'\n",
         f"a: '${{variables:x,[${{y}} {CANARY}]}}'\n",
         f"a: '${{dynamic_objs:x,{CANARY}}}'\n",
+        f"a: ${{b}}\nb: '${{{CANARY}'\n",
+        f"a: ${{b.${{b}}}}\nb: {{c: {CANARY}}}\n",
         f"a: {CANARY} \x07\n",
         f"<<: {CANARY}\n",
         f"target: [{CANARY * 20}]\n" + "x" * 200,

@@ -1,5 +1,6 @@
 """What a recipe may expand to."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -66,6 +67,11 @@ def test_a_chain_of_interpolations_is_resolved_once(write: Write) -> None:
         ({"num_files": 1}, r"inner\.yaml:1:1: root: more than 1 files are included"),
         ({"num_interpolations": 1}, r"inner\.yaml:1:1: root: all files together have more than 1 interpolations"),
         ({"repeated_nodes": 1}, "aliases add more than 1 nodes"),
+        ({"num_nodes": 14}, r"inner\.yaml:2:1: root: all files together have more nodes than may be \(num_nodes\)"),
+        (
+            {"expression_chars": 7},
+            r"inner\.yaml:3:4: c: interpolations of all files .* \(expression_chars\)",
+        ),
     ],
 )
 def test_the_caller_sets_limits(write: Write, limits: dict[str, int], problem: str) -> None:
@@ -76,6 +82,28 @@ def test_the_caller_sets_limits(write: Write, limits: dict[str, int], problem: s
     with pytest.raises(RecipeError, match=problem):
         instantiate_from_yaml(recipe, limits=limits)
     assert len(check_recipe(recipe, limits=limits)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("- x\n" * (1 << 18), r":32768:3: root: all files together have more nodes than may be \(num_nodes\)"),
+        ("[" * (1 << 20), ":1:101: root: nested deeper than 100 levels"),
+        ("- '${a} x'\n" * 10_000, r"\(expression_chars\)"),
+        ("a: ${" + " " * 1_000_000 + "b}", r"\(expression_chars\)"),
+        ("a: '" + "${oc.env:" * 100 + "b" + "}" * 100 + "'", r"\(expression_chars\)"),
+        ("a: '" + "${variables:x," * 5000 + "1" + "}" * 5000 + "'", "at most 100 interpolations within one"),
+        ("a: '" + "\\" * 1_000_000 + "x${b}'", r"\(expression_chars\)"),
+        ("a: '${r:" + '" ' * 500_000 + "}'", r"\(expression_chars\)"),
+    ],
+    ids=["nodes", "levels", "interpolations", "spaces", "nested", "defaults", "backslashes", "quotes"],
+)
+def test_a_recipe_takes_a_second_at_most(write: Write, content: str, problem: str) -> None:
+    """Whatever it is made of: no part of reading it is quadratic."""
+    recipe, began = write(content), time.process_time()
+    with pytest.raises(RecipeError, match=problem):
+        instantiate_from_yaml(recipe)
+    assert time.process_time() - began < 1
 
 
 def test_limits_of_recipes_are_checked(write: Write) -> None:

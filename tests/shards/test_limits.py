@@ -6,16 +6,31 @@ import lzma
 import struct
 import tarfile
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from streamdata import CsvDataset, JsonlIterableDataset, MetaDistributedWebDataset, ShardError
+from streamdata import (
+    CsvDataset,
+    ImageJsonlDataset,
+    JsonlIterableDataset,
+    MetaDistributedWebDataset,
+    PreferenceDataset,
+    RLHFDataset,
+    SFTChatDataset,
+    ShardError,
+    SourceError,
+    StreamdataError,
+)
 from streamdata.recipe.limits import ShardLimits
 from streamdata.shards import tar_headers
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.streams import ForwardStream
 from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_headers import MAX_EXTENSIONS, members_of
@@ -114,6 +129,32 @@ def test_a_row_of_csv_has_a_limit(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n" + "x" * 50 + ",3\n")
     with pytest.raises(ShardError, match=r"a\.csv:3: expected a line of at most 40 bytes"):
         records(CsvDataset(str(tmp_path / "a.csv"), limits={"line_bytes": 40}))
+
+
+ROWS = [
+    ImageJsonlDataset,
+    partial(PreferenceDataset, tokenizer=None),
+    partial(RLHFDataset, tokenizer=None, config={}),
+    partial(SFTChatDataset, tokenizer=None),
+]
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_sources_of_rows_have_limits_too(kind: Callable[..., Any], tmp_path: Path) -> None:
+    """Before anything else is made of a line."""
+    (tmp_path / "a.jsonl").write_bytes(LINE)
+    with pytest.raises(StreamdataError, match=r"a\.jsonl:1: expected a line of at most 99 bytes.*\n.*line_bytes: 198"):
+        kind(str(tmp_path / "a.jsonl"), limits={"line_bytes": 99})
+
+
+def test_rows_in_the_cache_are_looked_at_again_under_another_limit(tmp_path: Path) -> None:
+    """They were read under the limits of whoever came first."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINE)
+    for line_bytes in (1 << 26, 100):
+        assert len(ParquetRows(str(path), str(tmp_path), limits=ShardLimits(line_bytes))) == 1
+    with pytest.raises(SourceError, match="expected a line of at most 99 bytes"):
+        ParquetRows(str(path), str(tmp_path), limits=ShardLimits(99))
 
 
 def test_headers_before_a_member_are_few() -> None:

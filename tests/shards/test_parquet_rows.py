@@ -109,7 +109,7 @@ def test_the_uid_depends_on_content_and_row_alone(tmp_path):
 def test_the_file_of_rows_is_made_once_per_content(tmp_path, monkeypatch):
     """A second start, a copy or a new name finds it; other content does not."""
     first = ParquetRows(sums(tmp_path / "a.parquet", 3))
-    monkeypatch.setattr(module, "convert", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(module, "convert", lambda *_, **__: pytest.fail("made again"))
     assert ParquetRows(str(tmp_path / "a.parquet")).files == first.files
     (tmp_path / "a.parquet").rename(tmp_path / "b.parquet")
     assert ParquetRows(str(tmp_path / "b.parquet")).files[0].stored == first.files[0].stored

@@ -13,6 +13,7 @@ import torch
 
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
 from streamdata.shards.decoded_runs import DecodedRuns, GroupRun
+from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_types import has_dictionary
 from tests.remote.servers import s3_server
@@ -54,14 +55,14 @@ def source(path, **options):
 @pytest.fixture
 def decoded(monkeypatch):
     """Which groups are decoded, one after the other."""
-    groups, batches = [], OpenParquet.batches
+    noted, batches = [], OpenParquet.batches
 
-    def note(self, facts, *args, **kwargs):
-        groups.append((Path(self._url).name, facts.group))
-        return batches(self, facts, *args, **kwargs)
+    def note(self, groups, *args, **kwargs):
+        noted.extend((Path(self._url).name, facts.group) for facts in groups)
+        return batches(self, groups, *args, **kwargs)
 
     monkeypatch.setattr(OpenParquet, "batches", note)
-    return groups
+    return noted
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_buffer": 0}, {"max_open_bytes": 1500}, {"max_open_bytes": 1}])
@@ -147,6 +148,48 @@ def test_long_values_that_may_repeat_are_what_pyarrow_says(tmp_path, kind):
     for options in ({}, {"max_open_bytes": 3 << 20}):
         got = {int(row["__key__"]): row["v"] for row in MergedDataset([source(str(tmp_path), **options)], cyclic=False)}
         assert [got[number] for number in range(2000)] == want
+
+
+def test_long_values_of_a_dictionary_that_cannot_come_to_much_are_plain(tmp_path):
+    """It is looked at for its longest value: each of the first thousand rows could be as long as all of its page."""
+    texts = [f"{number} " * 800 for number in range(4000)]
+    pq.write_table(pa.table({"x": texts}), tmp_path / "a.parquet", compression="zstd")
+    (batch,) = source(str(tmp_path)).source.shards.decoder.decode(GroupRun(0, 0, 4000), DecodedRuns(1 << 30)).batches
+    assert batch.schema.types == [pa.string()]
+    assert batch.column(0).to_pylist() == texts
+
+
+def test_a_dictionary_that_is_not_what_its_page_says_is_kept(tmp_path):
+    """Pyarrow names values that are there twice once, so the longest of these may be another one's."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.arange(8000, dtype=np.int32) % 200), ["y" * 4000] * 200)
+    options = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30, "compression": "none"}
+    pq.write_table(pa.table({"x": texts, "y": [LONG * 3] * 8000}), tmp_path / "a.parquet", **options)
+    file = OpenParquet("a.parquet", byte_source(str(tmp_path / "a.parquet")))
+    (leaf, _), column = file._leaves(None), file.metadata.row_group(0).column(0)
+    size = file._longest_repeated(column)
+    assert size == 200 * 4004
+    assert file._longest_in_dictionary(file.groups()[0], leaf, column, size) == size
+
+
+def test_small_groups_are_decoded_together_and_a_damaged_one_is_named(tmp_path, monkeypatch):
+    """It is an error when it is due: rows of others come before it."""
+    calls, batches = [], OpenParquet.batches
+    monkeypatch.setattr(OpenParquet, "batches", lambda *args, **more: calls.append(0) or batches(*args, **more))
+    path = write(tmp_path, {"a": (4000, 50)}, write_page_checksum=True)
+    data = source(path, max_open_bytes=1 << 20, shuffle_buffer=50)
+    assert not data.source.shards.fits
+    assert len({row["__key__"] for row in MergedDataset([data], cyclic=False)}) == 4000
+    assert len(calls) < 20
+    (file,) = Path(path, "data").iterdir()
+    column = pq.read_metadata(file).row_group(33).column(0)
+    content = bytearray(file.read_bytes())
+    content[column.dictionary_page_offset + column.total_compressed_size - 5] ^= 1
+    file.write_bytes(content)
+    got = []
+    with pytest.raises(ShardError, match=r"in row group 33: "):
+        got.extend(MergedDataset([source(path, max_open_bytes=1 << 20, shuffle_buffer=50)], cyclic=False))
+    assert got
+    assert len(got) % 50 == 0
 
 
 def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from pydantic import Field
 
+from streamdata.errors import shown
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
 from streamdata.run.recent import Recent
@@ -90,12 +92,17 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         holdout: float | None = None,
         part: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         self._who = type(self).__name__  # errors name the class that the recipe names
         self.config = self.settings.read(config, self._who)
         self._rows = ParquetRows(
-            data_files, self.config.cache_dir, self.config.use_shm, options_of_source(storage_options, self._who)
+            data_files,
+            self.config.cache_dir,
+            self.config.use_shm,
+            options_of_source(storage_options, self._who),
+            read_limits(limits, ShardLimits, self._who),
         )
         self._given = (tokenizer, processor)
         # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
@@ -238,7 +245,7 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         mask = message.pop(LOSS_MASK)
         if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
             raise ValueError(
-                f"{self._who}: expected {LOSS_MASK} of message {number} to be 0 or 1, got {mask!r}\n"
+                f"{self._who}: expected {LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
                 "  Leave it out to follow the action of the message's role."
             )
         return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask

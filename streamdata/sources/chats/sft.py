@@ -47,6 +47,7 @@ class SFTChatDataset(ChatDataset):
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
         storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from streamdata.errors import names_text, shown
+
 
 def prompt_collate(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Make one dict of a batch: tensors of one shape and dtype are stacked, all else becomes an object array.
@@ -32,8 +34,9 @@ def _value(sample: Mapping[str, Any], key: str, fill: Mapping[str, Any], number:
         return sample[key]
     if key not in fill:
         raise ValueError(
-            f"prompt_collate: expected the key {key!r} in every sample, got sample {number} without it; it has "
-            f"{sorted(sample)}\n  Give such rows the column, or say what they have instead: fill={{{key!r}: …}}."
+            f"prompt_collate: expected the key {shown(key)} in every sample, got sample {number} without it; it has "
+            f"{names_text(sample)}\n  Give such rows the column, or say what they have instead: "
+            f"fill={{{shown(key)}: …}}."
         )
     return fill[key]
 

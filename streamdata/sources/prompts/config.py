@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from streamdata.errors import shown
 from streamdata.sources.prompts.verl_keys import VERL_KEYS
 from streamdata.sources.row_settings import RowSettings
 
@@ -74,15 +75,15 @@ class PromptConfig(RowSettings):
         custom = config.get("custom_cls") or {}
         # verl's trainer has loaded the class already, and this is it; in a recipe nobody would.
         if not isinstance(custom, Mapping):
-            yield f"{who}: expected custom_cls to be a mapping of path and name, got {custom!r}\n  Leave it out."
+            yield f"{who}: expected custom_cls to be a mapping of path and name, got {shown(custom)}\n  Leave it out."
         elif custom.get("path") is not None and custom.get("name") != who:
             yield (
-                f"{who}: expected custom_cls to name {who}, got {custom.get('name')!r}\n"
+                f"{who}: expected custom_cls to name {who}, got {shown(custom.get('name'))}\n"
                 "  A class of your own is the recipe's `target`: write it there instead of streamdata.RLHFDataset."
             )
         if config.get("function_tool_path") is not None:
             yield (
-                f"{who}: expected tools as schemas, got function_tool_path {config['function_tool_path']!r}\n"
+                f"{who}: expected tools as schemas, got function_tool_path {shown(config['function_tool_path'])}\n"
                 "  Write their schemas to a file, and name it as tool_config_path."
             )
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, one_line, shown
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.remote import options_of_source
 from streamdata.run.trainer import end_worker_with_trainer
@@ -30,8 +31,8 @@ logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
 _PROMPT: Final = "prompt"
 _KNOWN: Final = frozenset({
-    "name", "percent", "holdout", "part", "config", "original_data_files", "_given", "media_keys", "has_processor",
-    "_inputs", "content", "_format", "_reader", "_kept",
+    "name", "percent", "holdout", "part", "config", "original_data_files", "_options", "_limits", "_given",
+    "media_keys", "has_processor", "_inputs", "content", "_format", "_reader", "_kept",
 })  # fmt: skip
 """Attributes that are no subclass's own."""
 _OURS: Final = (
@@ -75,6 +76,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
         storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed, or a row is not a prompt.
@@ -96,10 +98,12 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         holdout: float | None = None,
         part: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        self._options = options_of_source(storage_options, type(self).__name__)
-        self.config = _with_samples(PromptConfig.read(config, type(self).__name__), max_samples)
+        who = type(self).__name__
+        self._options, self._limits = options_of_source(storage_options, who), read_limits(limits, ShardLimits, who)
+        self.config = _with_samples(PromptConfig.read(config, who), max_samples)
         self.original_data_files = data_files
         self._given = (tokenizer, processor)
         self.media_keys = {"image": self.config.image_key, "video": self.config.video_key}
@@ -110,7 +114,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         self._choose(rows)
 
     def _rows(self) -> ParquetRows:
-        return ParquetRows(self.original_data_files, self.config.cache_dir, self.config.use_shm, self._options)
+        config = self.config
+        return ParquetRows(self.original_data_files, config.cache_dir, config.use_shm, self._options, self._limits)
 
     def _choose(self, rows: ParquetRows) -> None:
         # Otherwise a column would be overwritten without a word, or a trainer would take it for what it asked for.
@@ -260,7 +265,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             row.pop(key, None)
         row["extra_info"] = extra = row.get("extra_info") or {}
         if not isinstance(extra, dict):
-            raise ValueError(f"extra_info: expected a dict, got {extra!r}\n  Store a struct, not its text.")
+            raise ValueError(f"extra_info: expected a dict, got {shown(extra)}\n  Store a struct, not its text.")
         if "tools" in row:
             row["tools"] = read_tools(row["tools"])
         # Files of veRL have the index in extra_info; one without any falls back to the row's number.
@@ -271,7 +276,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             row[name] = without_nulls(given) if given else {}
         needs = extra.get("need_tools_kwargs")
         if (config.need_tools_kwargs if needs is None else needs) and not row["tools_kwargs"]:
-            logger.warning("%s: no tools_kwargs at %s", WHO, self._reader.rows.location(number))
+            logger.warning("%s: no tools_kwargs at %s", WHO, one_line(self._reader.rows.location(number)))
         row["uid"] = self._reader.rows.uid(number)
 
     def _raw_chat(self, row: Row, number: int) -> list[Message] | str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import shown
 from streamdata.sources.prompts.config import WHO
 from streamdata.text.tokenizer import token_ids
 
@@ -168,7 +169,7 @@ class Encoder:
         ids = token_ids(self._tokenizer, token).tolist()
         if len(ids) != 1:
             raise ValueError(
-                f"{WHO}: expected one id for the processor's token {token!r}, got {ids}\n"
+                f"{WHO}: expected one id for the processor's token {shown(token)}, got {ids}\n"
                 "  Give the tokenizer that belongs to the processor."
             )
         return int(ids[0])

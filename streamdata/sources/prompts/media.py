@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from streamdata.errors import did_you_mean
+from streamdata.errors import did_you_mean, names_text
 from streamdata.sources.process_image import decode_image, load_pixels, open_image
 from streamdata.sources.prompts.sizes import SIZE_KEYS, Size, frame_size, image_size
 from streamdata.sources.prompts.videos import FPS, TIME_KEYS, VideoFrames, decode_video, with_metadata
@@ -84,7 +84,7 @@ def _unfolded(medium: Medium, keys: Sequence[str], known: frozenset[str]) -> tup
         own = [given.pop(key) for key in keys if key in given]
         if not own:
             raise ValueError(
-                f"{medium.kind}: expected a dict with one of {', '.join(keys)}, got the keys {sorted(value)}\n"
+                f"{medium.kind}: expected a dict with one of {', '.join(keys)}, got the keys {names_text(value)}\n"
                 "  Store the file's bytes, or its path."
             )
         # A part says more than its column: it stands for this place of the medium alone.
