@@ -39,13 +39,14 @@ test: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
-# Random jobs over many topologies, real processes that are killed, what an elastic resume costs in large jobs, and files
-# that are damaged at random.
+# Random jobs over many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the
+# processes hold over millions of samples, and files that are damaged at random.
 test-long: venv
 	$(BIN)/python -m tests.elastic.soak --steps 100000
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
 	$(BIN)/python -m tests.elastic.scale
 	$(BIN)/python -m tests.remote.cache_soak
+	$(BIN)/python -m tests.benchmarks.soak
 	$(BIN)/python -m tests.fuzz --cases 2000
 	$(BIN)/python -m tests.faults.killed_trainers
 	$(BIN)/python -m tests.faults.killed_workers

@@ -36,7 +36,7 @@ class SequentialCsv(SequentialFiles):
         # The library's bound is for all of the process: it may be raised, and is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
-            lines = _Lines(stream, url, max_bytes)
+            lines = _CsvLines(stream, url, max_bytes)
             reader = csv.reader(lines, strict=True)
             names = _header(next(_rows(reader, lines, url), []), url)
             for number, row in enumerate(_rows(reader, lines, url)):
@@ -64,7 +64,7 @@ class _StreamFile(io.RawIOBase):
         return len(piece)
 
 
-class _Lines:
+class _CsvLines:
     """The lines of a file with their ends. Those of one row may have as many bytes as a line."""
 
     def __init__(self, stream: ForwardStream, url: str, max_bytes: int) -> None:
@@ -93,7 +93,7 @@ class _Lines:
             ) from error
 
 
-def _rows(reader: Any, lines: _Lines, url: str) -> Iterator[list[str]]:
+def _rows(reader: Any, lines: _CsvLines, url: str) -> Iterator[list[str]]:
     """The rows that are not blank."""
     while True:
         lines.row_bytes = 0

@@ -92,14 +92,14 @@ def _decode(head: bytes, size: int) -> IndexHeader:
     return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:8])
 
 
-def read_header(path: Path) -> IndexHeader:
+def read_header(path: str | Path) -> IndexHeader:
     """The header of an index file.
 
     Raises:
         FileNotFoundError: There is no such file.
         IndexDamageError: It is not as it was published, or of another format.
     """
-    with path.open("rb") as file, place_of_io(path):
+    with open(path, "rb") as file, place_of_io(path):
         return _decode(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size)
 
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -358,7 +359,7 @@ def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:
     path = build(job).path
     open_files.forget(job)
     try:
-        rows = open_files.get(job, lambda _: IndexFile(path, KINDS[job.kind].dtype)).runs(runs)
+        rows = open_files.get(job, lambda _: IndexFile(Path(path), KINDS[job.kind].dtype)).runs(runs)
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Check the disk that holds it."
@@ -371,4 +372,4 @@ def _open_index(job: IndexJob) -> IndexFile:
     found = find(job)
     if found is None:
         check_stamp(job.url, job.stamp)
-    return IndexFile((found or build(job)).path, KINDS[job.kind].dtype)
+    return IndexFile(Path((found or build(job)).path), KINDS[job.kind].dtype)

@@ -42,7 +42,7 @@ class IndexJob(NamedTuple):
 class Found(NamedTuple):
     """Where an index is, and its header."""
 
-    path: Path
+    path: str
     header: IndexHeader
 
 
@@ -73,7 +73,8 @@ KINDS = {
 }
 
 
-def _beside(job: IndexJob) -> Path | None:
+# As texts, like the urls: a `Path` keeps each part of each path in the interpreter's table of names, for ever.
+def _beside(job: IndexJob) -> str | None:
     """Where the index may be beside the shard: hidden, so that no glob takes it for a shard."""
     if is_remote(job.url):
         return None
@@ -81,23 +82,26 @@ def _beside(job: IndexJob) -> Path | None:
     name = os.path.basename(path)
     if len(os.fsencode(name)) > _MAX_NAME_BYTES:
         return None
-    return Path(os.path.dirname(path), f".{name}.{job.kind}.index")
+    return os.path.join(os.path.dirname(path), f".{name}.{job.kind}.index")
 
 
-def _cached(job: IndexJob) -> Path:
+def _cached(job: IndexJob) -> str:
     """Where the index may be in the cache."""
     where = job.url if is_remote(job.url) else str(Path(local_path(job.url)).absolute())
     name = hashlib.blake2b(os.fsencode(where), digest_size=16).hexdigest()
-    return Path(f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index")
+    return f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index"
 
 
-_in_memory: dict[IndexJob, Path] = {}
+_in_memory: dict[IndexJob, str] = {}
 """The indexes that could be written nowhere."""
 
 
 def find(job: IndexJob) -> Found | None:
     """Path and header of the index of just this version of the shard, if it has been built."""
-    for path in filter(None, (_beside(job), _cached(job), _in_memory.get(job))):
+    for place in (_beside, _cached, _in_memory.get):
+        path = place(job)
+        if path is None:
+            continue
         try:
             header = read_header(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -144,11 +148,11 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
     stamps, kind = (job.stamp, job.sidecar_stamp), KINDS[job.kind]
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
     beside = _beside(job) if is_kept_beside else None
-    cached = _cached(job)
-    path = publish_index(beside, cached, encode(header, contents.rows))
-    if path not in (beside, cached):
-        _in_memory[job] = path
-    return Found(path, header)
+    places = None if beside is None else Path(beside), Path(_cached(job))
+    path = publish_index(*places, encode(header, contents.rows))
+    if path not in places:
+        _in_memory[job] = str(path)
+    return Found(str(path), header)
 
 
 def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:
@@ -177,7 +181,7 @@ def _tried(job: IndexJob, own: tar_index.TarRows, joins: dict[str, sidecar.JoinR
 
 def forget_cached(job: IndexJob) -> None:
     """Delete the index from the cache, where it is kept elsewhere now."""
-    _cached(job).unlink(missing_ok=True)
+    Path(_cached(job)).unlink(missing_ok=True)
 
 
 def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:

@@ -159,7 +159,7 @@ def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
             unjoined += [job.sidecar] if job.kind == JOIN else []
             continue
         found = found or build(job, is_kept_beside=False)  # where this failed it raises here what is wrong
-        rows = _Rows(found.path, job)
+        rows = _Rows(Path(found.path), job)
         yield _Index(found.header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
     if unjoined:
         logger.warning(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from streamdata.errors import ShardError, SourceError, shown
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import NO_OPTIONS, StorageOptions
-from streamdata.run.recent import Recent
+from streamdata.run.recent import OpenFiles
 from streamdata.shards.file_cache import FileCache, FileVersion, version_of
 from streamdata.shards.json_lines import MAX_LINE_BYTES, lines_of
 from streamdata.shards.json_rows import parse_row
@@ -85,8 +85,8 @@ class ParquetRows:
         self._ends = list(accumulate(file.num_rows for file in self.files))
 
     @cached_property
-    def _opened(self) -> Recent[int, StoredRows]:
-        return Recent(_OPEN_FILES)
+    def _opened(self) -> OpenFiles[int, StoredRows]:
+        return OpenFiles(_OPEN_FILES)
 
     def _stored(self, file: int) -> StoredRows:
         return self._opened.get(file, lambda _: StoredRows(self.files[file].stored, self.files[file].path))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError, note_place
@@ -99,7 +98,7 @@ def stamp_of(url: str) -> FileStamp:
     """
     if is_remote(url):
         return _remote_stamp(url)
-    status = Path(local_path(url)).stat()
+    status = os.stat(local_path(url))
     if not stat.S_ISREG(status.st_mode):
         raise ShardError(
             f"shard '{url}': expected a regular file, got mode {status.st_mode:o}\n  Name a file of records."

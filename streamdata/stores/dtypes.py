@@ -38,6 +38,7 @@ def token_dtype(largest_id: int, storage_type: str = "bin") -> str:
         f"got {largest_id}"
     )
 
+
 _BYTES: Final = re.compile("[<>=|]?a")
 """An old name of numpy's for texts, of which it warns."""
 

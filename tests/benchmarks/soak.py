@@ -83,7 +83,12 @@ def mixture(folder: Path) -> MergedDataset:
 def look(samples: int) -> Look:
     """This process and its children."""
     pids = [os.getpid(), *_children()]
-    return Look(samples, list(map(_resident, pids)), list(map(_descriptors, pids)), len(os.listdir("/dev/shm")))  # noqa: S108
+    return Look(samples, list(map(_resident, pids)), list(map(_descriptors, pids)), _shared_blocks(pids))
+
+
+def _shared_blocks(pids: list[int]) -> int:
+    """How many blocks of shared memory have a name of theirs, as torch gives them."""
+    return sum(any(f"_{pid}_" in name for pid in pids) for name in os.listdir("/dev/shm"))  # noqa: S108
 
 
 def _children() -> Iterator[int]:
@@ -133,7 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=3_000_000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=512)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STREAMDATA_CACHE"] = f"{folder}/cache"

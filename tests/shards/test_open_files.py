@@ -1,9 +1,19 @@
 import os
 import resource
+from collections import Counter
 
+import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
-from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
+from streamdata import (
+    DatasetFactory,
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    StoreWriter,
+    named,
+)
 from streamdata.run.recent import MAX_OPEN_FILES, most_open_files
 from tests.shard_files import write_jsonl, write_tars
 
@@ -35,3 +45,25 @@ def test_the_number_follows_the_limit(limit):
     assert most_open_files() == 16
     limit(8192)
     assert most_open_files() == MAX_OPEN_FILES
+
+
+def few_files(_: int) -> None:
+    """A worker that may open as many files as it has, and 44."""
+    most = len(os.listdir("/proc/self/fd")) + 44
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_a_worker_reads_hundreds_of_shards_where_few_files_may_be_open(tmp_path):
+    """Shards of a store, too."""
+    tokens = tmp_path / "tokens"
+    with StoreWriter("bin", tokens, {"sequence": "int32"}, max_tokens_per_shard=5) as writer:
+        for _ in range(100):
+            writer.append({"sequence": np.arange(5)})
+    sources = [
+        MetaDistributedWebDataset(write_tars(tmp_path / "t", [1] * 100), meta_names=["score"], name="t", percent=1),
+        JsonlIterableDataset(write_jsonl(tmp_path / "j", [1] * 100), name="j", percent=1),
+        named(DatasetFactory.load("seq", str(tokens), window_size=4, stride=5), name="s", percent=1),
+    ]
+    stream = MergedDataset(sources, cyclic=False, stop="all_exhausted")
+    loader = DataLoader(stream, None, num_workers=1, worker_init_fn=few_files)
+    assert Counter(sample["__datasetname__"] for sample in loader) == {"t": 100, "j": 100, "s": 100}
