@@ -12,7 +12,6 @@ from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.stores.base_dataset import BaseDataset
-from streamdata.stores.stored_values import MAX_OPEN as MAX_OPEN_ARRAYS
 
 _TAKEN_BYTES: Final = 8 << 20
 """What a reader of local shards reads at once, and holds, at most."""
@@ -43,7 +42,7 @@ def needs_of(top: Node, settings: AheadSettings, sampled: Mapping[str, Sampled])
     num_files = sum(len(each.urls) for each in shards)
     arrays = sum(len(node.dataset.store.arrays()) for node in leaves if isinstance(node.dataset, BaseDataset))
     most = most_open_files()
-    descriptors = min(2 * num_files, most) + min(arrays, MAX_OPEN_ARRAYS, most)  # a shard has an index
+    descriptors = min(2 * num_files, most) + 2 * min(arrays, most)  # a shard has an index; arrays have sums
     ahead = settings.read_ahead_bytes if is_remote else 0
     return Needs(
         held_bytes=ahead + math.ceil(sum(size for size in held.values() if size is not None)),

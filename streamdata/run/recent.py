@@ -67,12 +67,16 @@ class OpenFiles(Recent[Key, Value]):
         capacity: How many there are at most, where the process's limit allows as many.
     """
 
+    is_helping = False
+    """Whether the thread reads for another one, beside it: then it keeps a fourth as many."""
+
     def _most(self) -> int:
-        return min(self._capacity, most_open_files())  # asked for each file that is opened: the limit may be set late
+        most = most_open_files() // 4 if self.is_helping else most_open_files()
+        return min(self._capacity, most)  # asked for each file that is opened: the limit may be set late
 
 
 open_files: OpenFiles[Any, Any] = OpenFiles(MAX_OPEN_FILES)
-"""Shards by their urls, their indexes by what these were built for, pages of caches: they share one number."""
+"""Shards by their urls, indexes by what these were built for, arrays, pages of caches …: they share one number."""
 
 
 class ReadBuffer(threading.local):

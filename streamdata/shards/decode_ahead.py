@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from threading import Event
 
+from streamdata.run.recent import open_files
 from streamdata.shards.decoded_runs import DecodedRun, GroupRun
 
 _THREADS = 2
@@ -32,7 +33,7 @@ class DecodeAhead:
             task.cancel()
         new = [left for runs in tasks if (left := [run for run in runs if run not in self._coming])]
         if new and self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, "streamdata-decode")
+            self._threads = ThreadPoolExecutor(_THREADS, "streamdata-decode", _keep_few_files)
         begun = [self._submit(runs, decode) for runs in new]
         # A thread gets Python's lock from one that computes only after 5 ms, in which a window may be delivered.
         for event in begun[:_THREADS]:
@@ -59,3 +60,7 @@ class DecodeAhead:
 
     def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
         return DecodeAhead, ()
+
+
+def _keep_few_files() -> None:
+    open_files.is_helping = True

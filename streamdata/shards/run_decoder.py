@@ -12,7 +12,7 @@ from streamdata.errors import ShardError
 from streamdata.remote import network
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
-from streamdata.run.recent import OpenFiles
+from streamdata.run.recent import open_files
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.parquet_file import OpenParquet
@@ -31,7 +31,6 @@ from streamdata.shards.storage import (
 from streamdata.shards.stored_rows import import_pyarrow
 
 logger = logging.getLogger(__name__)
-_MAX_OPEN_FILES = 32
 _TOGETHER_BYTES = 16 << 20  # of small groups, about: each call costs as much as hundreds of rows
 _MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
 
@@ -257,7 +256,7 @@ class RunDecoder:
         """The file of a group, that is still of the version whose footer was read."""
         number = int(self._groups.file_of[shard])
         url, stamp = self._groups.urls[number], self._groups.stamps[number]
-        file = self._own.files.get(number, self._open)
+        file: OpenParquet = open_files.get(("parquet", url, stamp), lambda _: self._open(number))
         if is_remote(url) and not held:
             spans = np.array([(0, *span) for span in self._groups.facts[shard].spans], np.int64).reshape(-1, 3)
             memory, begins = read_spans([url], [stamp], spans)
@@ -291,8 +290,7 @@ class RunDecoder:
 
 
 class _OpenedHere(threading.local):
-    """What a thread has open, and found out."""
+    """What a thread has decoded, where all of it stays."""
 
     def __init__(self) -> None:
-        self.files: OpenFiles[int, OpenParquet] = OpenFiles(_MAX_OPEN_FILES)
         self.decoded: DecodedRuns | None = None

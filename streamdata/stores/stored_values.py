@@ -7,30 +7,30 @@ who own the files. Published files do not change, so that open ones may be share
 import mmap
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from streamdata.errors import StoreError, note_place
-from streamdata.run.recent import OpenFiles, Recent
+from streamdata.run.recent import Recent, open_files
 from streamdata.shards.storage import LocalShard
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Values
 from streamdata.stores.sums import BLOCK, Sums
 
-MAX_OPEN: Final = 192
-"""Each has two file descriptors, or three if mapped, and the usual limit is 1,024; opening one again takes 20 µs."""
-
 _KEPT_BLOCKS = 1024
 _KEPT_VALUES = 512
 
-_open: OpenFiles[StoredArray, "StoredValues"] = OpenFiles(MAX_OPEN)
 _kept: Recent[tuple[StoredArray, int], Values] = Recent(_KEPT_BLOCKS)
 
 
 def opened_values(array: StoredArray, make: Callable[[StoredArray], "StoredValues"]) -> "StoredValues":
-    """The values of an array, one of a bounded number that are open in a thread."""
-    return _open.get(array, make)
+    """The values of an array, one of a bounded number of files that are open in a thread.
+
+    Each has two file descriptors, or three if mapped; opening one again takes 20 µs.
+    """
+    values: StoredValues = open_files.get(array, make)
+    return values
 
 
 class StoredValues:

@@ -1,8 +1,11 @@
 import os
 import resource
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
@@ -11,6 +14,7 @@ from streamdata import (
     JsonlIterableDataset,
     MergedDataset,
     MetaDistributedWebDataset,
+    ParquetDataset,
     StoreWriter,
     named,
 )
@@ -26,6 +30,14 @@ def limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def a_hundred_shards(folder: Path) -> str:
+    """A store of five tokens in each of its shards."""
+    with StoreWriter("bin", folder / "tokens", {"sequence": "int32"}, max_tokens_per_shard=5) as writer:
+        for _ in range(100):
+            writer.append({"sequence": np.arange(5)})
+    return str(folder / "tokens")
+
+
 def test_hundreds_of_shards_are_read_where_few_files_may_be_open(tmp_path, limit):
     """Of tars and JSONL, their sidecars and indexes together, all of which stay open where there is room."""
     sources = [
@@ -37,6 +49,22 @@ def test_hundreds_of_shards_are_read_where_few_files_may_be_open(tmp_path, limit
     assert sum(1 for _ in stream) == 260
     limit(1 << 10)
     assert sum(1 for _ in stream) == 260
+
+
+def test_files_of_every_kind_share_the_number(tmp_path, limit):
+    """Also those of parquet, which other threads decode ahead."""
+    for number in range(100):
+        (tmp_path / "p").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"x": [number]}), tmp_path / "p" / f"{number}.parquet")
+    sources = [
+        MetaDistributedWebDataset(write_tars(tmp_path / "t", [1] * 100), meta_names=["score"], name="t", percent=1),
+        ParquetDataset(str(tmp_path / "p"), name="p", percent=1),
+        ParquetDataset(str(tmp_path / "p" / "*1.parquet"), name="q", percent=1),
+        named(DatasetFactory.load("seq", a_hundred_shards(tmp_path), window_size=4, stride=5), name="s", percent=1),
+    ]
+    stream = MergedDataset(sources, cyclic=False, stop="all_exhausted")
+    limit(len(os.listdir("/proc/self/fd")) + 44)
+    assert Counter(sample["__datasetname__"] for sample in stream) == {"t": 100, "p": 100, "q": 10, "s": 100}
 
 
 def test_the_number_follows_the_limit(limit):
@@ -55,14 +83,10 @@ def few_files(_: int) -> None:
 
 def test_a_worker_reads_hundreds_of_shards_where_few_files_may_be_open(tmp_path):
     """Shards of a store, too."""
-    tokens = tmp_path / "tokens"
-    with StoreWriter("bin", tokens, {"sequence": "int32"}, max_tokens_per_shard=5) as writer:
-        for _ in range(100):
-            writer.append({"sequence": np.arange(5)})
     sources = [
         MetaDistributedWebDataset(write_tars(tmp_path / "t", [1] * 100), meta_names=["score"], name="t", percent=1),
         JsonlIterableDataset(write_jsonl(tmp_path / "j", [1] * 100), name="j", percent=1),
-        named(DatasetFactory.load("seq", str(tokens), window_size=4, stride=5), name="s", percent=1),
+        named(DatasetFactory.load("seq", a_hundred_shards(tmp_path), window_size=4, stride=5), name="s", percent=1),
     ]
     stream = MergedDataset(sources, cyclic=False, stop="all_exhausted")
     loader = DataLoader(stream, None, num_workers=1, worker_init_fn=few_files)
