@@ -3,8 +3,9 @@
 import os
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from streamdata.errors import printable
@@ -52,21 +53,26 @@ class WorkerPlaces:
     """Those of all workers of a rank."""
 
     def __init__(self) -> None:
-        self._memory = torch.zeros((MAX_WORKERS, _BYTES), dtype=torch.uint8)
+        # New shared memory, as torch makes it for batches: zeros of which no page is there yet. To fill or copy as much
+        # is work for torch's threads, for which a process that was forked from one that had them waits without end.
+        shared = torch.UntypedStorage._new_shared(MAX_WORKERS * _BYTES)  # type: ignore[no-untyped-call] # noqa: SLF001
         # Not in the queue with a batch: what a worker was at when it was killed never came to that.
-        self._memory.share_memory_()  # type: ignore[no-untyped-call]
+        self._memory = torch.empty(0, dtype=torch.uint8).set_(shared).view(MAX_WORKERS, _BYTES)
 
     def of(self, worker: int) -> WorkerPlace:
         """Where a worker of the DataLoader notes it; called by that."""
-        return WorkerPlace(self._memory[worker].numpy().data)
+        return WorkerPlace(self._rows()[worker].data)
 
     def clear(self) -> None:
         """Forget the workers of an earlier iteration."""
-        self._memory.zero_()
+        self._rows()[:] = 0
+
+    def _rows(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+        return self._memory.numpy()
 
     def of_dead(self) -> dict[int, str]:
         """By process: the record that a worker was last at, "" for none, of those that ended before their stream."""
-        found, rows = {}, self._memory.numpy()
+        found, rows = {}, self._rows()
         for row in rows[rows[:, : _PID.size].any(1)]:
             (pid,), (text,) = _PID.unpack_from(row), _TEXT.unpack_from(row, _PID.size)
             if has_ended(pid):

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import time
 
 import pytest
+import torch
 
 from streamdata import MergedDataset, StreamLoader, named
 from streamdata.mixing.places import WorkerPlaces
@@ -61,3 +63,18 @@ def test_a_stream_function_is_noted_what_it_is_given() -> None:
     feed = Feed(iter(records), (0, 0, 0, 0), lambda _, after: after, 0, tally, "process_fn")
     assert len(list(run_bursts(lambda pulled: pulled, feed, None))) == 3
     assert noted == [record for record, _ in records]
+
+
+def test_a_process_forked_from_one_whose_torch_has_threads_makes_its_own() -> None:
+    """Work for such threads never ends there."""
+    torch.ones(1 << 20).add_(1)
+    pid = os.fork()
+    if not pid:
+        WorkerPlaces().clear()
+        os._exit(0)
+    deadline = time.monotonic() + 20
+    while not (ended := os.waitpid(pid, os.WNOHANG)[0]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    assert ended

@@ -109,4 +109,4 @@ def test_no_yaml_is_an_error_with_its_place(tmp_path: Path) -> None:
     """As for recipes."""
     path = tmp_path / "config.yaml"
     path.write_text("train_type: [")
-    assert f"{path}:1:" in problems(path)
+    assert f"{path}:2:1: root: not valid YAML: " in problems(path)  # where it ends

@@ -80,9 +80,11 @@ class ObjectServer:
                 body = await reader.readexactly(int(request.headers.get("content-length", 0)))
                 self._in_flight += 1
                 self.most_in_flight = max(self.most_in_flight, self._in_flight)
-                await asyncio.sleep(self.delay_s)
+                try:
+                    await asyncio.sleep(self.delay_s)
+                finally:
+                    self._in_flight -= 1  # before the answer: who has it may ask again before this goes on
                 goes_on = await self._answer(request, body, writer)
-                self._in_flight -= 1
                 if not goes_on:
                     break
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
