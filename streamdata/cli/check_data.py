@@ -1,6 +1,7 @@
 """`streamdata check --data`: every record of a recipe, read once."""
 
 import os
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,10 +12,13 @@ import typer
 from rich.console import Console
 
 from streamdata.cli.ticker import Ticker
-from streamdata.errors import one_line, printable
-from streamdata.plan.data_check import DataCheck
+from streamdata.errors import one_line
+from streamdata.plan.data_check import DataCheck, DataTask
 from streamdata.plan.data_faults import Findings
-from streamdata.run.processes import processes
+from streamdata.run.processes import ProcessDiedError, processes
+
+_REMEDY = re.compile(r"\.?\n  (?=\S)")
+"""Where a message goes on with what to do."""
 
 
 def check_data(
@@ -35,16 +39,13 @@ def check_data(
 
     Raises:
         RecipeError: A source cannot be built.
-        ProcessError: A process died.
+        ProcessError: A process cannot import what it needs.
     """
     check, found, began = DataCheck(recipe, variables, allow, include_roots), Findings(), time.monotonic()
-    tasks, parts, so_far = list(check.tasks(found)), {}, Findings()
+    tasks, parts, so_far = list(check.tasks(found)), dict[DataTask, Findings](), Findings()
     num_processes = min(jobs or len(os.sched_getaffinity(0)), len(tasks))
-    with (
-        Ticker(Console(stderr=True), plain_interval_s=10.0) as ticker,
-        processes(check, num_processes if num_processes > 1 else 0) as team,
-    ):
-        for task, part in team.run(tasks, here=check if num_processes <= 1 else None):
+    with Ticker(Console(stderr=True), plain_interval_s=10.0) as ticker:
+        for task, part in _parts(check, tasks, num_processes):
             parts[task] = part
             so_far.join(part)
             ticker.tick(partial(_progress, len(parts), len(tasks), so_far, time.monotonic() - began))
@@ -57,6 +58,22 @@ def check_data(
     return not found.counts
 
 
+def _parts(check: DataCheck, tasks: Sequence[DataTask], count: int) -> Iterator[tuple[DataTask, Findings]]:
+    """What is found in each task, as it comes; that its process died is a fault, and new ones do the other tasks."""
+    waiting = dict.fromkeys(tasks)
+    while waiting:
+        try:
+            with processes(check, count if count > 1 else 0) as team:
+                for task, part in team.run(tuple(waiting), here=check if count <= 1 else None):
+                    del waiting[task]
+                    yield task, part
+        except ProcessDiedError as error:
+            part = Findings()
+            check.note_death(error.task, error, part)
+            del waiting[error.task]
+            yield error.task, part
+
+
 def _progress(done: int, total: int, found: Findings, seconds: float) -> str:
     rate = found.num_records / max(seconds, 1e-9)
     share = f"{done / total:.0%} of {total:,} shards and runs"
@@ -67,9 +84,14 @@ def _lines(found: Findings) -> Iterator[str]:
     """The faults, by source and kind."""
     for fault in sorted(found.faults, key=lambda fault: (fault.source, fault.kind)):  # stable: in the files' order
         source = f" {one_line(fault.source)}:" if fault.source else ""
-        yield f"error: {fault.kind}:{source} {printable(fault.message)}"
+        yield f"error: {fault.kind}:{source} {_in_one_line(fault.message)}"
     if unlisted := found.counts.total() - len(found.faults):
         yield f"… and {unlisted:,} more, of which each shard lists the first of their kind alone"
+
+
+def _in_one_line(message: str) -> str:
+    """A fault is a line: what to do about it stands in the same one, other line ends are escaped."""
+    return one_line(_REMEDY.sub(". ", message))
 
 
 def _summary(found: Findings) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from streamdata.errors import RecipeError, StreamdataError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
-from streamdata.plan.data_faults import Findings, Kind
+from streamdata.plan.data_faults import Findings, Kind, described
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
 from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
@@ -24,6 +24,7 @@ from streamdata.sources.source import Record, describe_record
 from streamdata.sources.suffixes import SHARD_SUFFIXES
 from streamdata.sources.tally import Tally
 
+_STREAM_FUNCTION: Final = "process_fn"
 _RECORDS_OF_TASK: Final = 10_000
 """Of a map-style dataset."""
 
@@ -133,6 +134,16 @@ class DataCheck:
         _process(dataset, _looked_at(records, source.name, found, note), source.name, found, note)
         return found
 
+    def note_death(self, task: DataTask, error: Exception, found: Findings) -> None:
+        """Note that the process that read a task died."""
+        place = task.url or (f"records {task.first:,} to {task.last:,}" if task.last else "all of its records")
+        found.add(
+            "process died",
+            self._sources[task.source].name,
+            f"{place}: expected the process that reads it to finish, got: {error}\n"
+            "  A function or a library ended it, or the memory ran out: then use fewer processes (-j).",
+        )
+
     def _dataset(self, task: DataTask) -> Any:
         """The source of a task: of all, or of one shard, whose functions are those of the first one that was built."""
         source, first = self._sources[task.source], self._built.get(task.source)
@@ -162,46 +173,82 @@ def _looked_at(
                 try:
                     decode_image(data).load()
                 except Exception as error:  # Pillow raises many kinds
-                    note("image", f"{describe_record(record)}: field {shown(field)}: {type(error).__name__}: {error}")
+                    note("image", f"{describe_record(record)}: field {shown(field)}: {described(error)}")
         yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
+
+
+class _FunctionExitError(Exception):
+    """A function raised SystemExit, which is no `Exception`; it is the cause."""
 
 
 class _NotingTally(Tally):
     """Notes each failure of a function, and forgives it."""
 
-    def __init__(self, name: str, note: Callable[[Kind, str], None]) -> None:
+    def __init__(self, name: str, found: Findings, note: Callable[[Kind, str], None]) -> None:
         super().__init__(name, max_bad=0)
-        self._note = note
+        self._found, self._note, self._last_failure = found, note, 0
 
     def fail(self, error: Exception, record: str, what: str) -> None:
-        self._note("function", f"{record}: {what} raised {type(error).__name__}: {error}")
+        """Note it.
+
+        Raises:
+            Exception: `error` itself, of a stream function that would fail without end: it took no record since.
+        """
+        if what == _STREAM_FUNCTION:
+            if self._found.num_records == self._last_failure:
+                raise error
+            self._last_failure = self._found.num_records
+        self._note("function", f"{record}: {what} raised {_described(error)}")
+
+
+def _described(error: Exception) -> str:
+    return described(error.__cause__ if isinstance(error, _FunctionExitError) and error.__cause__ else error)
 
 
 def _process(
     dataset: Any, records: Iterable[Record], name: str, found: Findings, note: Callable[[Kind, str], None]
 ) -> None:
     """Hand records to the functions of a source, and forget what they make of them."""
-    tally = _NotingTally(name, note)
+    tally = _NotingTally(name, found, note)
+    records = iter(records)
     single, stream = (getattr(dataset, attribute, None) for attribute in ("single_process_fn", "process_fn"))
     pairs: Any = zip(records, ((0, 0, number, 0) for number in count(1)), strict=False)
     if single is not None:
         pairs = call_per_record(_checked(single, name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0))
     if stream is not None:
-        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, "process_fn")
-        pairs = run_bursts(stream, feed, None)
+        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, _STREAM_FUNCTION)
+        pairs = _bursts(stream, feed)
     try:
         for _ in pairs:
             pass
     except Exception as error:  # such as a stream function that ends before its records do
-        note("function", f"{type(error).__name__}: {error}")
+        note("function", f"{_described(error)}; it was given no more records")
+        for _ in records:  # to look at, without it
+            pass
     found.num_dropped += tally.dropped
+
+
+def _bursts(function: Any, feed: Feed[Any]) -> Iterator[Any]:
+    """What a stream function makes of its records; after a SystemExit it begins again, as after other errors."""
+    while True:
+        try:
+            yield from run_bursts(function, feed, None)
+        except SystemExit as error:
+            failure, lost = _FunctionExitError(), feed.forget()
+            failure.__cause__ = error
+            feed.tally.fail(failure, f"{describe_record(feed.last)}, with {lost} records in hand", feed.what)
+        else:
+            return
 
 
 def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
     """The same function; what it returns that is no sample is its failure."""
 
     def call(record: Record) -> Any:
-        output = function(record)
+        try:
+            output = function(record)
+        except SystemExit as error:
+            raise _FunctionExitError from error
         for sample in output if isinstance(output, list) else [] if output is None else [output]:
             complete(sample, record, f"source {shown(name)}: single_process_fn")
         return output

@@ -4,9 +4,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["damaged", "key given twice", "sidecar", "image", "function"]
+from streamdata.errors import StreamdataError, one_line
+
+Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "process died"]
 MAX_LISTED: Final = 100
 """Faults of one kind that are listed of each shard; the others are counted."""
+
+
+_MAX_CHARS: Final = 100
+"""Of the message of an error of somebody else's code."""
+_MAX_OUR_CHARS: Final = 1000
+"""Of one of streamdata's own classes, which has places and what to do in it; a function may raise these too."""
 
 
 class Fault(NamedTuple):
@@ -51,3 +59,11 @@ class Findings:
         self.num_dropped += other.num_dropped
         self.faults += other.faults
         self.counts += other.counts
+
+
+def described(error: BaseException) -> str:
+    """What an error of somebody else's code is: its type, and its message in one line, cut where it is long."""
+    text, is_ours = str(error), isinstance(error, StreamdataError)
+    most = _MAX_OUR_CHARS if is_ours else _MAX_CHARS
+    cut = text[:most] + ("…" if len(text) > most else "")
+    return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}"

@@ -1,5 +1,6 @@
 """The records of one shard, or some of a dataset, as far as they can be read: each fault on the way is noted."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -7,15 +8,20 @@ import numpy as np
 
 from streamdata.errors import StreamdataError, shown
 from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
-from streamdata.plan.data_faults import Kind
+from streamdata.plan.data_faults import Kind, described
 from streamdata.plan.json_keys import twice_given
+from streamdata.shards.arrow_values import UnfitValueError
+from streamdata.shards.csv_rows import SequentialCsv
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import Flaw, reserved_flaw, row_or_flaw
-from streamdata.shards.readers import IndexedShards, SequentialShards
+from streamdata.shards.parquet import ParquetShards
+from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.shards.sequential import SequentialTar
+from streamdata.shards.sidecar import line_key, names_of
 from streamdata.shards.storage import NO_STAMP, is_pipe, stamp_of
 from streamdata.shards.streams import open_stream
 from streamdata.shards.tar import TarShards
+from streamdata.shards.tar_records import key_hash
 from streamdata.sources.jsonl import JsonlIterableDataset
 from streamdata.sources.shard_source import BlockSource, ShardDataset
 from streamdata.sources.source import Record, fields_of
@@ -24,6 +30,11 @@ Note = Callable[[Kind, str], None]
 
 _AT_ONCE: Final = 1000
 """Records of an indexed shard in a window."""
+_MAX_NAMED: Final = 10
+"""Lines, or records, that the message about all of their kind names."""
+_NO_LINE: Final = "records without a sidecar line"
+_NO_RECORD: Final = "sidecar lines without a record"
+_NOT_READ: Final = "\n  What comes after it was not read."
 
 
 def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
@@ -36,10 +47,12 @@ def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
         found = _windowed(dataset.source.shards, note)
     else:
         found = _streamed(dataset.source.shards, note)
+    sidecars = _Sidecars(dataset.source.shards)
     for number, record in enumerate(found):
         record[CURSOR] = number
+        sidecars.add(record)
         yield record
-    _look_at_sidecars(dataset.source.shards, note)
+    sidecars.check(note)
 
 
 def map_style_records(dataset: Any, first: int, last: int, name: str, note: Note) -> Iterator[Record]:
@@ -47,8 +60,8 @@ def map_style_records(dataset: Any, first: int, last: int, name: str, note: Note
     for index in range(first, last):
         try:
             record = dict(fields_of(dataset[index], name))
-        except Exception as error:  # whatever its code raises
-            note("damaged", f"index {index}: {type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # whatever its code raises
+            note("damaged", f"index {index}: {described(error)}")
             continue
         yield record | {INDEX: index}
 
@@ -60,8 +73,8 @@ def streamed_records(dataset: Any, name: str, note: Note) -> Iterator[Record]:
         for item in dataset:
             yield dict(fields_of(item, name)) | {CURSOR: number}
             number += 1
-    except Exception as error:  # whatever its code raises
-        note("damaged", f"record {number}, and all after it: {type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # whatever its code raises
+        note("damaged", f"record {number}, and all after it: {described(error)}")
 
 
 def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
@@ -72,8 +85,8 @@ def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
                 row = _row(line, url, number, note)
                 if row is not None:
                     yield row | {URL: str(url), KEY: str(number - 1)}
-    except (StreamdataError, OSError) as error:  # of the file: what comes after it cannot be read
-        note("damaged", str(error))
+    except (StreamdataError, OSError) as error:  # of the file
+        note("damaged", f"{error}{_NOT_READ}")
 
 
 def _row(line: bytes, url: str, number: int, note: Note) -> Record | None:
@@ -101,17 +114,23 @@ def _note_keys(line: bytes, place: str, note: Note) -> None:
 
 def _windowed(shards: IndexedShards, note: Note) -> Iterator[Record]:
     for shard, total in enumerate(shards.num_records.tolist()):
+        if isinstance(shards, ParquetShards):
+            yield from _rows_of_group(shards, shard, total, note)
+            continue
         for first in range(0, total, _AT_ONCE):
-            run = [np.array([number], np.int64) for number in (shard, first, min(_AT_ONCE, total - first))]
-            yield from _taken(shards, run, note)
+            yield from _taken(shards, shard, first, min(_AT_ONCE, total - first), note)
 
 
-def _taken(shards: IndexedShards, run: list[Any], note: Note) -> Iterator[Record]:
+def _window(shards: IndexedShards, *run: int) -> Window:
+    return shards.window(*(np.array([number], np.int64) for number in run))
+
+
+def _taken(shards: IndexedShards, shard: int, first: int, size: int, note: Note) -> Iterator[Record]:
     """The records of a window; where one cannot be read, those after it."""
-    at, size = 0, int(run[2][0])
+    at = 0
     while at < size:
         try:
-            for record in shards.window(*run).take(np.arange(at, size)):
+            for record in _window(shards, shard, first, size).take(np.arange(at, size)):
                 at += 1
                 yield dict(record)
         except (StreamdataError, OSError) as error:
@@ -119,23 +138,96 @@ def _taken(shards: IndexedShards, run: list[Any], note: Note) -> Iterator[Record
             at += 1
 
 
+def _rows_of_group(shards: ParquetShards, shard: int, total: int, note: Note) -> Iterator[Record]:
+    """The rows of a row group but those that have no types of Python's; where it is damaged, none after that."""
+    size, first_in_file = int(shards.run_rows[shard]), int(shards.groups.first_rows[shard])
+    at = 0
+    for first in range(0, total, size):
+        end = min(first + size, total)
+        window = _window(shards, shard, first, end - first)  # one for all of the run, which is decoded once in it
+        stop = end
+        while at < end:
+            try:
+                for record in window.take(np.arange(at, stop) - first):
+                    at += 1
+                    yield dict(record)
+            except UnfitValueError as error:  # of some rows that were to become Python's together
+                note("damaged", str(error))
+                stop = error.row - first_in_file
+            except (StreamdataError, OSError) as error:
+                # A page of it: rows after it are not decoded either, since a group has no index of them.
+                place = f"{shards.url_of(shard)}: {total - at:,} records, from row {first_in_file + at} on"
+                note("damaged", f"{place}, were not read: {error}")
+                return
+            else:
+                at, stop = (at if stop == end else stop + 1), end
+
+
 def _streamed(shards: SequentialShards, note: Note) -> Iterator[Record]:
     for shard in range(len(shards.urls)):
         try:
-            yield from shards.stream(shard)
+            if isinstance(shards, SequentialCsv):
+                yield from shards.stream(shard, on_flaw=lambda flaw: note("damaged", str(flaw)))
+            else:
+                yield from shards.stream(shard)
         except (StreamdataError, OSError) as error:
-            note("damaged", str(error))
+            note("damaged", f"{error}{_NOT_READ}")
 
 
-def _look_at_sidecars(shards: Any, note: Note) -> None:
-    """Note keys that lines of sidecars give twice, and lines and records that join nothing."""
-    if isinstance(shards, TarShards):
-        files = shards.sidecars.sidecar_urls if shards.sidecars is not None else []
-    else:
-        files = shards.sidecars if isinstance(shards, SequentialTar) else []
-    for url in files:
-        for _ in _json_records(url, shards.limits.line_bytes, note):
-            pass
-    for kind, number in shards.anomalies().items() if files else ():
-        if number and "sidecar" in kind:
-            note("sidecar", f"{', '.join(map(str, shards.urls))}: {number:,} {kind}")
+class _Sidecars:
+    """Notes keys that lines of sidecars give twice, and lines and records that join nothing.
+
+    Args:
+        shards: What the records are read from.
+    """
+
+    def __init__(self, shards: Any) -> None:
+        files: list[str] = []
+        if isinstance(shards, TarShards) and shards.sidecars is not None:
+            files = shards.sidecars.sidecar_urls
+        elif isinstance(shards, SequentialTar):
+            files = shards.sidecars
+        self._shards = shards
+        self._files = dict(zip(shards.urls, files, strict=True)) if files else {}
+        self._records: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+
+    def add(self, record: Record) -> None:
+        """Note what the lines of a sidecar may call a record."""
+        if not self._files:
+            return
+        identifier = record.get("id")
+        identifier = identifier if isinstance(identifier, bytes) else None
+        names = names_of(record[KEY], identifier, record[URL], self._shards.sidecar_key)
+        self._records[record[URL]].append((record[KEY], key_hash(names.by_id), key_hash(names.by_key)))
+
+    def check(self, note: Note) -> None:
+        """Look at all lines, once all records were read."""
+        unfit: dict[str, list[str]] = defaultdict(list)
+        for url, file in self._files.items():
+            lines = _lines_of(file, self._shards.limits.line_bytes, note)
+            records = self._records[str(url)]
+            by_id = {called for _, called, _ in records}
+            column = 1 if not by_id.isdisjoint(lines) else 2  # as `sidecar` decides it
+            names = by_id if column == 1 else {called for *_, called in records}
+            unfit[_NO_RECORD] += [place for called, place in lines.items() if called not in names]
+            unfit[_NO_LINE] += [f"key {shown(one[0])}" for one in records if one[column] not in lines]
+        for kind, number in self._shards.anomalies().items() if self._files else ():
+            if number and "sidecar" in kind:
+                # Records that cannot be read leave it open which lines are theirs.
+                places = unfit[kind] if len(unfit[kind]) == number else []
+                more = ["…"] if len(places) > _MAX_NAMED else []
+                which = f": {'; '.join(places[:_MAX_NAMED] + more)}" if places else ""
+                note("sidecar", f"{', '.join(map(str, self._shards.urls))}: {number:,} {kind}{which}")
+
+
+def _lines_of(file: str, max_bytes: int, note: Note) -> dict[int, str]:
+    """Of the lines of a sidecar, by the hashes of their keys, which ones they are."""
+    lines: dict[int, str] = {}
+    for row in _json_records(file, max_bytes, note):
+        number = int(row[KEY]) + 1
+        try:
+            key = line_key(row, file, number)
+        except StreamdataError:  # the shard's own error told it
+            continue
+        lines[key_hash(key)] = f"{file}:{number}, key {shown(key)}"
+    return lines

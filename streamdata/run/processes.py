@@ -38,6 +38,10 @@ class ProcessError(Exception):
     task: Any = None
 
 
+class ProcessDiedError(ProcessError):
+    """A process died while it did a task; others may do the other tasks."""
+
+
 class _Process(NamedTuple):
     child: "subprocess.Popen[bytes]"
     connection: "Connection[Any, Any]"
@@ -61,8 +65,8 @@ class _Process(NamedTuple):
             value.task = self.tasks[0]
         return kind, value
 
-    def _died(self) -> ProcessError:
-        error = ProcessError(f"it died with exit code {self.child.wait()}")
+    def _died(self) -> ProcessDiedError:
+        error = ProcessDiedError(f"it died with exit code {self.child.wait()}")
         error.task = self.tasks[0]
         return error
 
@@ -91,7 +95,8 @@ class Team(Generic[T, R]):
             report: Called with what the function reports on the way.
 
         Raises:
-            ProcessError: A process died, or cannot import the function.
+            ProcessDiedError: A process died.
+            ProcessError: It cannot import the function.
             Exception: What the function raised.
         """
         waiting = iter(tasks)

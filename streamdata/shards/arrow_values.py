@@ -13,6 +13,16 @@ from streamdata.shards.stored_rows import import_pyarrow
 VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
 
 
+class UnfitValueError(ShardError):
+    """A value of a row has no type of Python's; the rows around it may be sound.
+
+    Attributes:
+        row: The number of the row in its file.
+    """
+
+    row: int = 0
+
+
 def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
     """The values of each column.
 
@@ -22,7 +32,7 @@ def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
         numbers: Of the rows in it.
 
     Raises:
-        ShardError: A value has no type of Python's, or a list of integers has one that is missing or too large.
+        UnfitValueError: A value has no type of Python's, or a list of integers has one that is missing or too large.
     """
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return [_values(name, column, url, numbers) for name, column in columns]
@@ -37,11 +47,13 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
             try:
                 convert(column.slice(row, 1))
             except (ValueError, OverflowError, NotImplementedError) as error:
-                raise ShardError(
+                unfit = UnfitValueError(
                     f"shard '{url}', row {int(numbers[row])}, column {shown(name)}: expected a value that Python's "
                     f"types or an int64 tensor can hold, got: {error}\n  Write the column in another type, such as "
                     "times in microseconds, or leave it out of `columns`."
-                ) from error
+                )
+                unfit.row = int(numbers[row])
+                raise unfit from error
         raise
 
 

@@ -6,7 +6,7 @@ Format: RFC 4180, in UTF-8; a quoted value may go over several lines.
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamdata.errors import ShardError, shown
@@ -20,12 +20,14 @@ from streamdata.shards.streams import ForwardStream, open_stream
 
 CSV_SUFFIXES = tuple(f".csv{compressed}" for compressed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz"))
 _BUFFER_BYTES = 1 << 20
+OnFlaw = Callable[[ShardError], None]
+"""Called with what is wrong with a row, to go on with the next one; None to raise it."""
 
 
 class SequentialCsv(SequentialFiles):
     """CSV shards; the first line of each names its fields."""
 
-    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+    def stream(self, shard: int, raw: ChunkBytes | None = None, on_flaw: OnFlaw | None = None) -> Iterator[Record]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
         Raises:
@@ -39,12 +41,16 @@ class SequentialCsv(SequentialFiles):
             lines = _CsvLines(stream, url, max_bytes)
             reader = csv.reader(lines, strict=True)
             names = _header(next(_rows(reader, lines, url), []), url)
-            for number, row in enumerate(_rows(reader, lines, url)):
+            for number, row in enumerate(_rows(reader, lines, url, on_flaw)):
                 if len(row) != len(names):
-                    raise ShardError(
+                    flaw = ShardError(
                         f"{url}:{reader.line_num}: expected {len(names)} fields, as the header has, got {len(row)}\n"
                         "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
                     )
+                    if on_flaw is None:
+                        raise flaw
+                    on_flaw(flaw)
+                    continue
                 yield {**dict(zip(names, row, strict=True)), URL: str(url), KEY: str(number)}
 
 
@@ -93,17 +99,21 @@ class _CsvLines:
             ) from error
 
 
-def _rows(reader: Any, lines: _CsvLines, url: str) -> Iterator[list[str]]:
+def _rows(reader: Any, lines: _CsvLines, url: str, on_flaw: OnFlaw | None = None) -> Iterator[list[str]]:
     """The rows that are not blank."""
     while True:
         lines.row_bytes = 0
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise ShardError(
+            flaw = ShardError(
                 f"{url}:{reader.line_num}: expected a row of CSV, got: {error}\n"
                 "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
-            ) from error
+            )
+            if on_flaw is None:
+                raise flaw from error
+            on_flaw(flaw)
+            continue
         if row is None:
             return
         if row:

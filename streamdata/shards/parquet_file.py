@@ -32,6 +32,7 @@ _MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its value
 _PLAIN_OR_KEPT = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
 _WORTH_A_LOOK = 3  # times the dictionary: what of a column is decoded faster when it is known how long values are
 _LENGTH_BYTES = 4  # before each value of a dictionary's page
+_READS_MISSING_FIXED_LISTS = 26  # pyarrow from this version on
 _LONG_VALUE = 1024  # bytes: a dictionary of shorter ones costs more than small batches do
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 
@@ -120,8 +121,7 @@ class OpenParquet:
                 raise
             raise ShardError(
                 f"shard '{self._url}': expected a parquet file, got what pyarrow cannot read in {where}: {error}\n"
-                "  The file is damaged or incomplete: copy or write it again.\n"
-                f"  Or it misses a list of a fixed size: pyarrow {import_pyarrow().__version__} is here, 26 reads that."
+                f"  The file is damaged or incomplete: copy or write it again.{_of_old_pyarrow()}"
             ) from error
 
     def _footer(self) -> bytes:
@@ -329,6 +329,14 @@ class OpenParquet:
             if (compute.sum(lengths).as_py() or 0) + _LENGTH_BYTES * len(lengths) == size:
                 longest = compute.max(lengths).as_py()
         return longest
+
+
+def _of_old_pyarrow() -> str:
+    """What else may be wrong where pyarrow is too old for a file."""
+    version = import_pyarrow().__version__
+    if int(version.partition(".")[0]) >= _READS_MISSING_FIXED_LISTS:
+        return ""
+    return f"\n  Or it misses a list of a fixed size: pyarrow {version} is here, 26 reads that."
 
 
 def _rows_at_once(row_bytes: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from streamdata.fields import is_reserved
-from streamdata.show.limits import Limits
+from streamdata.show.limits import Limits, short_name
 from streamdata.show.model import (
     ChatView,
     FieldView,
@@ -169,7 +169,7 @@ class FieldsView:
             key: value for key, value in message.items() if key not in ("role", "from", "content", "value") and value
         }
         return MessageView(
-            role=role,
+            role=short_name(role),
             text=self._text("" if content is None else content if isinstance(content, str) else _json(content)),
             images=images,
             more=self._text(_json(more)).text if more else "",
@@ -180,7 +180,7 @@ def _field(name: str, kind: str, value: Any, view: Value) -> FieldView:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     has_shape = shape is not None and dtype is not None
     return FieldView(
-        name=name,
+        name=short_name(name),
         kind=kind,
         type=type(value).__name__,
         value=view,

@@ -30,3 +30,10 @@ class Limits:
 
 IN_TERMINAL: Final = Limits(tokens=240, chars=800, frames=4, items=12, records=2)
 ON_PAGE: Final = Limits(tokens=600, chars=3000, frames=8, items=40, records=6)
+MAX_NAME: Final = 100
+"""Characters of the name of a field, or of who says a message."""
+
+
+def short_name(name: str) -> str:
+    """A name, cut where it is long: data may call a field anything."""
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}… {len(name) - MAX_NAME:,} more characters"

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from streamdata.show.limits import short_name
 from streamdata.show.token_sequence import Ids, Mask, TokenSequence, sequence_of
 
 _NAMES: Final = frozenset({"tokens", "txt", "sequence", "chosen", "rejected", "prompts", "responses", "labels"})
@@ -55,9 +56,9 @@ def target_summary(sample: Mapping[str, Any], name: str) -> str:
     if ids is None or not kept.any():
         return ""
     if np.array_equal(targets[kept], ids[kept]):
-        return f"as {tokens}{more}"
+        return f"as {short_name(tokens)}{more}"
     is_next = np.array_equal(targets[:-1][kept[:-1]], ids[1:][kept[:-1]])
-    return f"as {tokens}, one token later{more}" if is_next else ""
+    return f"as {short_name(tokens)}, one token later{more}" if is_next else ""
 
 
 def _tokens_beside(sample: Mapping[str, Any], name: str) -> str | None:
@@ -87,13 +88,13 @@ class _Siblings:
             if mask is None and not unwanted.any():
                 return None, "", False
             kept = ~unwanted if mask is None else mask & ~unwanted
-            return kept, f"not trained: {self._name} is {_IGNORED} here", False
+            return kept, f"not trained: {short_name(self._name)} is {_IGNORED} here", False
         found = self._named_mask()
         if found is not None:
             name, mask = found
             # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
             shifted = self._ids("target_ids") is not None
-            return (_later(mask) if shifted else mask), f"not trained: {name} is 0 here", shifted
+            return (_later(mask) if shifted else mask), f"not trained: {short_name(name)} is 0 here", shifted
         labels = self._ids("labels")
         if labels is None:
             return None, "", False

@@ -118,6 +118,29 @@ def test_data_lists_what_is_wrong_by_kind_and_place(
     assert done.stdout.splitlines()[-1] == "data: 82 records of 2 sources read: damaged: 2, key given twice: 2"
 
 
+def test_data_names_what_a_process_died_at_and_goes_on(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Source and shard; what is found elsewhere is listed."""
+    recipe = write_recipe(params=function("dying"))
+    with (recipe.parent / "b.jsonl").open("a") as file:
+        file.write("{\n")
+    done = streamdata("check", recipe, "--data", "-j", 2)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert done.exit_code == 1
+    assert lines[0].startswith(f"error: process died: a: {recipe.parent}/a.jsonl: expected the process that reads it")
+    assert "it died with exit code 9" in lines[0]
+    assert lines[1].startswith(f"error: damaged: b: {recipe.parent}/b.jsonl:41:")
+    assert done.stdout.endswith("data: 40 records of 2 sources read: damaged: 1, process died: 1\n")
+
+
+def test_data_shows_a_fault_as_one_line(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """What is wrong and what to do; a function's message forges none."""
+    recipe = write_recipe(params=function("wordy"))
+    (recipe.parent / "b.jsonl").write_text("[]\n")
+    lines = streamdata("check", recipe, "--data", "-j", 1).stdout.splitlines()
+    assert len([line for line in lines if line.startswith("error: ")]) == len(lines) - 2 == 41
+    assert max(map(len, lines)) < 400 + len(str(recipe))
+
+
 def test_jobs_are_of_data_alone(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """Nothing else has any."""
     assert streamdata("check", write_recipe(), "-j", 2).exit_code == 2

@@ -185,3 +185,77 @@ def test_a_broken_line_of_a_sidecar_ends_nothing(tmp_path):
         file.write('{broken\n{"key": "a", "key": "b"}\n')
     found = checked(source("MetaDistributedWebDataset", tars, meta_names=["score"]))
     assert found.counts == {"damaged": 2, "key given twice": 1}  # the tar as a whole, and the line
+
+
+def test_a_damaged_row_group_is_one_fault_and_the_others_are_read(tmp_path):
+    """It says how many records it cost."""
+    path = tmp_path / "0.parquet"
+    table = pa.table({"n": range(9000), "text": [str(number * 7919) for number in range(9000)]})
+    pq.write_table(table, path, row_group_size=3000, use_dictionary=False)
+    begin = pq.read_metadata(path).row_group(1).column(1).data_page_offset + 60
+    data = bytearray(path.read_bytes())
+    data[begin : begin + 200] = b"\xff" * 200
+    path.write_bytes(data)
+    found = checked(source("ParquetDataset", path))
+    (fault,) = found.faults
+    assert (found.num_records, found.counts) == (6000, {"damaged": 1})
+    assert f"{path}: 3,000 records, from row 3000 on, were not read" in fault.message
+
+
+def test_rows_beside_one_without_a_type_of_pythons_are_read(tmp_path):
+    """Each such row is named once."""
+    times = pa.array([number * 1000 + (number in (0, 5, 6, 2999)) for number in range(3000)]).cast(pa.timestamp("ns"))
+    pq.write_table(pa.table({"time": times}), tmp_path / "0.parquet")
+    found = checked(source("ParquetDataset", tmp_path / "0.parquet"))
+    assert found.num_records == 2996
+    assert [fault.message.split("row ")[1].split(",")[0] for fault in found.faults] == ["0", "5", "6", "2999"]
+
+
+def test_each_broken_row_of_csv_is_named_and_the_others_are_read(tmp_path):
+    """An unclosed quote at the end, too; after what is no text nothing is read, which it says."""
+    (tmp_path / "0.csv").write_text('a,b\n1,2\n3\n4,5,6\n7,8\n"x"y,1\n9,9\n"x')
+    (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n\xff,1\n3,4\n")
+    found = checked(source("CsvDataset", tmp_path))
+    places = [fault.message.partition(" ")[0].removeprefix(f"{tmp_path}/") for fault in found.faults]
+    assert (found.num_records, places) == (4, ["0.csv:3:", "0.csv:4:", "0.csv:6:", "0.csv:8:", "1.csv:3:"])
+    assert found.faults[-1].message.endswith("What comes after it was not read.")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_of_sidecars_without_a_record_are_named(tmp_path, packed):
+    """And records without a line."""
+    tar = Path(write_tars(tmp_path, [3])) / "00000.tar"
+    sidecar = tar.parent / "00000.meta.jsonl"
+    lines = sidecar.read_text().splitlines()
+    lines[1] = '{"key": "gone", "score": 1}'
+    sidecar.write_text("\n".join(lines) + "\n")
+    if packed:
+        (tar.parent / "00000.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+        tar.unlink()
+    found = checked(source("MetaDistributedWebDataset", tar.parent, meta_names=["score"]))
+    messages = sorted(fault.message.partition(": ")[2] for fault in found.faults)
+    line = f"1 sidecar lines without a record: {sidecar}:2, key 'gone'"
+    assert messages == ["1 records without a sidecar line: key 'r00001'", line]
+
+
+@pytest.mark.parametrize("kind", ["single_process_fn", "process_fn"])
+def test_a_function_that_exits_fails_at_one_record(tmp_path, kind):
+    """As with any other error."""
+    name = "exiting" if kind == "single_process_fn" else "exiting_stream"
+    found = checked(source("JsonlIterableDataset", write_jsonl(tmp_path, [20]), **{kind: function(name)}))
+    assert (found.num_records, found.counts) == (20, {"function": 4})
+    assert all(f"{kind} raised SystemExit: 3" in fault.message for fault in found.faults)
+
+
+def test_a_stream_function_that_takes_no_record_does_not_hang(tmp_path):
+    """Its records are looked at without it."""
+    found = checked(source("JsonlIterableDataset", write_jsonl(tmp_path, [20]), process_fn=function("refusing_stream")))
+    assert (found.num_records, found.counts) == (20, {"function": 1})
+
+
+def test_messages_of_functions_are_one_line_and_cut(tmp_path):
+    """Whatever they quote."""
+    data = source("JsonlIterableDataset", write_jsonl(tmp_path, [1]), single_process_fn=function("wordy"))
+    (fault,) = checked(data).faults
+    assert "ValueError: no\\nerror: forged line" in fault.message
+    assert len(fault.message) < 300 + len(str(tmp_path))

@@ -84,6 +84,22 @@ def test_what_is_long_is_cut():
     assert view(torch.arange(1000.0)).value.text == "0 1 2 3 4 5 … 994 995 996 997 998 999"
 
 
+def test_long_names_are_cut():
+    """Of fields, of parts of them and of tokens, whose masks are still found; and of who says a message."""
+    long = "x" * 1_000_000
+    sample = {
+        long: 1,
+        "media": {long: PIXELS},
+        f"{long}_input_ids": torch.arange(4),
+        f"{long}_loss_mask": torch.tensor([1, 0, 1, 1]),
+        "chat": [{"role": long, "content": "y"}],
+    }
+    fields = FieldsView(IN_TERMINAL).of(sample)
+    assert fields[0].name == f"{'x' * 100}… 999,900 more characters"
+    assert fields[2].value.num_trained == 3
+    assert len(repr([(field.name, field.value) for field in fields])) < 5000
+
+
 def test_responses_and_media_are_fields_of_their_own():
     """Rows of tokens with their masks, lists of them, images in a dict; what streamdata adds is left out."""
     sample = {

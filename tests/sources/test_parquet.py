@@ -371,6 +371,16 @@ def test_a_damaged_group_is_an_error_with_its_place(tmp_path):
         list(MergedDataset([source(str(tmp_path))], cyclic=False))
 
 
+def test_only_an_old_pyarrow_is_said_to_be_old(tmp_path, monkeypatch):
+    """Where the one here reads all lists, a newer one helps nobody."""
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + b"x" * 40 + (20).to_bytes(4, "little") + b"PAR1")
+    for version, is_said in (("25.0.1", True), ("26.0.1", False), ("100.0.0", False)):
+        monkeypatch.setattr(pa, "__version__", version)
+        with pytest.raises(ShardError, match="pyarrow cannot read") as caught:
+            source(str(tmp_path))
+        assert ("26 reads that" in str(caught.value)) == is_said
+
+
 def test_counts_that_contradict_each_other_are_an_error(tmp_path):
     """A footer may say anything."""
     pq.write_table(pa.table({"x": [1] * 1000}), tmp_path / "a.parquet")

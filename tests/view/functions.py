@@ -1,6 +1,8 @@
 """Process functions for the tests of what looks at a stream, good and bad."""
 
+import os
 import random
+import sys
 
 from streamdata import record_rng
 
@@ -30,6 +32,36 @@ def failing(record: dict) -> dict:
     if record["value"] % 5 == 0:
         raise ValueError(f"no {record['value']}")
     return record
+
+
+def exiting(record: dict) -> dict:
+    """Ends the process at one record in five, as scripts do."""
+    if record["value"] % 5 == 0:
+        sys.exit(3)
+    return record
+
+
+def exiting_stream(records):
+    """The same."""
+    yield from map(exiting, records)
+
+
+def refusing_stream(records):
+    """Fails before it takes a record."""
+    raise ValueError("no records wanted")
+    yield from records
+
+
+def dying(record: dict) -> dict:
+    """Takes its process with it, if that is one of several."""
+    if record["value"] == 7:
+        os._exit(9)
+    return record
+
+
+def wordy(record: dict) -> dict:
+    """Its message would be taken for several lines."""
+    raise ValueError(f"no\nerror: forged line {'x' * 100_000}")
 
 
 def pairs(records):
