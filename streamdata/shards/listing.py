@@ -162,7 +162,7 @@ def _local(root: str, parts: Names) -> Iterator[str]:
 
 
 def _is_folder(entry: "os.DirEntry[str]", *, is_meant: bool) -> bool:
-    """Whether there is a folder; a link in a circle, or to where nobody may look, is one more name if it is not meant."""
+    """Whether there is a folder. A link in a circle, or to where nobody may look, is none where it is not meant."""
     try:
         return entry.is_dir()
     except OSError:

@@ -201,7 +201,8 @@ def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
         return None
     except ShardError as error:
         raise ManifestError(
-            f"manifest '{url}': expected a regular file, got none\n  Remove it, or make it again: streamdata index FOLDER."
+            f"manifest '{url}': expected a regular file, got none\n"
+            "  Remove it, or make it again: streamdata index FOLDER."
         ) from error
     frame = decode_header(url, file.read(HEADER_BYTES, 0))
     if frame.size != file.size:
