@@ -1,8 +1,7 @@
 """How many paths a brace expression stands for, counted before it is expanded: `{0..999999999999}` fills no memory."""
 
+import re
 from typing import Final, NamedTuple
-
-from braceexpand import char_range_re, int_range_re
 
 from streamdata.errors import shown
 from streamdata.remote import bare_url
@@ -11,21 +10,23 @@ MAX_PATHS: Final = 1_000_000
 _MAX_CHARS: Final = 1 << 28  # of all of them together
 _MAX_LEVELS: Final = 10
 _MAX_DIGITS: Final = 18
+_NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
+_LETTERS: Final = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
 
 
 class _Size(NamedTuple):
     """How many texts there are, and how many characters they have together."""
 
-    count: int
+    num: int
     chars: int
 
     def then(self, other: "_Size") -> "_Size":
         """Each of these, followed by each of the others."""
-        return _Size(self.count * other.count, self.chars * other.count + other.chars * self.count)
+        return _Size(self.num * other.num, self.chars * other.num + other.chars * self.num)
 
     def beside(self, other: "_Size") -> "_Size":
         """These, and the others."""
-        return _Size(self.count + other.count, self.chars + other.chars)
+        return _Size(self.num + other.num, self.chars + other.chars)
 
 
 _ONE: Final = _Size(1, 0)
@@ -76,7 +77,7 @@ def check_braces(pattern: str) -> None:
 
 
 def _check_size(pattern: str, size: _Size, num_levels: int) -> None:
-    if size.count > MAX_PATHS or size.chars > _MAX_CHARS:
+    if size.num > MAX_PATHS or size.chars > _MAX_CHARS:
         raise ValueError(
             f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
             f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together\n  Name the folder of the shards, or write a glob."
@@ -92,13 +93,13 @@ def _closed(brace: _Open, text: str) -> _Size:
     """What a brace with this text in it stands for."""
     if brace.before is not None:
         return brace.all()
-    if match := int_range_re.match(text):
+    if match := _NUMBERS.match(text):
         first, last, step = match.groups()
         width = max(len(first), len(last))
         if max(width, len(step or "")) > _MAX_DIGITS:
             return _ENDLESS
         count = abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
         return _Size(count, count * width)
-    if match := char_range_re.match(text):
+    if _LETTERS.match(text):
         return _Size(52, 52)  # at most
     return _CHARACTER.then(brace.size).then(_CHARACTER)  # the braces stand for themselves
