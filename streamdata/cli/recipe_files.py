@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamdata.remote import StorageOptions, options_of_source, stat_once
+from streamdata.shards.braces import check_braces
 from streamdata.shards.listing import is_glob
 from streamdata.shards.storage import is_pipe, is_remote
 from streamdata.shards.urls import expand_home, find_shards, split_commas
@@ -61,6 +62,8 @@ class RecipeFiles:
         if local:
             find_shards(local, suffixes)
         remote = [one for one in patterns if is_remote(one)]
+        for one in remote:
+            check_braces(one)
         if remote and self._online:
             options = options_of_source(params.get("storage_options"), "check")
             _ask(remote, suffixes, options)

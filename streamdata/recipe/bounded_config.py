@@ -4,15 +4,16 @@ OmegaConf itself resolves what an interpolation names again wherever it is named
 each name the one before ten times would be a text of 10^11 characters.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from omegaconf import AnyNode, Container, DictConfig, ListConfig, Node
+from omegaconf import AnyNode, Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from streamdata.recipe.interpolation import split
+from streamdata.recipe.variables import References
 
 
 class ExpansionError(InterpolationResolutionError):
@@ -24,14 +25,18 @@ class _Expansion:
     """What the interpolations of one file have written.
 
     Attributes:
+        references: Counts what is parsed.
         left: How many characters they may still write into longer texts.
         is_inside: Whether what is resolved now is a part of a longer text.
         known: What was resolved, by its container and name, with that container, which keeps its `id` its own.
+        nodes: What nodes with interpolations were resolved to, by their `id`, each with the node.
     """
 
+    references: References
     left: int
     is_inside: bool = False
     known: dict[tuple[int, str], tuple[Any, Any]] = field(default_factory=dict)
+    nodes: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def count(self, value: Any) -> None:
         """Takes in what stands in place of an interpolation."""
@@ -67,11 +72,41 @@ class _BoundedContainer(Container):
         expansion.count(value)
         return value
 
-    def _evaluate_custom_resolver(self, *args: Any, **kwargs: Any) -> Any:
-        value = super()._evaluate_custom_resolver(*args, **kwargs)
+    # Not by name alone: `oc.select` and others reach a node without naming it in an interpolation.
+    def _maybe_resolve_interpolation(self, parent: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         expansion: _Expansion = self.__dict__["_expansion"]
+        known = expansion.nodes.get(id(value))
+        if known is None:
+            found = super()._maybe_resolve_interpolation(parent, key, value, *args, **kwargs)
+            if found is None or found is value:
+                return found
+            known = expansion.nodes[id(value)] = value, found
+        return known[1]
+
+    def _evaluate_custom_resolver(self, *args: Any, **kwargs: Any) -> Any:
+        expansion: _Expansion = self.__dict__["_expansion"]
+        _check_call(kwargs["inter_type"], kwargs["inter_args"], expansion)
+        value = super()._evaluate_custom_resolver(*args, **kwargs)
+        is_created = kwargs["inter_type"] == "oc.create" and isinstance(value, Container)
+        if is_created and "${" in str(OmegaConf.to_container(value, resolve=False)):
+            raise ExpansionError("oc.create: expected values without interpolations, got some")
         expansion.count(value)
         return value
+
+
+def _check_call(resolver: str, args: Sequence[Any], expansion: _Expansion) -> None:
+    """Bounds what OmegaConf's own resolvers make of texts that an interpolation may have written."""
+    text = args[0] if args and isinstance(args[0], str) else None
+    if text is None:
+        return
+    if resolver == "oc.create":  # of a text it reads YAML
+        raise ExpansionError("oc.create: expected a mapping or a list, got text")
+    if resolver == "oc.coerce" and "." in text and text != "pathlib.Path":  # it would import a module
+        raise ExpansionError("oc.coerce: expected bool, bytes, float, int, str or pathlib.Path, got another type")
+    if resolver == "oc.decode":
+        expansion.references.left_to_parse -= len(text) * max(1, text.count("${"))
+        if expansion.references.left_to_parse < 0:
+            raise ExpansionError("oc.decode is given more characters than it may be (expression_chars)")
 
 
 class _BoundedDict(_BoundedContainer, DictConfig):
@@ -82,7 +117,7 @@ class _BoundedList(_BoundedContainer, ListConfig):
     """A list."""
 
 
-def bounded_config(tree: Any, max_chars: int) -> DictConfig | ListConfig:
+def bounded_config(tree: Any, references: References, max_chars: int) -> DictConfig | ListConfig:
     """A tree as OmegaConf's containers, whose interpolations are bounded.
 
     OmegaConf's own way takes 50 microseconds a node, for conversions and checks that plain values have no need of: here
@@ -90,11 +125,12 @@ def bounded_config(tree: Any, max_chars: int) -> DictConfig | ListConfig:
 
     Args:
         tree: A dict or list of dicts, lists and scalars.
+        references: Counts what is parsed of all files.
         max_chars: How many characters interpolations may write into longer texts, together.
     """
     root: DictConfig | ListConfig = DictConfig({}) if isinstance(tree, dict) else ListConfig([])
     models = {dict: vars(DictConfig({})), list: vars(ListConfig([])), None: vars(AnyNode(None))}
-    _fill(root, tree, models, _Expansion(max_chars))
+    _fill(root, tree, models, _Expansion(references, max_chars))
     return root
 
 

@@ -152,7 +152,8 @@ class _Builder:
             try:
                 return call(**others, **said)
             except Exception as error:  # whatever a constructor raises is wrapped
-                return self.locations.report(path, f"{type(error).__name__}: {error}", target=name, cause=error)
+                message = f"{type(error).__name__}: {error}"
+                return self.locations.report(path, message, target=name, cause=error, is_told=True)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.file.includes[path]

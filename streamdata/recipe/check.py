@@ -155,7 +155,8 @@ class _Check:
             return
         with for_all(self._said(file, path)):
             for name, refusal in self.files(public_name(origin) or origin, params):
-                file.locations.report((*path, "params", name), refusal, key=True, target=node["target"])
+                at = (*path, "params", name)
+                file.locations.report(at, refusal, key=True, target=node["target"], is_told=True)
 
     def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
         """What the mixtures above a path say for all sources below them, the nearest first."""

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from streamdata.errors import shown
+from streamdata.errors import one_line, shown
 
 _SUFFIXES = (".yaml", ".yml")
 _MAX_PATH_BYTES = 4096
@@ -54,9 +54,9 @@ class IncludeFolders:
                 f"the included file {shown(name)} lies outside of the recipe's folder and of the working directory\n"
                 "  Move it there, or pass include_roots=[…] with its folder."
             )
-        found = next((path for path in inside if path.exists()), None)
+        found = next((path for path in inside if os.path.exists(path)), None)  # False for names that no disk takes
         if found is None:
-            looked = ", ".join(str(path.absolute()) for path in inside)
+            looked = ", ".join(one_line(path.absolute()) for path in inside)
             raise RefusedFileError(f"the included file {shown(name)} was not found\n  Looked for {looked}.")
         if not os.path.realpath(found).endswith(_SUFFIXES):
             raise RefusedFileError(f"expected a file of .yaml or .yml, got the link {shown(name)} to another file")

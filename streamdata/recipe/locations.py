@@ -97,6 +97,7 @@ class Locations:
         chain: The locations of the includes that lead to this file, innermost first.
         values: (line, column) where each node's value starts.
         keys: (line, column) of the key before each mapping value.
+        resolved: The texts that interpolations gave: they may be of the environment, and are not told.
     """
 
     file: str
@@ -105,6 +106,7 @@ class Locations:
     has_lines: bool = True
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    resolved: dict[Path, str] = field(default_factory=dict)
 
     def of(self, path: Path, *, key: bool = False) -> str:
         """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
@@ -124,15 +126,32 @@ class Locations:
         kind: Kind = "error",
         target: str | None = None,
         cause: BaseException | None = None,
+        is_told: bool = False,
     ) -> Unknown:
         """Reports a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column.
+
+        What interpolations gave is left out of the message, unless it is a file's or a constructor's own.
 
         Returns:
             The value with which to continue, where problems are collected.
         """
         location = self._shown(at) if at else self.of(path, key=key)
+        if path[-1:] == ("target",) and path in self.resolved:
+            message, cause = (
+                "the name that an interpolation gives is refused, or nothing to import\n  Write it out.",
+                None,
+            )
+        elif not is_told:
+            message = self._without_resolved(message, path)
+        target = None if target in self.resolved.values() and not is_told else target
         self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
         return UNKNOWN
+
+    def _without_resolved(self, message: str, path: Path) -> str:
+        for below, value in self.resolved.items():
+            if below[: len(path)] == path:
+                message = message.replace(shown(value), "a text by interpolation")
+        return message
 
     def unreadable(self, path: Path, message: str) -> UnreadableError:
         """Returns the exception to raise where a problem ends the reading of the file."""

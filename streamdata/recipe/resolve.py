@@ -36,7 +36,7 @@ def resolve(
     Raises:
         UnreadableError: The interpolations expand without bound.
     """
-    config = bounded_config(tree, limits.interpolated_chars)
+    config = bounded_config(tree, references, limits.interpolated_chars)
     return _Resolution(references, locations, _count(tree), limits).node(config, ())
 
 
@@ -104,12 +104,16 @@ class _Resolution:
         below: tuple[Key, ...] = (*path, key)
         try:
             value = plain_value(config, key)
-            if value is INTERPOLATED:
+            is_interpolated = value is INTERPOLATED
+            if is_interpolated:
                 value = config[key]
         except (OmegaConfBaseException, RecursionError) as error:
             refusal = error
         else:
-            return self.node(value, below)
+            found = self.node(value, below)
+            if is_interpolated and isinstance(found, str):
+                self.locations.resolved[below] = found
+            return found
         return self._report(below, refusal)  # not above: an error that quotes a text may be the context of no other
 
     def _text(self, text: str, path: Path) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import note_place, place_of_io, shown
+from streamdata.errors import ShardError, note_place, shown
 from streamdata.shards.storage import FileStamp, LocalShard
 
 _MAGIC = b"sdindex\n"
@@ -99,8 +99,11 @@ def read_header(path: str | Path) -> IndexHeader:
         FileNotFoundError: There is no such file.
         IndexDamageError: It is not as it was published, or of another format.
     """
-    with open(path, "rb") as file, place_of_io(path):
-        return _decode(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size)
+    try:
+        file = LocalShard(str(path))
+    except ShardError as error:
+        raise IndexDamageError("it is no regular file") from error
+    return _decode(file.read(HEADER_BYTES, 0), file.size)
 
 
 class IndexFile:

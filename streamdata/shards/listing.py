@@ -147,7 +147,7 @@ def _local(root: str, parts: Names) -> Iterator[str]:
         with os.scandir(os.path.join(local_path(root), *above) or ".") as entries:
             for entry in entries:
                 names = (*above, entry.name)
-                if not entry.is_dir():
+                if not _is_folder(entry, is_meant=_is_spelt_out(names, parts)):
                     if _fits(names, parts):
                         yield root + "/".join(names)
                 elif _fits(names, parts, leads_on=True):
@@ -159,6 +159,16 @@ def _local(root: str, parts: Names) -> Iterator[str]:
         named = ", ".join(sorted(links)[:_MAX_NAMED]) + (", …" if len(links) > _MAX_NAMED else "")
         logger.warning("shards: %d folders are symbolic links and left out: %s; name them to read them",
                        len(links), one_line(named))  # fmt: skip
+
+
+def _is_folder(entry: "os.DirEntry[str]", *, is_meant: bool) -> bool:
+    """Whether there is a folder. A link in a circle, or to where nobody may look, is none where it is not meant."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        if is_meant:
+            raise
+        return False
 
 
 def _is_deep(above: Names, parts: Names) -> bool:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from streamdata.errors import one_line
+from streamdata.errors import ShardError, one_line
 from streamdata.remote import Answer, beside
 from streamdata.shards.index_file import CHUNK_ROWS
 from streamdata.shards.indexing import KINDS
@@ -199,6 +199,11 @@ def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
         file = opened(url)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except ShardError as error:
+        raise ManifestError(
+            f"manifest '{url}': expected a regular file, got none\n"
+            "  Remove it, or make it again: streamdata index FOLDER."
+        ) from error
     frame = decode_header(url, file.read(HEADER_BYTES, 0))
     if frame.size != file.size:
         raise _cut(url, frame.size, file.size)

@@ -1,8 +1,8 @@
 """Stamps of many files, asked for at the same time."""
 
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from streamdata.remote import network
 from streamdata.shards.held import ANY_VERSION
@@ -23,7 +23,7 @@ def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
     """The stamps of those of the files that there are; remote ones are asked for at the same time."""
     files = list(urls)
     if not any(map(is_remote, files)):
-        return {url: stamp_of(url) for url in files if Path(local_path(url)).is_file()}
+        return {url: stamp_of(url) for url in files if os.path.isfile(local_path(url))}
     with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
         stamps = pool.map(_stamp_if_there, files)
         return {url: stamp for url, stamp in zip(files, stamps, strict=True) if stamp is not None}

@@ -99,11 +99,15 @@ def stamp_of(url: str) -> FileStamp:
     if is_remote(url):
         return _remote_stamp(url)
     status = os.stat(local_path(url))
+    _check_regular(url, status)
+    return FileStamp(status.st_size, status.st_mtime_ns)
+
+
+def _check_regular(url: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ShardError(
             f"shard '{url}': expected a regular file, got mode {status.st_mode:o}\n  Name a file of records."
         )
-    return FileStamp(status.st_size, status.st_mtime_ns)
 
 
 def _remote_stamp(url: str) -> FileStamp:
@@ -225,14 +229,18 @@ class LocalShard:
 
     Positioned reads leave no position behind, so processes that fork share the file without harm; and unlike under a
     memory map, a file that shrinks gives fewer bytes, not a dead process.
+
+    Raises:
+        ShardError: It is no regular file.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._path = local_path(url)
         self.fd = -1
-        self.fd = os.open(self._path, os.O_RDONLY)
+        self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would make who opens it wait for its writer
         status = os.fstat(self.fd)
+        _check_regular(url, status)
         self.size: int = status.st_size
         self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)
@@ -316,7 +324,7 @@ def advise(url: str, begin: int, end: int) -> None:
 
     It costs 10 µs for a megabyte that is in the page cache already. An error is the reader's to find.
     """
-    with suppress(OSError):
+    with suppress(OSError, ShardError):
         os.posix_fadvise(opened(url).fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
 
 

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from braceexpand import braceexpand
@@ -23,6 +22,7 @@ from streamdata.remote import (
     canonical_url,
     kind_of,
 )
+from streamdata.shards.braces import MAX_PATHS, check_braces
 from streamdata.shards.listing import Listings, chosen, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.manifest_file import Known, Manifests
@@ -31,7 +31,7 @@ from streamdata.shards.storage import base_name, is_pipe, is_remote, local_path
 from streamdata.shards.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES, META_SUFFIX, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
-_COPIES = re.compile(r"(.+)\*([0-9]+)")
+_COPIES = re.compile(r"(.+)\*([0-9]{1,9})")
 _COMPRESSION = r"\.(7z|br|bz2|gz|gzip|lz4|lzma|sz|xz|z|zip|zst|zstd)"
 _SPELLINGS = {
     ".tar": re.compile(rf"\.(tar({_COMPRESSION})?|taz|tbz|tbz2|tgz|tlz|txz|tzst)\Z", re.IGNORECASE),
@@ -125,6 +125,11 @@ def _joined(patterns: list[_Found]) -> list[str]:
                 )
             found[canonical] = url, pattern
             copies[url] = num_copies
+    if sum(copies.values()) > max(MAX_PATHS, len(copies)):
+        raise ValueError(
+            f"include_dirs: expected at most {MAX_PATHS} shards with all their copies, got {sum(copies.values())}\n"
+            "  Write a smaller number after '*'."
+        )
     return sorted(url for url, _ in found.values() for _ in range(copies[url]))
 
 
@@ -243,9 +248,10 @@ class _Search:
         is_named = is_remote(piece) and piece.endswith((*self.suffixes, *TAR_SUFFIXES, *JSONL_SUFFIXES))
         if not is_named and (self._whole(piece) or self.listings.is_folder(piece)):
             return self.directory(pattern, piece)
-        if is_remote(piece) or Path(local_path(piece)).is_file():
+        if is_remote(piece) or os.path.isfile(local_path(piece)):
             return [piece]
-        raise _matches_nothing(pattern, piece, "a file or directory", "none")
+        got = "something else" if os.path.exists(local_path(piece)) else "none"
+        raise _matches_nothing(pattern, piece, "a file or directory", got)
 
     def directory(self, pattern: str, folder: str) -> list[str]:
         """The shards of a folder, those that its manifest lists where it has one."""
@@ -287,12 +293,9 @@ def as_listed(folder: str) -> str:
 
 
 def _expanded(pattern: str) -> list[str]:
-    try:
-        return list(braceexpand(pattern))
-    except ValueError:  # of what is unbalanced; its text is the pattern
-        raise ValueError(
-            f"shards: pattern '{bare_url(pattern)}': expected braces in pairs, got one without the other\n  Close it."
-        ) from None
+    if "{" in pattern or "}" in pattern:  # there may be 100,000 without
+        check_braces(pattern)
+    return list(braceexpand(pattern))
 
 
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:

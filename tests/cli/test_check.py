@@ -38,6 +38,17 @@ def test_a_misspelt_attribute_is_an_error(streamdata: Streamdata, write_recipe: 
     assert "unknown attribute 'max_badd', did you mean 'max_bad'?" in done.stdout
 
 
+def test_braces_without_end_are_a_problem(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Of files here, and of stores that are not asked."""
+    for folder in ("", "http://127.0.0.1/"):
+        recipe = write_recipe()
+        params = f"params: {{path: '{folder}{{0..9999999}}.jsonl'}}\n"
+        recipe.write_text(f"target: streamdata.JsonlIterableDataset\n{params}")
+        done = streamdata("check", recipe)
+        assert done.exit_code == 1
+        assert "braces stand for too many paths" in done.stdout
+
+
 def test_warnings_and_what_could_not_be_checked_are_shown_and_do_not_fail(
     streamdata: Streamdata, write_recipe: WriteRecipe
 ) -> None:

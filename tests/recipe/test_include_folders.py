@@ -37,6 +37,16 @@ def test_an_include_leads_out_of_no_folder(write: Write, elsewhere: Path) -> Non
         assert check_recipe(recipe, include_roots=[str(elsewhere)]) == []
 
 
+def test_a_name_that_no_disk_takes_is_a_problem(write: Write) -> None:
+    """One of 255 bytes and more, with a line end in it: told on one line."""
+    recipe = write('a: {include: "b\\n' + "b" * 300 + '.yaml"}')
+    (problem,) = check_recipe(recipe)
+    assert "was not found\n  Looked for" in problem.message
+    assert problem.message.count("\n") == 1
+    with pytest.raises(RecipeError, match="was not found"):
+        instantiate_from_yaml(recipe)
+
+
 def test_a_recipe_that_is_a_link_includes_what_is_beside_either(write: Write, elsewhere: Path) -> None:
     """Its caller chose it."""
     (elsewhere / "recipe.yaml").write_text(f"- {{include: {elsewhere}/part.yaml}}\n- {{include: own.yaml}}")

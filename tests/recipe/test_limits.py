@@ -1,5 +1,6 @@
 """What a recipe may expand to."""
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -104,6 +105,35 @@ def test_a_recipe_takes_a_second_at_most(write: Write, content: str, problem: st
     with pytest.raises(RecipeError, match=problem):
         instantiate_from_yaml(recipe)
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("y: '[" + "1," * 40_000 + "1]'\nx: ${oc.decode:${y}}", r"oc\.decode .*\(expression_chars\)"),
+        ("y: 'a: [1]'\nx: ${oc.create:${y}}", r"oc\.create: expected a mapping or a list, got text"),
+        ("b: 1\nx: \"${oc.create:{a:'\\\\${b}'}}\"", r"oc\.create: expected values without"),
+        ("x: ${oc.coerce:antigravity.Type,1}", r"oc\.coerce: expected bool"),
+    ],
+    ids=["decode", "yaml", "create", "import"],
+)
+def test_resolvers_take_no_texts_without_bounds(write: Write, content: str, problem: str) -> None:
+    """Nor do they import what a recipe names."""
+    recipe, began = write(content), time.process_time()
+    with pytest.raises(RecipeError, match=problem):
+        instantiate_from_yaml(recipe)
+    assert check_recipe(recipe)
+    assert time.process_time() - began < 1
+    assert "antigravity" not in sys.modules
+
+
+def test_what_select_leads_to_is_resolved_once(write: Write) -> None:
+    """Each level selects the one below ten times."""
+    levels = [f"a{level}: '" + f"${{oc.select:a{level - 1}}}" * 10 + "'\n" for level in range(1, 12)]
+    began = time.process_time()
+    assert instantiate_from_yaml(write("a0: ''\n" + "".join(levels)))["a11"] == ""
+    assert time.process_time() - began < 1
+    assert instantiate_from_yaml(write("a: '1'\nb: '${oc.decode:${a}}'\nc: ${oc.coerce:int,'5'}"))["c"] == 5
 
 
 def test_limits_of_recipes_are_checked(write: Write) -> None:

@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streamdata.recipe import check_recipe
+from streamdata.errors import RecipeError
+from streamdata.recipe import check_recipe, instantiate_from_yaml
 
 pytestmark = pytest.mark.usefixtures("zoo")
 Write = Callable[..., str]
@@ -115,3 +116,21 @@ def test_our_sources_take_name_and_weight_as_parameters_too(write: Write) -> Non
         "params.datasets[2]: expected a dataset with a name, got none",
         "params.datasets[2]: expected a dataset with a weight, got none",
     ]
+
+
+def test_what_an_interpolation_gives_is_not_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be of the environment: neither as a weight, nor as a name, nor as a target."""
+    monkeypatch.setenv("CANARY", "canary.7d1f")
+    env = "${oc.env:CANARY}"
+    for text in (f", name: a, percent: '{env}'", f", name: '{env}', percent: 1", f", name: a, percent: [[0, '{env}']]"):
+        (problem,) = problems_of(write, child(text))
+        assert "by interpolation" in problem
+        assert "canary" not in problem
+    recipe = write(f"target: {env}\nparams: {{}}\n")
+    assert "canary" not in "".join(map(str, check_recipe(recipe)))
+    with pytest.raises(RecipeError, match="the name that an interpolation gives is refused") as error:
+        instantiate_from_yaml(recipe)
+    assert "canary" not in str(error.value)
+    recipe = write(f"target: streamdata.JsonlIterableDataset\nparams: {{path: '{env}'}}\n")
+    with pytest.raises(RecipeError, match="pattern 'canary"):  # of files the name is told
+        instantiate_from_yaml(recipe)

@@ -13,7 +13,7 @@ from streamdata.errors import ShardError
 from streamdata.shards import build, indexed, indexing, publish, tar_records
 from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.storage import stamp_of
+from streamdata.shards.storage import LocalShard, forget_open, stamp_of
 from streamdata.shards.tar import TarShards
 from tests.shards.conftest import read_all, whole
 
@@ -64,6 +64,32 @@ def test_where_the_place_is_read_only_the_cache_is_used(write_jsonl, tmp_path, c
     assert len(read_all(JsonlShards([url]))) == 1
     assert len(read_all(JsonlShards([url]))) == 1
     assert (len(indexes(tmp_path)), len(indexes(cache)), len(builds)) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_an_index_that_is_no_regular_file_is_built_again(write_jsonl, tmp_path, builds, make):
+    """Nobody waits for the writer of a fifo; a folder stays, and the index lies in the cache."""
+    url = write_jsonl([{"a": 1}])
+    make(tmp_path / ".00000.jsonl.jsonl.index")
+    for _ in range(2):
+        assert len(read_all(JsonlShards([url]))) == 1
+    assert builds == [url]
+
+
+def test_a_shard_that_is_a_fifo_is_an_error_that_names_it(tmp_path, write_jsonl):
+    """Also where it was put in place of an indexed one."""
+    for name in (f"{tmp_path}/fifo.jsonl", f"{tmp_path}/fifo.jsonl.gz"):
+        os.mkfifo(name)
+        with pytest.raises(ShardError, match=r"fifo\.jsonl.*expected a regular file"):
+            LocalShard(name)
+        with pytest.raises(ShardError, match=r"fifo\.jsonl.*expected a regular file"):
+            JsonlShards([name])
+    shards = JsonlShards([write_jsonl([{"a": 1}])])
+    Path(shards.urls[0]).unlink()
+    os.mkfifo(shards.urls[0])
+    forget_open(shards.urls[0])
+    with pytest.raises(ShardError, match="expected a regular file"):
+        read_all(shards)
 
 
 def test_shards_with_very_long_names_are_indexed_in_the_cache(write_jsonl, cache):

@@ -119,6 +119,14 @@ def test_streams_with_a_manifest_are_those_without(tars, asks_nothing, pattern, 
     assert len(found[0]) == 226
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_manifest_that_is_no_regular_file_is_an_error_at_once(tars, make):
+    """Nobody waits for the writer of a fifo."""
+    make(f"{tars}/{NAME}")
+    with pytest.raises(ManifestError, match=rf"'{tars}/{NAME}': expected a regular file"):
+        stream(str(tars))
+
+
 def test_states_pass_between_streams_with_and_without_a_manifest(tars):
     """Either way, what follows is the same."""
     index(tars)

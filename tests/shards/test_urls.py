@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamdata.shards.braces import MAX_PATHS, check_braces
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
 from streamdata.shards.urls import expand, split_commas
 
@@ -48,6 +49,46 @@ def tree(tmp_path, monkeypatch):
 def test_paths_of_each_kind_give_sorted_urls(tree, path, expected):
     """Names, braces, globs, directories, lists, and several joined by commas; spelt as in the recipe."""
     assert expand(path, TAR_SUFFIXES) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("{0..999999999999}.tar", "{a,b}" * 21, "{{0..9999999},a}.tar", "{" + "0" * 5000 + "..9}.tar"),
+        *("{0..999999}" + "x" * 300, "{" * 1000 + "}" * 1000, "a*999999999"),
+    ],
+)
+def test_more_paths_than_can_be_read_are_an_error_at_once(tree, pattern):
+    """Braces are counted, and copies too, before there is a list of them; the pattern is named, cut."""
+    paths = (["b/0.tar"], [pattern]) if "*" in pattern else (pattern, None)
+    with pytest.raises(ValueError, match=r"expected at most") as error:
+        expand(paths[0], TAR_SUFFIXES, paths[1])
+    assert len(str(error.value)) < 400
+
+
+def test_a_brace_expression_is_counted_as_it_is_expanded(tree):
+    """Steps, letters, escapes, and braces that stand for themselves."""
+    for pattern in ("{9..0..2}{c..A}", r"\{a{1,2}", "{x}{,y}", "}{{0..9}", "a}b{c", "{{1..2},{a,b{3,4}}}"):
+        check_braces(f"{pattern}.tar")
+        with pytest.raises(ValueError, match=f"expected at most {MAX_PATHS}"):
+            check_braces(pattern + "{1..1000000}{1,2}")
+
+
+def test_a_link_in_a_circle_hides_no_shards(tree):
+    """It is no folder; named itself it is an error."""
+    os.symlink("loop.yaml", "b/loop.yaml")
+    assert expand("b/*.tar", TAR_SUFFIXES) == expand("b", TAR_SUFFIXES) == ["b/0.tar"]
+    with pytest.raises((OSError, ValueError), match=r"loop\.yaml"):
+        expand("b/loop.yaml", TAR_SUFFIXES)
+
+
+def test_a_fifo_is_no_shard(tree):
+    """Nor does a name that no disk takes end in an error of the system's."""
+    os.mkfifo("b/fifo.tar")
+    with pytest.raises(FileNotFoundError, match=r"'b/fifo.tar': expected a file or directory, got something else"):
+        expand("b/fifo.tar", TAR_SUFFIXES)
+    with pytest.raises(FileNotFoundError, match="expected a file or directory, got none"):
+        expand("b" * 300 + ".tar", TAR_SUFFIXES)
 
 
 def test_absolute_paths_stay_absolute(tree):
