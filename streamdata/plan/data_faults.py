@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from streamdata.errors import without_secrets
+
 Kind = Literal["damaged", "key given twice", "sidecar", "image", "function"]
 MAX_LISTED: Final = 100
 """Faults of one kind that are listed of each shard; the others are counted."""
@@ -43,7 +45,7 @@ class Findings:
         """Note a fault, or several of which one message tells."""
         self.counts[kind] += number
         if sum(fault.kind == kind for fault in self.faults) < MAX_LISTED:
-            self.faults.append(Fault(kind, source, message))
+            self.faults.append(Fault(kind, source, without_secrets(message)))
 
     def join(self, other: "Findings") -> None:
         """Add what was found elsewhere."""

@@ -13,7 +13,7 @@ from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import Flaw, reserved_flaw, row_or_flaw
 from streamdata.shards.readers import IndexedShards, SequentialShards
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.storage import NO_STAMP, is_pipe, stamp_of
+from streamdata.shards.storage import NO_STAMP, is_pipe, stamp_of, told_url
 from streamdata.shards.streams import open_stream
 from streamdata.shards.tar import TarShards
 from streamdata.sources.jsonl import JsonlIterableDataset
@@ -71,7 +71,7 @@ def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
             for number, _, line in numbered_lines(stream, url, max_bytes):
                 row = _row(line, url, number, note)
                 if row is not None:
-                    yield row | {URL: str(url), KEY: str(number - 1)}
+                    yield row | {URL: told_url(url), KEY: str(number - 1)}
     except (StreamdataError, OSError) as error:  # of the file: what comes after it cannot be read
         note("damaged", str(error))
 
