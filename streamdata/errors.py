@@ -15,8 +15,20 @@ _MAX_SHOWN: Final = 100
 _MAX_COMPARED: Final = 1000  # characters of a name that a guess is made for
 
 
-_USER = re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^/\s@'\"]*@", re.IGNORECASE)
-_QUERY = re.compile(r"(\b[a-z][a-z0-9+.\-]*://[^\s?'\"]*\?)[^\s'\"]+", re.IGNORECASE)
+_BEGIN = r"(://|\bhttps?:/*)"  # also of a url with a slash too few
+_QUOTE = r"['\"](?![\s:,;.)\]}]|\Z)"  # one that ends no text: it is part of a password
+_USER = re.compile(
+    # Up to the last @ before a path; where no port follows the colon, the password has a slash, ? or #, and ends later.
+    rf"{_BEGIN}(?:(?:[^/?#\s'\"]|{_QUOTE})*@|(?!/)[^/@?#:\[\s'\"]+:(?![\s:/?#'\",;.)\]}}]|\d+(?!\w)|\Z)\S{{0,999}}@)",
+    re.IGNORECASE,
+)
+"""Who asks, before the host of a url in any text: its first group is what comes before."""
+_QUERY = re.compile(
+    # Elsewhere than in the web a question mark may be a glob's. Quotes are its own, but those that end a text.
+    r"(\bhttps?:/*[^\s?]{0,4096}\?|://[^\s?]{0,4096}\?(?=[^\s?]*=))\S+?(?=(?:['\"][^\w\s]{0,9})?(?:\s|\Z))",
+    re.IGNORECASE,
+)
+_HAS_URL = re.compile(_BEGIN, re.IGNORECASE)
 _MAX_LOOKED_AT: Final = 10_000  # characters of a value, most of which are cut off
 
 
@@ -73,7 +85,7 @@ def place_of_io(file: object, begin: int | None = None, end: int | None = None) 
 def note_place(error: OSError, file: object, begin: int | None = None, end: int | None = None) -> None:
     """Adds to such an error which bytes of a file were read."""
     span = f" bytes {begin} to {end} of" if begin is not None else ""
-    error.add_note(printable(f"  reading{span} '{file}'"))
+    error.add_note(without_secrets(printable(f"  reading{span} '{file}'")))
 
 
 class _Shortened(reprlib.Repr):
@@ -112,7 +124,7 @@ def shown(value: object) -> str:
 
 def without_secrets(text: str) -> str:
     """A text without what urls in it have before their host, and in their query: passwords, tokens, signatures."""
-    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text)) if "://" in text else text
+    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text)) if _HAS_URL.search(text) else text
 
 
 def names_text(names: Iterable[object]) -> str:

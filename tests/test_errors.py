@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ShardError
-from streamdata.errors import StreamdataError, did_you_mean, listing, printable, shown
+from streamdata.errors import StreamdataError, did_you_mean, listing, printable, shown, without_secrets
 from streamdata.fields import lacks
 
 ESCAPE = "\x1b]0;owned\x07"
@@ -37,6 +37,40 @@ def test_what_is_long_is_cut(value: object) -> None:
     """Whatever it is."""
     assert 50 < len(shown(value)) <= 101
     assert "…" in shown(value) or "..." in shown(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("'http://u:p@CANARY@h/x.jsonl': expected", "'http://…@h/x.jsonl': expected"),
+        ("'HTTP://h/x.jsonl?sig=CANARY': expected", "'HTTP://h/x.jsonl?…': expected"),
+        ("simplecache::http://h/x?sig=CANARY", "simplecache::http://h/x?…"),
+        ("'{http://h/x?sig=CANARY'\n  Close it.", "'{http://h/x?…'\n  Close it."),
+        ("http:/u:CANARY@h/x?sig=CANARY", "http:/…@h/x?…"),
+        ("pipe:curl http://u:CANARY@h/x | cat", "pipe:curl http://…@h/x | cat"),
+        ("abfss://c:CANARY@a/x", "abfss://…@a/x"),
+        ("'https://u:pa/CANARY@h', got", "'https://…@h', got"),
+        ("'https://u:p'CANARY@h/x', got", "'https://…@h/x', got"),
+        ("http://h/x?a='1'&sig=CANARY, got", "http://h/x?… got"),
+        ("az://c/x?sv=1&sig=CANARY", "az://c/x?…"),
+    ],
+)
+def test_of_a_url_in_a_text_its_secrets_are_left_out(text: str, told: str) -> None:
+    """However it is spelt; its host and path stay."""
+    assert without_secrets(text) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://h:80/@scope/a@b.jsonl, http://[::1]:80/a@b, s3://b/k:v@x/0.tar",
+        "['s3://b/part-0?.tar'] got a@b: file:///a@b/c?.tar",
+        "'https://h': expected 'a@b', got a url of http: a@b",
+    ],
+)
+def test_what_is_no_secret_of_a_url_stays(text: str) -> None:
+    """Ports, globs, and an @ in a path or after the url."""
+    assert without_secrets(text) == text
 
 
 def test_lists_and_guesses_are_escaped_and_cut() -> None:

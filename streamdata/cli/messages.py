@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from streamdata.cli.interrupt import INTERRUPTED, TERMINATED, TerminatedError, ends_by_signals
-from streamdata.errors import StreamdataError, printable
+from streamdata.errors import StreamdataError, printable, without_secrets
 
 _MAX_LINES = 10
 """Of a message; where it was raised, and what shows the rest, are two more."""
@@ -17,8 +17,8 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text, of which a terminal obeys nothing: names in it may come from data."""
-    typer.echo(printable(text), err=err)
+    """Print a text without passwords, of which a terminal obeys nothing: names in it may come from data."""
+    typer.echo(without_secrets(printable(text)), err=err)
 
 
 @contextlib.contextmanager
@@ -61,8 +61,8 @@ def _lines(error: Exception, *, is_expected: bool) -> list[str]:
         message, place = _of_worker(message)
     if not is_expected:
         message = f"{type(error).__name__}: {message}"
-    message = printable(message)  # whatever error it is, a terminal obeys nothing of it
-    lines = [*message.splitlines(), *printable("\n".join(getattr(error, "__notes__", ()))).splitlines()]
+    text = "\n".join([message, *getattr(error, "__notes__", ())])
+    lines = without_secrets(printable(text)).splitlines()  # whatever error it is, a terminal obeys nothing of it
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
     if not is_expected:

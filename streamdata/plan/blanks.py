@@ -18,6 +18,7 @@ from streamdata.fields import DATASET_NAME, URL
 from streamdata.mixing.tree import Node
 from streamdata.recipe.holdout import HOLDOUT_KEYS
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.storage import told_url
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
@@ -133,7 +134,8 @@ class _BlankShards:
     def stream(self, shard: int, raw: object = None) -> Iterator[Record]:
         """Blank records without end."""
         del raw
-        return ({URL: self.urls[shard], SHARD: shard, NUMBER: number} for number, _ in enumerate(repeat(None)))
+        url = told_url(self.urls[shard])
+        return ({URL: url, SHARD: shard, NUMBER: number} for number, _ in enumerate(repeat(None)))
 
 
 class _BlankWindow:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from streamdata.errors import StreamdataError, one_line
+from streamdata.errors import StreamdataError, one_line, without_secrets
 
 Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "process died"]
 MAX_LISTED: Final = 100
@@ -51,7 +51,7 @@ class Findings:
         """Note a fault, or several of which one message tells."""
         self.counts[kind] += number
         if sum(fault.kind == kind for fault in self.faults) < MAX_LISTED:
-            self.faults.append(Fault(kind, source, message))
+            self.faults.append(Fault(kind, source, without_secrets(message)))
 
     def join(self, other: "Findings") -> None:
         """Add what was found elsewhere."""

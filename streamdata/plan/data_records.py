@@ -18,7 +18,7 @@ from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.readers import IndexedShards, SequentialShards, Window
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.sidecar import line_key, names_of
-from streamdata.shards.storage import NO_STAMP, is_pipe, stamp_of
+from streamdata.shards.storage import NO_STAMP, is_pipe, stamp_of, told_url
 from streamdata.shards.streams import open_stream
 from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_records import key_hash
@@ -84,7 +84,7 @@ def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
             for number, _, line in numbered_lines(stream, url, max_bytes):
                 row = _row(line, url, number, note)
                 if row is not None:
-                    yield row | {URL: str(url), KEY: str(number - 1)}
+                    yield row | {URL: told_url(url), KEY: str(number - 1)}
     except (StreamdataError, OSError) as error:  # of the file
         note("damaged", f"{error}{_NOT_READ}")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
-from streamdata.errors import RecipeError, printable, shown
+from streamdata.errors import RecipeError, printable, shown, without_secrets
 
 Key = str | int | float | bool
 Path = tuple[Key, ...]
@@ -47,11 +47,15 @@ class Problem:
     target: str | None = None
     chain: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Here, for all that is made of it: it may quote a url of the recipe, or another's error.
+        object.__setattr__(self, "message", without_secrets(self.message))
+
     def __str__(self) -> str:
         """The problem as one message."""
         who = f"{self.path} ({self.target})" if self.target else self.path
         lines = [f"{self.location}: {who}: {self.message}", *(f"  included from {location}" for location in self.chain)]
-        return printable("\n".join(lines))
+        return without_secrets(printable("\n".join(lines)))
 
 
 OnProblem = Callable[[Problem, BaseException | None], Any]

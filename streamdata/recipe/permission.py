@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
+from streamdata.errors import without_secrets
+
 _COMMANDS: Final = "STREAMDATA_ALLOW_PIPES"
 PIPE: Final = "pipe:"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(://|::)")
@@ -45,7 +47,7 @@ def refusal_of_command(url: str) -> str | None:
     if os.environ.get(_COMMANDS) == "1":
         return None
     return (
-        f"shards: expected files, got '{url}', a command that would be run\n"
+        f"shards: expected files, got '{without_secrets(url)}', a command that would be run\n"
         f"  If you trust it, set {_COMMANDS}=1 in the environment."
     )
 
@@ -56,7 +58,8 @@ def refusal_of_url(url: str) -> str | None:
     if _writable.get() is None or match is None or (match[1].lower() in SCHEMES and "::" not in url):
         return None
     return (
-        f"shards: expected a url of {', '.join(SCHEMES)}, got '{url}' in a recipe that is built under allow\n"
+        f"shards: expected a url of {', '.join(SCHEMES)}, got '{without_secrets(url)}' in a recipe that is "
+        "built under allow\n"
         "  Name the file itself, or build the recipe without allow if you trust it."
     )
 

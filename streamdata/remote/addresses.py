@@ -13,26 +13,29 @@ from urllib.parse import unquote
 from streamdata.remote.cache_settings import CacheSettings
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
 
-_USERINFO = re.compile(r"(?<=://)[^/@?#]*@")
-_WEB = ("http://", "https://")  # where a question mark begins a query; elsewhere it may be part of a name
+# Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
+_USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")
+_ABFS = re.compile(r"abfss?://", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):[^/?#]*(?=@)")  # after a container, which stays
+# Where a question mark begins a query; elsewhere it may be part of a name. Also the last of a chain, or in braces.
+_WEB = re.compile(r"(?<![\w+.\-])https?://[^?#]*", re.IGNORECASE)
 _SECRET_LETTERS = 4  # shorter ones are words of any text
-_CONTAINER_IN_USERINFO = ("abfs://", "abfss://")
 
 
 def bare_url(url: str) -> str:
     """The url without query, fragment and userinfo: what identifies it, and what may be shown."""
-    if url.startswith(_WEB):
-        url = url.partition("?")[0].partition("#")[0]
-    if "@" in url and not url.startswith(_CONTAINER_IN_USERINFO):
-        url = _USERINFO.sub("", url, count=1)
+    if "@" in url:
+        url = _PASSWORD.sub(r"\1", url) if _ABFS.match(url) else _USERINFO.sub("", url)
+    if ("?" in url or "#" in url) and (web := _WEB.search(url)):
+        url = url[: web.end()]
     return url
 
 
 def secrets_of(url: str) -> set[str]:
     """Texts that `bare_url` leaves out, each also as it is sent: others may repeat them, in messages say."""
-    rest = url.partition("://")[2]
-    userinfo = rest.partition("/")[0].rpartition("@")[0]
-    query = rest.partition("?")[2] if url.startswith(_WEB) else ""
+    web, found = _WEB.search(url), _USERINFO.search(url)
+    userinfo = found[0][:-1] if found else ""
+    query = url[web.end() :].partition("?")[2] if web else ""
     values = [pair.partition("=")[2] or pair for pair in re.split("[&#]", query)] + userinfo.split(":")
     values += [unquote(value) for value in values] + [b64encode(unquote(userinfo).encode()).decode()]
     return {value for value in values if len(value) >= _SECRET_LETTERS}
@@ -65,8 +68,13 @@ def beside(url: str, other: str) -> str:
     """Another bare url, reached the same way: with the query, userinfo and options of the first."""
     if not isinstance(url, Address):
         return other
-    before, _, after = url.signed.partition(str(url).partition("://")[2])
-    return Address(before + other.partition("://")[2] + after, url.options, url.cache)
+    before, _, after = url.signed.partition(_from_host(url))
+    return Address(before + _from_host(other) + after, url.options, url.cache)
+
+
+def _from_host(url: str) -> str:
+    """A bare url without what may have secrets before and after it."""
+    return (_USERINFO.sub("", url, count=1) if _ABFS.match(url) else str(url)).partition("://")[2]
 
 
 def keep_in(cache: CacheSettings | None, urls: Iterable[str]) -> None:

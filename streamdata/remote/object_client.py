@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamdata.errors import ShardError, needs
+from streamdata.remote.addresses import bare_url
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import DEADLINE_S, STALL_S
@@ -118,7 +119,7 @@ class ObjectClient:
 
     def _store(self, url: str) -> tuple[Any, str]:
         """The store of a url, and the path in it."""
-        parts = urlsplit(url)
+        parts = urlsplit(bare_url(url))  # its errors quote what it is given, and it takes no password
         root = f"{parts.scheme}://{parts.netloc}"
         if root not in self._stores:
             self._stores[root] = self._new_store(root.replace("gcs://", "gs://", 1))

@@ -16,6 +16,7 @@ from streamdata.shards.json_lines import line_too_long
 from streamdata.shards.readers import Record
 from streamdata.shards.sequential import SequentialFiles
 from streamdata.shards.signatures import HEAD_BYTES, refuse_foreign
+from streamdata.shards.storage import told_url
 from streamdata.shards.streams import ForwardStream, open_stream
 
 CSV_SUFFIXES = tuple(f".csv{compressed}" for compressed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz"))
@@ -34,7 +35,7 @@ class SequentialCsv(SequentialFiles):
             ShardError: A row has another number of fields than the header, or the shard is damaged or has changed.
         """
         url = self.urls[shard]
-        max_bytes = self.limits.line_bytes
+        told, max_bytes = told_url(url), self.limits.line_bytes
         # The library's bound is for all of the process: it may be raised, and is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
@@ -51,7 +52,7 @@ class SequentialCsv(SequentialFiles):
                         raise flaw
                     on_flaw(flaw)
                     continue
-                yield {**dict(zip(names, row, strict=True)), URL: str(url), KEY: str(number)}
+                yield {**dict(zip(names, row, strict=True)), URL: told, KEY: str(number)}
 
 
 class _StreamFile(io.RawIOBase):

@@ -37,7 +37,7 @@ from streamdata.shards.sidecar import (
 )
 from streamdata.shards.spans import read_spans
 from streamdata.shards.stamps import learn_versions, stamps_of
-from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote
+from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote, told_url
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
@@ -181,10 +181,11 @@ class SequentialTar(SequentialFiles):
         self._learn(shard)
         joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
         begins: dict[int, int] = {}
+        told = told_url(url)
         for found in self._tar_records(shard, raw):
             if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
                 raise interleaved(url, found.key, found.offset, first)
-            record: Record = {KEY: found.key, URL: str(url), **found.fields}
+            record: Record = {KEY: found.key, URL: told, **found.fields}
             if joiner is not None:
                 joiner.join(record)
             yield record
@@ -294,14 +295,14 @@ class SequentialJsonl(SequentialFiles):
         url = self.urls[shard]
         self._learn(shard)
         notice = _Notice(self._counts, _BLANK, url)
-        number = 0
+        number, told = 0, told_url(url)
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):
                 first = int(lines.is_blank.argmax()) + 1
                 notice(int(lines.is_blank.sum()), f"line {number + first}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
                 for line in np.flatnonzero(~lines.is_blank).tolist():
-                    yield self._record(lines.line(line), url, number + line, doubtful=line in doubtful)
+                    yield self._record(lines.line(line), told, number + line, doubtful=line in doubtful)
                 number += len(lines.starts)
 
     @staticmethod
@@ -309,6 +310,6 @@ class SequentialJsonl(SequentialFiles):
         row = parse_row(line, url, number + 1, doubtful=doubtful)
         if not SET_HERE.isdisjoint(row):
             raise reserved_flaw(row).error(url, number + 1)
-        row[URL] = str(url)
+        row[URL] = url
         row[KEY] = str(number)
         return row

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from streamdata.errors import ShardError, note_place
+from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
@@ -64,6 +64,11 @@ def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
 def is_pipe(url: str) -> bool:
     """Whether the url is a command whose output is the shard."""
     return url.startswith(PIPE)
+
+
+def told_url(url: str) -> str:
+    """The url as its records have it: a pipe's command without the passwords of urls in it."""
+    return without_secrets(url) if is_pipe(url) else str(url)
 
 
 def is_remote(url: str) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from braceexpand import braceexpand
 
-from streamdata.errors import one_line, shown
+from streamdata.errors import one_line, shown, without_secrets
 from streamdata.remote import (
     NO_OPTIONS,
     Address,
@@ -114,14 +114,16 @@ def _joined(patterns: list[_Found]) -> list[str]:
         for url in urls:
             if is_pipe(url) and not is_pipe(pattern):
                 raise ValueError(
-                    f"shards: expected files, got '{url}' by '{pattern}', whose name reads as a command\n"
-                    "  Rename the file, or begin the pattern with './'."
+                    f"shards: expected files, got '{without_secrets(url)}' by '{without_secrets(pattern)}', whose name "
+                    "reads as a command\n  Rename the file, or begin the pattern with './'."
                 )
             canonical = _canonical(url)
             if canonical in found:
                 raise ValueError(
-                    f"shards: expected '{url}' once, got it by '{found[canonical][1]}' and by '{pattern}'\n"
-                    "  Drop one of them; for several copies per epoch, use include_dirs with '*n'."
+                    without_secrets(
+                        f"shards: expected '{url}' once, got it by '{found[canonical][1]}' and by '{pattern}'\n"
+                        "  Drop one of them; for several copies per epoch, use include_dirs with '*n'."
+                    )
                 )
             found[canonical] = url, pattern
             copies[url] = num_copies
@@ -160,7 +162,9 @@ def _patterns(
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
-            raise ValueError(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
+            raise ValueError(
+                without_secrets(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
+            )
         with _named(pattern):
             found = search.directory(bare_url(pattern), search.reached(folder))
         yield _Found(bare_url(pattern), count, found, is_listed=False)
@@ -301,7 +305,8 @@ def _expanded(pattern: str) -> list[str]:
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:
     where = f" (its part '{piece}')" if piece != pattern else ""
     return FileNotFoundError(
-        f"shards: pattern '{pattern}'{where}: expected {expected}, got {got}\n  Check the path, and what is there."
+        without_secrets(f"shards: pattern '{pattern}'{where}: expected {expected}, got {got}")
+        + "\n  Check the path, and what is there."
     )
 
 
@@ -318,8 +323,9 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
     if others:
         named = ", ".join(repr(url) for url in others[:_MAX_NAMED]) + (", …" if len(others) > _MAX_NAMED else "")
         raise ValueError(
-            f"shards: pattern '{pattern}': expected shards that end in {' or '.join(suffixes)}, got {len(shards)} of "
-            f"them, and {len(others)} of the same kind by other names: {named}\n"
+            f"shards: pattern '{without_secrets(pattern)}': expected shards that end in "
+            f"{' or '.join(suffixes)}, got {len(shards)} of them, and {len(others)} of the same "
+            f"kind by other names: {named}\n"
             f"  Rename or convert them; to leave them out, write a glob such as '**/*{suffixes[0]}'."
         )
     return shards

@@ -13,7 +13,7 @@ from streamdata.fields import INDEX, KEY, URL
 from streamdata.progress import Position, left_out_code, read_left_out
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.parquet import ParquetShards
-from streamdata.shards.storage import base_name
+from streamdata.shards.storage import base_name, told_url
 from streamdata.shards.urls import expand_home
 from streamdata.sources.own_stream import is_own_stream
 from streamdata.sources.shard_source import ShardDataset
@@ -46,7 +46,7 @@ class Skips:
         self._records: dict[str, set[int | tuple[str, str]]] = {}
         self._digests: dict[str, int] = {}
         shards = {path: data for path, data in sources.items() if skip and isinstance(data, ShardDataset)}
-        urls = {path: Counter(data.source.shards.urls) for path, data in shards.items()}
+        urls = {path: Counter(map(told_url, data.source.shards.urls)) for path, data in shards.items()}
         last_lines: dict[tuple[ShardDataset, str], int] = {}
         for location, entry in _entries(skip):
             path, record = _checked(entry, f"MergedDataset, skip, {location}", sources, urls)

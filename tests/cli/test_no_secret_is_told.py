@@ -97,6 +97,7 @@ def test_no_command_tells_a_secret_of_a_recipe(streamdata, server, recipe, tmp_p
         {"storage_options": {"endpoint": f"https://user:{CANARY}@127.0.0.1:1", "regon": CANARY}},
         {"cache": {"keys": f"s3://bucket/x?Signature={CANARY}"}},
         {"block_size": f"https://user:{CANARY}@host/x"},
+        {"path": [f"pipe:curl http://user:{CANARY}@host/x"]},
         {"shuffle_bufer": 1},
     ],
 )
@@ -111,3 +112,34 @@ def test_no_error_of_a_recipe_tells_them(streamdata, recipe, params) -> None:
         assert done.exit_code == 1
         told += done.output + "".join(traceback.format_exception(done.exception))
     assert CANARY not in told
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "http://user:p@CANARY@HOST/bucket/0.jsonl",
+        "HTTP://HOST/bucket/0.jsonl?X-Amz-Signature=CANARY",
+        " http://u:CANARY@HOST/bucket/0.jsonl?sig=CANARY",
+        "simplecache::http://HOST/bucket/0.jsonl?sig=CANARY",
+        "{http://HOST/bucket/0.jsonl?sig=CANARY",
+        "http:/u:CANARY@HOST/bucket/0.jsonl?sig=CANARY",
+        "pipe:printf '{}' # http://u:CANARY@HOST/bucket/0.jsonl?sig=CANARY",
+        "abfss://container:CANARY@account.invalid/bucket/0.jsonl",
+        "http://u:pa/CANARY@HOST/bucket/0.jsonl",
+        "http://HOST/bucket/0.jsonl?a='1'&sig=CANARY",
+    ],
+)
+def test_no_spelling_of_a_url_tells_them(streamdata, server, recipe, caplog, monkeypatch, spelt) -> None:
+    """Whether it is read, refused or not understood; what was meant is told."""
+    monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
+    caplog.set_level("INFO")
+    url = spelt.replace("HOST", server.url.partition("//")[2]).replace("CANARY", CANARY)
+    tree = json.loads(recipe.read_text())
+    tree["params"]["datasets"][0]["params"] = {"path": [url]}
+    recipe.write_text(json.dumps(tree))
+    told = ""
+    for command, *rest in (["check"], ["check", "--data", "-j", 1], ["show", "-n", 1, "--json"]):
+        done = streamdata(command, recipe, *rest)
+        told += done.output + "".join(traceback.format_exception(done.exception))
+    assert CANARY not in told + caplog.text
+    assert "/bucket" in told or "@account.invalid" in told

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
-from streamdata.remote import StorageOptions, retries, web_client
+from streamdata.remote import Address, StorageOptions, bare_url, beside, retries, web_client
 from streamdata.remote.network import Network, _OfProcess
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
@@ -114,3 +114,26 @@ def test_a_manifest_that_is_made_of_signed_shards_has_no_secret(stored, tmp_path
     everything = left(tmp_path) + caplog.text.encode()
     assert b"here.manifest" in everything
     assert [form for form in FORMS if form in everything] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "bare"),
+    [
+        ("http://u:p@k4N@h/x", "http://h/x"),
+        ("HTTP://h/x?sig=k4N", "HTTP://h/x"),
+        (" http://h/x?sig=k4N", " http://h/x"),
+        ("zip://a.jsonl::http://u:k4N@h/f.zip?sig=k4N", "zip://a.jsonl::http://h/f.zip"),
+        ("abfss://c:k4N@a/x", "abfss://c@a/x"),
+        ("http://u:p/k4N@h/x", "http://h/x"),
+        *((url, url) for url in ("http://h:80/@a/b@c", "http://[::1]:80/a@b", "s3://b/k:v@x?.tar", "abfs://c@a/x")),
+    ],
+)
+def test_a_bare_url_has_no_secret(url: str, bare: str) -> None:
+    """Those without secrets are their own."""
+    assert bare_url(url) == bare
+
+
+def test_what_lies_beside_a_url_with_a_password_is_reached_with_it() -> None:
+    """Also where the container stays before the host."""
+    assert beside(Address("abfss://c:k4N@a/x"), "abfss://c@a/y").signed == "abfss://c:k4N@a/y"  # type: ignore[attr-defined]
+    assert beside(Address("http://u:k4N@h/x?s=1"), "http://h/y").signed == "http://u:k4N@h/y?s=1"  # type: ignore[attr-defined]
