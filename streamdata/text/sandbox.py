@@ -2,24 +2,26 @@
 
 A template comes with a tokenizer's files and is not trusted. The sandbox keeps it from the interpreter; it does not
 keep it from looping or filling the memory. So every loop and macro counts its steps here, and every operator, call,
-filter and printed value is measured before it runs: by `template_checks` and `template_filters`, from one
-`template_budget` of the rendering.
+filter and printed value is measured before it runs: by `template_tree`, `template_checks` and
+`template_filters`, from one `template_budget` of the rendering.
 """
 
 import functools
-import operator
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from streamdata.text.template_budget import OPERATION_BYTES, Budget, budget_of_rendering, shallow_size, size_of
-from streamdata.text.template_checks import ESCAPED, check_binop, check_call, check_comparison, check_spec
+from streamdata.text.template_budget import OPERATION_BYTES, Budget, budget_of_rendering, check_integer, size_of
+from streamdata.text.template_checks import ESCAPED, check_binop, check_call, check_spec
 from streamdata.text.template_filters import limited_filters, limited_tests
 
 MAX_CHARS: Final = 1 << 26
 """Characters that one rendering may produce, by default."""
 MAX_SOURCE_CHARS: Final = 1 << 18
 """Of a template; the longest in use has about 20,000."""
-_NODES_PER_STEP: Final = 64  # of the body of a loop, at least one step
+MAX_TOKENS: Final = 10_000
+"""Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
+_RANGE_BITS: Final = 63
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 """What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
@@ -73,39 +75,24 @@ def compile_template(source: str) -> SandboxedTemplate:
 
     Raises:
         jinja2.TemplateSyntaxError: It is not a valid template.
-        OverflowError: It is too long.
+        OverflowError: It is too long, or has an integer that is.
     """
     from jinja2 import nodes
+
+    from streamdata.text.template_tree import measured
 
     if len(source) > MAX_SOURCE_CHARS:
         raise OverflowError(f"it has {len(source):,} characters, more than {MAX_SOURCE_CHARS:,}")
     environment = _limited_environment()
+    tokens = (kind for _, kind, _ in environment.lex(source) if kind != "whitespace")
+    if next(itertools.islice(tokens, MAX_TOKENS, None), None) is not None:
+        raise OverflowError(f"it has more than {MAX_TOKENS:,} tokens")
     tree = environment.parse(source)
-    # Macros too: one may call itself, and that loops without a loop. Of those inside one another the outer counts all.
-    for node in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
-        node.body.insert(0, _step_of(node))
-    tree = _measured(tree)
+    tree = measured(tree)
     code = environment.compile(tree.set_environment(environment), "<chat template>", "<chat template>")
     template = environment.template_class.from_code(environment, code, environment.make_globals(None))
     marked = any(node.name == "mark" for node in tree.find_all(nodes.ExtensionAttribute))
     return SandboxedTemplate(template.generate, has_marks=marked)
-
-
-def _step_of(node: Any) -> Any:
-    """What counts one round of a loop, by the number of nodes and the text in its body."""
-    from jinja2 import nodes
-
-    steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
-    size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-    return nodes.ExprStmt(_own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno), lineno=node.lineno)
-
-
-def _own(function: Callable[..., Any], arguments: list[Any], lineno: int) -> Any:
-    """A call of a function of ours: as a filter, which jinja calls at once, by a name that no template can write."""
-    from jinja2 import nodes
-
-    filtered = nodes.Filter(arguments[0], f"({function.__name__})", arguments[1:], [], None, None)
-    return filtered.set_lineno(lineno)
 
 
 @functools.cache
@@ -114,15 +101,19 @@ def _limited_environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
+    from streamdata.text.template_tree import MEASURING
+
     class LimitedEnvironment(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**", "+", "%"})
+        intercepted_binops = frozenset({"*", "**", "+", "-", "%", "/", "//"})
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             check_binop(operator, left, right)
             return super().call_binop(context, operator, left, right)
 
         def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return super().call(context, function, *check_call(function, args, kwargs), **kwargs)
+            made = super().call(context, function, *check_call(function, args, kwargs), **kwargs)
+            check_integer(made)
+            return made
 
         def wrap_str_format(self, value: Any) -> Any:
             return _bounded_format(self, value) if super().wrap_str_format(value) else None
@@ -132,12 +123,10 @@ def _limited_environment() -> Any:
     environment.__class__ = LimitedEnvironment
     # Without these the text is always the same; for the day see `ChatRenderer`.
     unsteady = {"strftime_now", "lipsum"}
-    environment.globals = {name: value for name, value in environment.globals.items() if name not in unsteady}
+    kept = {name: value for name, value in environment.globals.items() if name not in unsteady}
+    environment.globals = kept | {"range": _bounded_range(kept["range"])}
     filters = {name: value for name, value in environment.filters.items() if name != "random"}
-    own = {
-        f"({function.__name__})": function for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed)
-    }
-    environment.filters, environment.tests = limited_filters(filters) | own, limited_tests(environment.tests)
+    environment.filters, environment.tests = limited_filters(filters) | MEASURING, limited_tests(environment.tests)
     environment.extensions = {
         key: extension for key, extension in environment.extensions.items() if "generation" not in extension.tags
     }
@@ -145,52 +134,14 @@ def _limited_environment() -> Any:
     return environment
 
 
-def _step(steps: int, size: int) -> None:
-    budget_of_rendering.get().step(steps, size)
+def _bounded_range(safe_range: Callable[..., range]) -> Callable[..., range]:
+    @functools.wraps(safe_range)
+    def bounded(*bounds: Any) -> range:
+        if any(isinstance(bound, int) and bound.bit_length() > _RANGE_BITS for bound in bounds):
+            raise OverflowError(f"it counts with integers of more than {_RANGE_BITS} bits")
+        return safe_range(*bounds)
 
-
-def _printed(value: Any) -> str:
-    """A value as the text that is printed for it."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + (len(value) if type(value) is str else size_of(value)))
-    return str(value)
-
-
-def _concatenated(*parts: Any) -> str:
-    budget = budget_of_rendering.get()
-    budget.spend(OPERATION_BYTES + sum(map(size_of, parts)))
-    texts = list(map(str, parts))
-    budget.check_size(sum(map(len, texts)), "joins")
-    return "".join(texts)
-
-
-def _compared(left: Any, operation: str, right: Any) -> Any:
-    is_search = operation in ("in", "notin")
-    check_comparison(left, right, is_search=is_search)
-    if is_search:
-        return (left in right) is (operation == "in")
-    return _OPERATIONS[operation](left, right)
-
-
-_OPERATIONS: Final = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-}
-
-
-def _sliced(value: Any, *bounds: Any) -> Any:
-    part = value[slice(*bounds)]
-    budget_of_rendering.get().spend(OPERATION_BYTES + shallow_size(part))
-    return part
-
-
-def _keyed(*items: Any) -> tuple[Any, ...]:
-    """A tuple, which may become a key and is hashed all through then."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(items))
-    return items
+    return bounded
 
 
 def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
@@ -226,46 +177,6 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
         return Markup(made) if is_markup else made  # noqa: S704  (its fields were escaped, or are safe)
 
     return formatted
-
-
-def _measured(tree: Any) -> Any:
-    """The tree of a template in which what is printed, joined by `~`, compared, cut out, or a tuple goes through us."""
-    from jinja2 import nodes
-    from jinja2.visitor import NodeTransformer
-
-    class Transformer(NodeTransformer):
-        def visit_Output(self, node: Any) -> Any:  # noqa: N802 (jinja's names, here and below)
-            self.generic_visit(node)
-            node.nodes = [
-                child if isinstance(child, nodes.TemplateData) else _own(_printed, [child], node.lineno)
-                for child in node.nodes
-            ]
-            return node
-
-        def visit_Concat(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            return _own(_concatenated, node.nodes, node.lineno)
-
-        def visit_Compare(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            left, pairs = node.expr, []
-            for operand in node.ops:
-                pairs.append(_own(_compared, [left, nodes.Const(operand.op), operand.expr], node.lineno))
-                left = operand.expr
-            return functools.reduce(nodes.And, pairs)
-
-        def visit_Getitem(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            if not isinstance(node.arg, nodes.Slice):
-                return node
-            bounds = [bound or nodes.Const(None) for bound in (node.arg.start, node.arg.stop, node.arg.step)]
-            return _own(_sliced, [node.node, *bounds], node.lineno)
-
-        def visit_Tuple(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            return _own(_keyed, node.items, node.lineno) if node.ctx == "load" and node.items else node
-
-    return Transformer().visit(tree)
 
 
 @functools.cache

@@ -15,6 +15,9 @@ MAX_BYTES: Final = 1 << 28
 """Of values that one rendering may make, search and compare, one after another."""
 OBJECT_BYTES: Final = 256
 OPERATION_BYTES: Final = 256
+MAX_BITS: Final = 1 << 12
+"""Of any integer: arithmetic of longer ones takes long, and no template needs it."""
+_MAX_DEPTH: Final = 2000  # Python prints, compares and hashes by recursion
 _ATOMS = (int, float, bool, type(None))
 
 
@@ -88,6 +91,8 @@ def extent_of(value: Any) -> Extent:
     left, extent, level = budget_of_rendering.get().size, Extent(), [value]
     while level:
         extent.depth += 1
+        if extent.depth > _MAX_DEPTH:
+            raise OverflowError(f"it has a value that is nested more than {_MAX_DEPTH:,} deep")
         below: list[Any] = []
         for node in level:
             extent.num_objects += 1
@@ -116,7 +121,14 @@ def shallow_size(value: Any) -> int:
     """The size of a value without that of what a container holds."""
     if isinstance(value, str | bytes):
         return sys.getsizeof(value)
-    return OBJECT_BYTES * (1 + len(value)) if hasattr(value, "__len__") else OBJECT_BYTES
+    has_items = hasattr(value, "__len__") and not isinstance(value, type)  # of which a class only has the method
+    return OBJECT_BYTES * (1 + len(value)) if has_items else OBJECT_BYTES
+
+
+def check_integer(value: Any) -> None:
+    """Refuses an integer that is too long; any other value is well."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise OverflowError(f"it makes an integer of more than {MAX_BITS:,} bits")
 
 
 def as_list(value: Any) -> Any:

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streamdata.text.template_budget import (
+    MAX_BITS,
     OBJECT_BYTES,
     OPERATION_BYTES,
     as_list,
     budget_of_rendering,
+    check_integer,
     shallow_size,
     size_of,
 )
@@ -20,9 +22,11 @@ from streamdata.text.template_budget import (
 MAX_BASE: Final = 1 << 64
 MAX_EXPONENT: Final = 64
 _REFERENCE_BYTES: Final = 8
-_MAX_BITS: Final = 1 << 16  # of the product of two integers
 MAX_PRECISION: Final = 400  # digits; a float has no more
 ESCAPED: Final = 6  # characters that one may become, in JSON, HTML or a representation
+_CALL_BYTES: Final = 8 * OPERATION_BYTES
+_MACRO_BYTES: Final = 6 * OPERATION_BYTES
+_BINDING: Final = ("Macro", "LoopContext")  # of jinja: calls that give their arguments names, and read none of them
 _LONG_WIDTH = re.compile(r"[%).:<>=^][-+ #0<>=^]*\d{6}|\d{7}")
 _WIDTH = re.compile(r"\d{1,6}")
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -36,30 +40,37 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     if operator == "+" and type(left) is str and type(right) is str:  # what templates do most
         budget.check_size(len(left) + len(right), "joins")
         return
-    if operator == "**":
-        _check_power(left, right)
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        _check_numbers(operator, left, right)
         return
     if operator == "%":
         if isinstance(left, str | bytes):
             check_percent(left, right)
+        return
+    if operator not in ("+", "*"):  # of views of mappings, which are hashed
+        budget.spend(size_of(left) + size_of(right))
         return
     sizes = [len(value) if hasattr(value, "__len__") else 0 for value in (left, right)]
     item_bytes = 1 if isinstance(left, str | bytes) or isinstance(right, str | bytes) else _REFERENCE_BYTES
     if operator == "+":
         budget.check_size(sum(sizes), "joins")
         budget.spend(item_bytes * sum(sizes) + sum(size_of(value) for value in (left, right) if type(value) is tuple))
-    elif isinstance(left, int) and isinstance(right, int):
-        if left.bit_length() + right.bit_length() > _MAX_BITS:
-            raise OverflowError(f"it multiplies integers to more than {_MAX_BITS:,} bits")
     else:
         value, times = (left, right) if isinstance(right, int) else (right, left)
         _check_repeated(value, times, item_bytes)
 
 
-def _check_power(base: Any, exponent: Any) -> None:
-    # A number has no length that could be checked afterwards, but may fill the memory.
-    if abs(base) > MAX_BASE or abs(exponent) > MAX_EXPONENT:
-        raise OverflowError(f"it raises {base:.9g} to the power of {exponent:.9g}")
+def _check_numbers(operator: str, left: float, right: float) -> None:
+    """Refuses what makes long integers, and takes what the digits of two cost by each other."""
+    if operator == "**" and (abs(left) > MAX_BASE or abs(right) > MAX_EXPONENT):
+        raise OverflowError(f"it raises {left:.9g} to the power of {right:.9g}")
+    check_integer(left)
+    check_integer(right)
+    if operator not in ("+", "-") and isinstance(left, int) and isinstance(right, int):
+        bits = left.bit_length(), right.bit_length()
+        if operator == "*" and sum(bits) > MAX_BITS:
+            raise OverflowError(f"it multiplies integers to more than {MAX_BITS:,} bits")
+        budget_of_rendering.get().spend(bits[0] * bits[1] // OPERATION_BYTES)
 
 
 def _check_repeated(value: Any, times: Any, item_bytes: int) -> None:
@@ -109,7 +120,7 @@ def check_comparison(left: Any, right: Any, *, is_search: bool) -> None:
 def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Estimates what a call makes, and returns its arguments, none of which is an iterator any more."""
     budget = budget_of_rendering.get()
-    budget.spend(OPERATION_BYTES)
+    budget.spend(_CALL_BYTES)
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(owner, str | bytes):
         args = tuple(map(as_list, args))
@@ -119,8 +130,15 @@ def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         budget.check_size(integer(args, kwargs, 0, "length", 1), "extends")
     elif isinstance(owner, list | tuple):
         budget.spend(size_of(owner) + sum(map(size_of, args)))
+    elif type(function).__name__ in _BINDING:
+        budget.spend(_MACRO_BYTES + sum(map(shallow_size, (*args, *kwargs.values()))))
     else:
-        budget.spend(sum(map(shallow_size, (owner, *args, *kwargs.values()))))
+        # Such as `fromkeys`, which makes an object of each character.
+        if isinstance(owner, type) or isinstance(function, type) or name == "maketrans":
+            args = tuple(map(as_list, args))
+            budget.spend(sum(OBJECT_BYTES * len(arg) for arg in args if isinstance(arg, str | bytes)))
+        # Keys are hashed, and values that `loop` compares are compared, all through.
+        budget.spend(shallow_size(owner) + sum(map(size_of, args)) + sum(map(shallow_size, kwargs.values())))
     return args
 
 

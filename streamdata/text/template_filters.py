@@ -9,6 +9,7 @@ from streamdata.text.template_budget import (
     OPERATION_BYTES,
     as_list,
     budget_of_rendering,
+    check_integer,
     extent_of,
     shallow_size,
     size_of,
@@ -17,6 +18,7 @@ from streamdata.text.template_checks import (
     ESCAPED,
     MAX_PRECISION,
     argument,
+    check_binop,
     check_percent,
     check_replace,
     integer,
@@ -31,16 +33,17 @@ _SHALLOW: Final = dict.fromkeys(("default", "d", "length", "count", "first", "la
 }  # fmt: skip
 """Filters that do not look into the items of a list, and what each item costs."""
 _DEEP: Final = {
-    "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16, "striptags": 16,
-    "upper": 8, "lower": 8, "capitalize": 8, "title": 64, "wordcount": 64, "wordwrap": 256, "urlize": 256,
+    "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16, "striptags": 32,
+    "upper": 8, "lower": 8, "capitalize": 8, "title": 128, "wordcount": 64, "wordwrap": 256, "urlize": 256,
     "pprint": 64, "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
 }  # fmt: skip
 """What others cost for each byte that they read; one that is not named costs 1."""
+_DIGIT_BYTES: Final = 8  # of a power of ten, by which an integer is divided
 _ITERATING: Final = frozenset(
     "list map select reject selectattr rejectattr batch slice unique sort groupby join sum min max".split()  # noqa: SIM905
 )
 _COMPARING: Final = frozenset(
-    "eq == equalto ne != gt > greaterthan ge >= lt < lessthan le <= in lower upper".split()  # noqa: SIM905
+    "eq == equalto ne != gt > greaterthan ge >= lt < lessthan le <= in lower upper odd even filter test".split()  # noqa: SIM905
 )
 
 
@@ -50,8 +53,9 @@ def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 
 def limited_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """The same tests; those that compare are bounded."""
-    return {name: _compared(function) if name in _COMPARING else function for name, function in tests.items()}
+    """The same tests; those that compare, calculate or look up are bounded."""
+    bounded = {name: _compared(function) for name, function in tests.items() if name in _COMPARING}
+    return {**tests, **bounded, "divisibleby": _divisible}
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,6 +68,7 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         budget.spend(OPERATION_BYTES)
         _check(name, args, kwargs)
         result = function(*passed, *args, **kwargs)
+        check_integer(result)
         budget.spend(shallow_size(result))
         return result
 
@@ -77,6 +82,11 @@ def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     return compared
+
+
+def _divisible(value: Any, by: Any) -> Any:
+    check_binop("%", value, by)
+    return value % by == 0
 
 
 def _check(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -105,8 +115,9 @@ def _indent(value: Any, args: _Args, kwargs: _Kwargs) -> None:
 def _wordwrap(value: Any, args: _Args, kwargs: _Kwargs) -> None:
     budget, text = budget_of_rendering.get(), str(value)
     end = argument(args, kwargs, 2, "wrapstring", None) or "\n"
-    lines = num_lines(text) + len(text) // max(1, integer(args, kwargs, 0, "width", 79)) + 1
-    budget.check_size(len(text) + lines * len(end), "wraps")
+    pieces = len(text) // max(1, integer(args, kwargs, 0, "width", 79))
+    budget.check_size(len(text) + (num_lines(text) + pieces + 1) * len(end), "wraps")
+    budget.spend(len(text) * pieces // 8)  # a long word's rest is copied for each line
 
 
 def _replace(value: Any, args: _Args, kwargs: _Kwargs) -> None:
@@ -133,6 +144,7 @@ def _in_groups(_: Any, args: _Args, kwargs: _Kwargs) -> None:
 def _round(_: Any, args: _Args, kwargs: _Kwargs) -> None:
     if abs(precision := integer(args, kwargs, 0, "precision", 0)) > MAX_PRECISION:
         raise OverflowError(f"it rounds to {precision:.9g} digits")
+    budget_of_rendering.get().spend(_DIGIT_BYTES * abs(precision))
 
 
 def _sum(value: Any, args: _Args, kwargs: _Kwargs) -> None:

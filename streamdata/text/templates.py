@@ -7,13 +7,14 @@ from datetime import date
 from itertools import accumulate
 from typing import Any, Final
 
-from streamdata.errors import shown
+from streamdata.errors import one_line, shown, without_secrets
 from streamdata.text.messages import Message
 from streamdata.text.sandbox import MARK_BEGIN, MARK_END, MAX_CHARS, SandboxedTemplate, compile_template
 from streamdata.text.tokenizer import tokenizer_of
 
 _DATE: Final = "strftime_now"
 _SHORT: Final = 80
+_MAX_REASON: Final = 500  # characters of what a template says itself
 _MEDIA: Final = frozenset(
     "image images image_url input_image video videos video_url audio audios audio_url input_audio".split()  # noqa: SIM905
 )
@@ -89,7 +90,7 @@ class ChatRenderer:
             try:
                 self._compiled[with_tools] = compile_template(source)
             except Exception as error:  # jinja's own
-                raise _failure(self._name, error) from error
+                raise _failure(self._name, error) from _cause(error)
         return self._compiled[with_tools]
 
 
@@ -120,7 +121,7 @@ class Conversation:
         try:
             return self.template.render(self._all(messages, add_generation_prompt), self.max_chars)
         except Exception as error:  # a template may raise anything
-            raise _failure(self.name, error) from error
+            raise _failure(self.name, error) from _cause(error)
 
     def render_marked(self) -> tuple[str, list[tuple[int, int]]]:
         """Renders its messages; returns the text and the spans [begin, end) of its generation blocks.
@@ -131,7 +132,7 @@ class Conversation:
         try:
             marked, count = self.template.render_marked(self._all(self.messages, False), self.max_chars)
         except Exception as error:
-            raise _failure(self.name, error) from error
+            raise _failure(self.name, error) from _cause(error)
         pieces = _MARKS.split(marked)  # text, mark, text, mark … text
         if pieces[1::2] != [MARK_BEGIN, MARK_END] * count:
             raise _failure(self.name, ValueError("its generation blocks are nested, or their text was cut or repeated"))
@@ -146,7 +147,19 @@ def _failure(name: str, error: Exception) -> ValueError:
     remedy = "Change the messages or the tokenizer's chat_template."
     if _DATE in str(error):
         remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
-    return ValueError(f"chat template of {shown(name)}: {type(error).__name__}: {error}\n  {remedy}")
+    return ValueError(f"chat template of {shown(name)}: {type(error).__name__}: {_reason(error)}\n  {remedy}")
+
+
+def _reason(error: Exception) -> str:
+    """What a template, or jinja, says: on one line, without what a terminal would obey, and not without end."""
+    text = str(error)
+    reason = one_line(without_secrets(text[:_MAX_REASON]))
+    return reason if len(text) <= _MAX_REASON else f"{reason}…"
+
+
+def _cause(error: Exception) -> Exception | None:
+    """The error itself, for the traceback, unless it says more than its reason does."""
+    return error if str(error).replace("\n", "\\n") == _reason(error) else None
 
 
 def _formatter(day: Any) -> Callable[[str], str]:

@@ -1,3 +1,5 @@
+import traceback
+
 import pytest
 
 from streamdata.text import ChatRenderer
@@ -54,6 +56,19 @@ def test_a_template_that_fails_or_passes_a_limit_is_an_error(tokenizer, template
     with pytest.raises(ValueError, match=rf"chat template of '.*{problem}.*\n  ") as caught:
         render_chat(tokenizer, CHAT, max_chars=5000)
     assert tokenizer.name_or_path in str(caught.value)
+
+
+@pytest.mark.parametrize("reason", ["'x' * 60000000", "'\\x1b]0;title\\x07\\nerror: all is well'"])
+def test_what_a_template_says_is_cut_and_printable(tokenizer, reason):
+    """In the message and in the traceback."""
+    tokenizer.chat_template = f"{{{{ raise_exception({reason}) }}}}"
+    with pytest.raises(ValueError, match="TemplateError: ") as caught:
+        render_chat(tokenizer, CHAT)
+    told = "".join(traceback.format_exception(caught.value))
+    assert len(str(caught.value)) < 800
+    assert len(told) < 20000
+    assert not {"\x1b", "\x07"} & set(told)
+    assert str(caught.value).count("\n") == 1
 
 
 @pytest.mark.parametrize("parts", ["'a' ~ 1 ~ none ~ messages[0].role ~ true", "('<' | e) ~ '&' ~ ['x'] ~ ('a' ~ 2.5)"])

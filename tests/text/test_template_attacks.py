@@ -11,6 +11,18 @@ from streamdata.text.template_budget import MAX_BYTES
 LONG = "{% set x = 'x' * 60000000 %}"
 MANY = "{% for i in range(9999) %}"
 DAG = "{% set n = namespace(x=['x'], y=['x']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}"
+VARARGS = (
+    "{% set n = namespace(x=('x',)) %}{% macro m() %}{% set n.x = varargs %}{% endmacro %}"
+    "{% for i in range(40) %}{{ m(n.x, n.x) }}{% endfor %}"
+)
+PAIRS = (
+    "{% set n = namespace(x=('x',)) %}{% for i in range(40) %}{% set n.x = {n.x: n.x}.items() | first %}{% endfor %}"
+)
+HEX = "{% set n = ('f' * 20000000) | int(0, 16) %}"
+NEAR = "{% set n, m = (2 ** 60) ** 60, (2 ** 59) ** 30 + 1 %}" + "{% for i in range(9999) %}" * 2
+ENDS = "{% endfor %}{% endfor %}"
+CALLS = "{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}" + "{% call m() %}" * 18 + "{% endcall %}" * 18
+INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
 SPENT = f"more than {MAX_BYTES:,} bytes"
 
 ATTACKS = {
@@ -62,6 +74,44 @@ ATTACKS = {
     "text that is captured": ("{% set y %}" + MANY * 2 + "abcd" * 9999 + "{% endfor %}{% endfor %}{% endset %}", SPENT),
     "a macro": ("{% macro m() %}" + MANY + "{{ 'x' * 1000000 }}{% endfor %}{% endmacro %}{{ m() }}", SPENT),
     "an odd encoding": ("{{ ('x' * 1000000 ~ 'é').encode('punycode') }}", "encodes text"),
+    "pairs within pairs, as keys": (PAIRS, "as it would be printed"),
+    "arguments of macros within one another, as a key": (VARARGS + "{{ {n.x: 1} }}", "as it would be printed"),
+    "the same, looked up": (VARARGS + "{{ messages[n.x] }}", "as it would be printed"),
+    "the same, as a filter's name": (VARARGS + "{{ n.x is filter }}", "as it would be printed"),
+    "the same, watched by a loop": (
+        DAG + "{% endfor %}{% for v in [n.x, n.x] %}{{ loop.changed(v) }}{% endfor %}",
+        "as it would be printed",
+    ),
+    "deep tuples, as a key": (
+        VARARGS.replace("n.x, n.x", "n.x").replace("40", "9999") + "{{ {n.x: 1} }}",
+        "nested more than 2,000 deep",
+    ),
+    "a long integer, summed": (HEX + "{{ ([n] * 10000) | sum }}", INTEGER),
+    "a long integer, less": (HEX + MANY + "{% set y = n - i %}{% endfor %}", INTEGER),
+    "a long integer of bytes": ("{{ (0).from_bytes(('x' * 1000000).encode(), 'big') // 7 }}", INTEGER),
+    "a long integer in the source": ("{{ 0x" + "f" * 9999 + " // 7 }}", INTEGER),
+    "quotients": (NEAR + "{% set y = n // m %}" + ENDS, SPENT),
+    "remainders": (NEAR + "{% set y = n is divisibleby(m) %}" + ENDS, SPENT),
+    "negatives": (NEAR + "{% set y = (-n) | abs %}" + ENDS, SPENT),
+    "rounded integers": (NEAR + "{% set y = n | round(-400) %}" + ENDS, SPENT),
+    "a range of long integers": ("{% set n = 2 ** 64 %}{{ range(n, n + 99999) | list }}", "more than 63 bits"),
+    "a long word that is wrapped": ("{{ ('x' * 900000) | wordwrap(1) }}", SPENT),
+    "rounds that a filter leaves out": (
+        MANY + "{% for i in range(99999) if false %}{% endfor %}{% endfor %}",
+        "more than 1,000,000 steps",
+    ),
+    "values that are kept": (
+        "{% set n = namespace(x=1) %}" + MANY * 2 + "{% set n.x = 1 %}" * 20 + ENDS,
+        SPENT,
+    ),
+    "calls": ("{% set c = cycler(1) %}" + MANY * 2 + "{% set y = c.next() %}" + ENDS, SPENT),
+    "blocks that are called": (CALLS, SPENT),
+    "keys of characters": (LONG + "{% set y = {}.fromkeys(x) %}", SPENT),
+    "a table of characters": (LONG + "{% set y = x.maketrans(x, x) %}", SPENT),
+    "many values": ("{{ a }}" * 37440, TOKENS),
+    "many macros": ("{%macro a()%}{%endmacro%}" * 10000, TOKENS),
+    "many conditions": ("{%if a%}{%endif%}" * 14000, TOKENS),
+    "comparisons within one another": ("{{ " + "1<(" * 30 + "1" + ")<1" * 30 + " }}", "within one another"),
     "a long template": ("{{ 1 }}" * (MAX_SOURCE_CHARS // 7 + 1), "characters, more than"),
 }
 
@@ -92,6 +142,8 @@ def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
         "[1, 2] | map('string') | list, [{'a': 1}] | selectattr('a', 'eq', 1) | list, [1, 1] | unique | list",
         "range(3) | sum, 1.26 | round(1), [1, 2] + [3], (1,) + (2,), 'ab' * 2, 2 * [1], 7 % 3, 2 ** 5",
         "'x'.join(['a', 'b']), 'é'.encode() | string, 'aXb'.lower(), 'x'.rjust(3), '<' | e ~ '>'",
+        "{}.fromkeys([1]), {}.fromkeys('ab'), {'a': 1}['a'], {1 + 1: 2}, [1, 2, 3][-1], [1, 2][1 - 1], -(1 + 1), -1.5",
+        "7 // 2, 7 / 2, 7 - 2, 5 is divisibleby(5), 1 < 2 < 1, 3 is odd, 'ff' | int(0, 16), range(1, 9, 3) | list",
         "dict(a=1).items() | list, namespace(a=1).a, messages[0].content is string, 5 is in [5]",
     ],
 )
