@@ -141,12 +141,12 @@ def test_what_was_asked_of_stores_is_in_the_summary(
         recipe.write_text(recipe.read_text().replace(str(tmp_path), server.url))
         done = streamdata("run", recipe, "--workers", "1")
     found = re.search(
-        r"^from stores: \S+ MB by (\d+) requests, 0 of them repeated; 0 MB of the cache by 0 hits; "
+        r"^from stores: \S+ MB by (\d+) requests, \d+ of them repeated; 0 MB of the cache by 0 hits; "
         r"readers waited \d+% of their time$",
         done.stdout,
         re.MULTILINE,
     )
-    assert found is not None
+    assert found is not None, done.stdout
     # What a worker asked for after its last batch comes with none.
     assert len(server.log) // 2 < int(found[1]) <= len(server.log)
     assert "from stores" not in local.stdout

@@ -61,9 +61,10 @@ class ObjectServer:
         self.log: list[Request] = []
         self.url = ""
         self.most_at_once = 0  # connections
-        self.most_in_flight = self._in_flight = 0  # requests
+        self.most_in_flight = 0  # requests
         self.delay_s = 0.0  # before each answer
         self._connections: set[asyncio.StreamWriter] = set()
+        self._asking: set[asyncio.StreamReader] = set()
 
     @property
     def counts(self) -> "Counter[str]":
@@ -78,12 +79,13 @@ class ObjectServer:
                 request = self._parse(head)
                 self.log.append(request)
                 body = await reader.readexactly(int(request.headers.get("content-length", 0)))
-                self._in_flight += 1
-                self.most_in_flight = max(self.most_in_flight, self._in_flight)
+                self._asking.add(reader)
+                # Without those whose client has gone, and may ask for something else.
+                self.most_in_flight = max(self.most_in_flight, sum(not each.at_eof() for each in self._asking))
                 try:
                     await asyncio.sleep(self.delay_s)
                 finally:
-                    self._in_flight -= 1  # before the answer: who has it may ask again before this goes on
+                    self._asking.discard(reader)  # before the answer: who has it may ask again before this goes on
                 goes_on = await self._answer(request, body, writer)
                 if not goes_on:
                     break
