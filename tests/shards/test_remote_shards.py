@@ -213,7 +213,7 @@ def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_o
         began = time.monotonic()
         with pytest.raises(DeadStoreError, match="status 503"):
             JsonlShards(sorted(f"{server.url}/{name}" for name in server.objects))
-        assert time.monotonic() - began < 1.8
+        assert time.monotonic() - began < 4
         assert len(server.log) < 120 + 300
 
 
