@@ -22,6 +22,8 @@ MAX_SOURCE_CHARS: Final = 1 << 18
 MAX_TOKENS: Final = 10_000
 """Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
 _RANGE_BITS: Final = 63
+_NAMES_OF_DICTS: Final = frozenset(dir(dict))
+_KEY_BYTES: Final = 96  # for a key that is looked up
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 """What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
@@ -115,12 +117,38 @@ def _limited_environment() -> Any:
             check_integer(made)
             return made
 
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            if type(obj) is not dict or attribute in _NAMES_OF_DICTS:
+                budget_of_rendering.get().spend(OPERATION_BYTES * (1 if type(obj) is dict else 3))
+                return super().getattr(obj, attribute)
+            # What templates do most, without the error that a dict has no such attribute.
+            budget_of_rendering.get().spend(_KEY_BYTES)
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            budget_of_rendering.get().spend(_KEY_BYTES)
+            return super().getitem(obj, argument)
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            if type(obj) is not dict:
+                budget_of_rendering.get().spend(OPERATION_BYTES)
+            return super().is_safe_attribute(obj, attr, value)
+
         def wrap_str_format(self, value: Any) -> Any:
             return _bounded_format(self, value) if super().wrap_str_format(value) else None
 
     # transformers makes its environment in there only, with filters and extensions that differ between its versions.
     environment: Any = _compile_jinja_template("").environment.overlay()
     environment.__class__ = LimitedEnvironment
+
+    class CountedUndefined(environment.undefined):  # type: ignore[misc]  # the one of transformers
+        __slots__ = ()
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            budget_of_rendering.get().spend(OPERATION_BYTES)
+            super().__init__(*args, **kwargs)
+
+    environment.undefined = CountedUndefined
     # Without these the text is always the same; for the day see `ChatRenderer`.
     unsteady = {"strftime_now", "lipsum"}
     kept = {name: value for name, value in environment.globals.items() if name not in unsteady}

@@ -133,6 +133,7 @@ def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     elif type(function).__name__ in _BINDING:
         budget.spend(_MACRO_BYTES + sum(map(shallow_size, (*args, *kwargs.values()))))
     else:
+        budget.spend(0 if isinstance(owner, dict) else _CALL_BYTES)
         # Such as `fromkeys`, which makes an object of each character.
         if isinstance(owner, type) or isinstance(function, type) or name == "maketrans":
             args = tuple(map(as_list, args))

@@ -38,7 +38,7 @@ _DEEP: Final = {
     "pprint": 64, "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
 }  # fmt: skip
 """What others cost for each byte that they read; one that is not named costs 1."""
-_DIGIT_BYTES: Final = 8  # of a power of ten, by which an integer is divided
+_DIGIT_BYTES: Final = 16  # of a power of ten, by which an integer is divided
 _ITERATING: Final = frozenset(
     "list map select reject selectattr rejectattr batch slice unique sort groupby join sum min max".split()  # noqa: SIM905
 )
@@ -54,8 +54,8 @@ def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 def limited_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The same tests; those that compare, calculate or look up are bounded."""
-    bounded = {name: _compared(function) for name, function in tests.items() if name in _COMPARING}
-    return {**tests, **bounded, "divisibleby": _divisible}
+    bounded = {name: (_compared if name in _COMPARING else _counted)(function) for name, function in tests.items()}
+    return {**bounded, "divisibleby": _divisible}
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,6 +82,15 @@ def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     return compared
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def counted(*args: Any) -> Any:
+        budget_of_rendering.get().spend(OPERATION_BYTES)
+        return function(*args)
+
+    return counted
 
 
 def _divisible(value: Any, by: Any) -> Any:

@@ -16,7 +16,8 @@ from streamdata.text.template_budget import OPERATION_BYTES, budget_of_rendering
 from streamdata.text.template_checks import check_comparison
 
 _MAX_COPIED_NODES: Final = 1024
-_NODES_PER_STEP: Final = 64  # of the body of a loop, at least one step
+_NODES_PER_STEP: Final = 32  # of the body of a loop, at least one step
+_SLOW: Final = (nodes.NSRef, nodes.AssignBlock, nodes.FilterBlock, nodes.For, nodes.Macro, nodes.CallBlock)
 
 
 def measured(tree: nodes.Template) -> nodes.Template:
@@ -39,7 +40,7 @@ def _step_of(node: Any) -> Any:
     """What counts one round of a loop, by the number of nodes and the text in its body; it is true."""
     steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
     size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-    size += OPERATION_BYTES * sum(1 for _ in node.find_all((nodes.NSRef, nodes.AssignBlock)))  # which are slow
+    size += OPERATION_BYTES * sum(1 for _ in node.find_all(_SLOW))
     return _own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno)
 
 
@@ -163,7 +164,7 @@ def _looked_up(key: Any) -> Any:
 
 
 def _negated(value: Any) -> Any:
-    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(value))
+    budget_of_rendering.get().spend(4 * OPERATION_BYTES + size_of(value))
     return -value
 
 
