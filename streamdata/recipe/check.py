@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from streamdata.errors import shown
 from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
@@ -20,6 +20,9 @@ from streamdata.recipe.targets import callable_of
 from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
 from streamdata.recipe.type_check import TypeCheck
 from streamdata.recipe.variables import References
+
+MAX_PROBLEMS: Final = 1000
+"""After so many the rest of the targets is not looked at: each takes time, such as for a guess what was meant."""
 
 RefusalOfFiles = Callable[[str, Mapping[str, Any]], Iterable[tuple[str, str]]]
 """Of a target of ours and its params: the names of those whose files are not there, each with what is wrong."""
@@ -49,7 +52,8 @@ def check_recipe(
         limits: As for building.
 
     Returns:
-        The problems in the order of reading; errors, warnings, and what could not be checked.
+        The problems in the order of reading; errors, warnings, and what could not be checked. After `MAX_PROBLEMS` the
+        last one says where the check of targets ended.
     """
     objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
     references = References(variables or {}, objects)
@@ -63,7 +67,9 @@ def check_recipe(
         locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(check.allow, references.variables):
         for part in file.files() if file else ():
-            check.file(part)
+            check.file(part, problems)
+            if len(problems) > MAX_PROBLEMS:
+                break
         if file and is_streamed:
             check_root(file, check.definitions)
     return list(problems)
@@ -80,11 +86,16 @@ class _Check:
         """What mixtures above an included file say for all sources below them, by the file's id."""
         self.types = TypeCheck(self.definitions.modules)
 
-    def file(self, file: RecipeFile) -> None:
-        """Checks all the targets of one file."""
+    def file(self, file: RecipeFile, problems: Collection[Problem]) -> None:
+        """Checks all the targets of one file, until there are too many problems."""
         for path, included in file.includes.items():
             self._said_for[id(included)] = self._said(file, path)
         for path, node in file.buildable():
+            if len(problems) >= MAX_PROBLEMS:
+                file.locations.report(
+                    path, f"not checked, nor what follows: {len(problems)} problems", kind="not checked"
+                )
+                return
             if isinstance(node.get("target"), str) and node["target"]:
                 self._target(file, path, node)
             elif path in file.includes:

@@ -8,6 +8,7 @@ import pytest
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe.check import MAX_PROBLEMS
 
 Write = Callable[..., str]
 
@@ -148,3 +149,11 @@ def test_a_check_knows_the_limits_of_sources(write: Write) -> None:
     (problem,) = check_recipe(write(target))
     assert "limits: unknown limit" not in problem.message
     assert problem.message.startswith("unknown limit 'line_byte', did you mean 'line_bytes'?")
+
+
+def test_a_check_ends_after_a_thousand_problems(write: Write) -> None:
+    """Each unknown target costs a guess; the last problem says where it ended."""
+    recipe = write("- {target: streamdata.Jsonl}\n" * 1100)
+    problems = check_recipe(recipe)
+    assert [problem.kind for problem in problems] == ["error"] * MAX_PROBLEMS + ["not checked"]
+    assert problems[-1].location == f"{recipe}:{MAX_PROBLEMS + 1}:3"
