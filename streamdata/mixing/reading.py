@@ -1,6 +1,6 @@
 """What one lane reads: which pass of the stream, from where, and how its samples tell that it ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -201,6 +201,20 @@ class Reading:
             if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, self.tree)):
                 left[rank, worker] = count_samples(run, self.top)
         return left
+
+    def ranks_without_share(self, passes: Iterable[int]) -> list[int]:
+        """The ranks that have no share of any of these passes, as each is dealt out when it begins.
+
+        It follows from what the sources hold: states change nothing of it, so all ranks find the same.
+        """
+        lane, fresh = self.lane, Progress({})
+        dealt = [Deals(fresh, epoch_pass, lane.count) for epoch_pass in passes]
+        indices = np.arange(lane.count).reshape(lane.dp_size, lane.num_workers).tolist()
+        return [
+            rank
+            for rank, of_rank in enumerate(indices)
+            if not any(deals.has_share(self.top, index) for deals in dealt for index in of_rank)
+        ]
 
     def _present(self) -> Progress:
         """What the states say under the topology of this run."""

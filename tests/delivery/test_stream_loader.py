@@ -11,14 +11,14 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
 from streamdata.delivery.recent_states import NUM_KEPT, RecentStates
@@ -123,10 +123,50 @@ def test_a_stretch_of_a_finite_stream_holds_the_next_pass() -> None:
     assert values(loader) + values(loader) == whole[:14]
     again = resumed(loader.state_after(9), dataset=make_dataset(cyclic=False), steps_per_epoch=7)
     assert values(again) == whole[9:14]
-    lonely = MergedDataset([named([1], name="one", percent=1)], cyclic=False)
-    lonely.set_data_parallel(2, 1)
-    with pytest.raises(ValueError, match="whole passes gave this rank nothing"):
-        next(iter(StreamLoader(lonely, 1, steps_per_epoch=3)))
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_where_a_rank_has_no_share_all_refuse_to_step(rank: int) -> None:
+    """None would wait for it; whether they start or resume, and wherever the others stand."""
+    for begun in range(3):
+        dataset = MergedDataset([named([1, 2], name="two", percent=1)], cyclic=False)
+        dataset.set_data_parallel(3, rank)
+        loader = StreamLoader(dataset, 1, steps_per_epoch=3)
+        dataset.set_epoch(begun)
+        with pytest.raises(ValueError, match=r"expected that each of 3 ranks has one, got none for rank 2\n  Give the"):
+            next(iter(loader))
+
+
+def test_passes_of_which_a_rank_has_no_share_do_not_count() -> None:
+    """Of the few records of a part each rank has some in most passes."""
+    source = named(list(range(30)), name="numbers", percent=1, holdout=0.1, part="valid")
+    counts = []
+    for rank in range(2):
+        dataset = MergedDataset([source], cyclic=False)
+        dataset.set_data_parallel(2, rank)
+        counts.append(len(values(StreamLoader(dataset, 1, steps_per_epoch=60))))
+    assert counts == [60, 60]
+
+
+class FirstHasAll(IterableDataset):
+    """Whose other shards have nothing."""
+
+    def __init__(self, num_records: int) -> None:
+        self._num_records = num_records
+
+    def shard(self, num_shards: int, index: int) -> "FirstHasAll":
+        return FirstHasAll(0 if index else 3)
+
+    def __iter__(self) -> Iterator[dict]:
+        return ({"data": number} for number in range(self._num_records))
+
+
+def test_a_share_that_turns_out_to_have_nothing_is_an_error() -> None:
+    """After two passes, on its rank."""
+    dataset = MergedDataset([named(FirstHasAll(3), name="first", percent=1)], cyclic=False)
+    dataset.set_data_parallel(2, 1)
+    with pytest.raises(ValueError, match="2 whole passes gave this rank nothing: its share of the sources has no"):
+        next(iter(StreamLoader(dataset, 1, steps_per_epoch=3)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
