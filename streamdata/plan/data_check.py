@@ -9,12 +9,13 @@ from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import RecipeError, StreamdataError, shown
+from streamdata.errors import RecipeError, StreamdataError, printable, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind, described
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
 from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
+from streamdata.run.processes import ProcessDiedError
 from streamdata.shards.urls import find_shards
 from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
 from streamdata.sources.own_stream import is_own_stream
@@ -46,7 +47,7 @@ class DataTask(NamedTuple):
 
 
 class DataCheck:
-    """Reads the records of a recipe. Other processes get the recipe, and build its sources themselves.
+    """Reads the records of a recipe. Each process builds the sources that it reads: an open file must not be shared.
 
     Args:
         recipe: The file.
@@ -65,12 +66,8 @@ class DataCheck:
         allow: Collection[str] | None,
         include_roots: Sequence[str] = (),
     ) -> None:
-        self._recipe = recipe, variables, allow, include_roots
-        self._sources = recipe_sources(*self._recipe)
+        self._sources = recipe_sources(recipe, variables, allow, include_roots)
         self._built: dict[int, Any] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DataCheck, self._recipe
 
     @property
     def num_sources(self) -> int:
@@ -100,19 +97,20 @@ class DataCheck:
                 urls = dict.fromkeys(find_shards(source.params["path"], suffixes, more, options).urls)
             yield from (DataTask(number, str(url)) for url in urls)
             return
-        dataset = self._built[number] = source.build()
+        dataset = source.build()
         if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
             yield DataTask(number)
             return
         for first in range(0, len(dataset), _RECORDS_OF_TASK):
             yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
 
-    def __call__(self, task: DataTask, _: object = None) -> Findings:
-        """Read a task's records, and hand them to the source's functions.
+    def __call__(self, task: DataTask, report: Callable[[str], None] = lambda _: None) -> Findings:
+        """Read a task's records, and hand them to the source's functions; report each record before.
 
         Raises:
             RecipeError: The source cannot be built.
         """
+        report("")
         found, source = Findings(), self._sources[task.source]
 
         def note(kind: Kind, message: str) -> None:
@@ -131,16 +129,18 @@ class DataCheck:
             records = streamed_records(dataset, source.name, note)
         else:
             records = map_style_records(dataset, task.first, task.last, source.name, note)
-        _process(dataset, _looked_at(records, source.name, found, note), source.name, found, note)
+        _process(dataset, _looked_at(records, source.name, found, note, report), source.name, found, note)
         return found
 
-    def note_death(self, task: DataTask, error: Exception, found: Findings) -> None:
-        """Note that the process that read a task died."""
+    def note_death(self, task: DataTask, error: ProcessDiedError, found: Findings) -> None:
+        """Note that the process that read a task died, and at which record."""
+        at = f"at {printable(error.reported)}" if error.reported else "before its first record"
         place = task.url or (f"records {task.first:,} to {task.last:,}" if task.last else "all of its records")
         found.add(
             "process died",
             self._sources[task.source].name,
-            f"{place}: expected the process that reads it to finish, got: {error}\n"
+            f"{place}: expected the process that reads it to finish, got: {error} {at}; "
+            "the records after that were not checked\n"
             "  A function or a library ended it, or the memory ran out: then use fewer processes (-j).",
         )
 
@@ -163,11 +163,16 @@ def _is_of_data(error: BaseException | None) -> bool:
 
 
 def _looked_at(
-    records: Iterator[Record], name: str, found: Findings, note: Callable[[Kind, str], None]
+    records: Iterator[Record],
+    name: str,
+    found: Findings,
+    note: Callable[[Kind, str], None],
+    report: Callable[[str], None],
 ) -> Iterator[Record]:
     """The same records, counted, with the fields of a lane; images that do not decode are noted."""
     for record in records:
         found.num_records += 1
+        report(describe_record(record))
         for field in IMAGE_FIELDS:
             if isinstance(data := record.get(field), bytes):
                 try:
