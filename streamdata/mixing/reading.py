@@ -18,6 +18,7 @@ from streamdata.mixing.default_collate import refuse_default_collate
 from streamdata.mixing.elastic import begin_deal
 from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
+from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.tree import Node
 from streamdata.progress import (
     LaneKey,
@@ -162,6 +163,8 @@ class Reading:
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
+        if place is not None:
+            samples = _cleared_by_errors(samples, place)
 
         def end() -> None:
             if place is not None:
@@ -278,6 +281,15 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
         sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)
         yield sample
+
+
+def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterator[Sample]:
+    """The same; a worker that raised ends soon, before its trainer has heard of the error: it was not killed."""
+    try:
+        yield from samples
+    except Exception:
+        place.clear()
+        raise
 
 
 def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:
