@@ -182,10 +182,6 @@ def _looked_at(
         yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
-class _FunctionExitError(Exception):
-    """A function raised SystemExit, which is no `Exception`; it is the cause."""
-
-
 class _NotingTally(Tally):
     """Notes each failure of a function, and forgives it."""
 
@@ -193,7 +189,7 @@ class _NotingTally(Tally):
         super().__init__(name, max_bad=0)
         self._found, self._note, self._last_failure = found, note, 0
 
-    def fail(self, error: Exception, record: str, what: str) -> None:
+    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
         """Note it.
 
         Raises:
@@ -203,11 +199,7 @@ class _NotingTally(Tally):
             if self._found.num_records == self._last_failure:
                 raise error
             self._last_failure = self._found.num_records
-        self._note("function", f"{record}: {what} raised {_described(error)}")
-
-
-def _described(error: Exception) -> str:
-    return described(error.__cause__ if isinstance(error, _FunctionExitError) and error.__cause__ else error)
+        self._note("function", f"{record}: {what} raised {described(error)}")
 
 
 def _process(
@@ -222,38 +214,22 @@ def _process(
         pairs = call_per_record(_checked(single, name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0))
     if stream is not None:
         feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, _STREAM_FUNCTION)
-        pairs = _bursts(stream, feed)
+        pairs = run_bursts(stream, feed, None)
     try:
         for _ in pairs:
             pass
-    except Exception as error:  # such as a stream function that ends before its records do
-        note("function", f"{_described(error)}; it was given no more records")
+    except (Exception, SystemExit) as error:  # such as a stream function that ends before its records do
+        note("function", f"{described(error)}; it was given no more records")
         for _ in records:  # to look at, without it
             pass
     found.num_dropped += tally.dropped
-
-
-def _bursts(function: Any, feed: Feed[Any]) -> Iterator[Any]:
-    """What a stream function makes of its records; after a SystemExit it begins again, as after other errors."""
-    while True:
-        try:
-            yield from run_bursts(function, feed, None)
-        except SystemExit as error:
-            failure, lost = _FunctionExitError(), feed.forget()
-            failure.__cause__ = error
-            feed.tally.fail(failure, f"{describe_record(feed.last)}, with {lost} records in hand", feed.what)
-        else:
-            return
 
 
 def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
     """The same function; what it returns that is no sample is its failure."""
 
     def call(record: Record) -> Any:
-        try:
-            output = function(record)
-        except SystemExit as error:
-            raise _FunctionExitError from error
+        output = function(record)
         for sample in output if isinstance(output, list) else [] if output is None else [output]:
             complete(sample, record, f"source {shown(name)}: single_process_fn")
         return output

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -557,3 +558,49 @@ def test_a_killed_trainer_goes_on(tmp_path: Path) -> None:
         kept += map(json.loads, lines[: json.loads(path.read_text())["trained"]])
     assert kept == values(islice(make_loader(2), len(kept)))
     assert len(kept) >= 15
+
+
+class Raises:
+    """A source, or a function of one, that raises at some call of each of its kinds."""
+
+    def __init__(self, error: type[BaseException], where: str) -> None:
+        self._error, self._where = error, where
+
+    def _call(self, where: str, value: Any = None) -> Any:
+        if where == self._where:
+            raise self._error("no driver")
+        return value
+
+    def __len__(self) -> int:
+        return self._call("__len__", 6)
+
+    def __getitem__(self, index: int) -> dict:
+        return self._call("__getitem__", {"data": index})
+
+    def single(self, record: dict) -> dict:
+        return self._call("single_process_fn", record)
+
+    def stream(self, records: Iterator[dict]) -> Iterator[dict]:
+        return self._call("process_fn", records)
+
+    def later(self, records: Iterator[dict]) -> Iterator[dict]:
+        yield from records
+        self._call("end of process_fn")
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit])
+@pytest.mark.parametrize("where", ["__len__", "__getitem__", "single_process_fn", "process_fn", "end of process_fn"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_whatever_a_source_raises_is_one_error_that_names_it(
+    error: type[BaseException], where: str, num_workers: int
+) -> None:
+    """No stream ends early, no process with the code of a function; no worker counts as killed."""
+    raises = Raises(error, where)
+    functions = {"single_process_fn": raises.single, "process_fn": [raises.stream, raises.later]}
+    dataset = MergedDataset([named(raises, name="shaky", percent=1, **functions)], cyclic=False)
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        list(StreamLoader(dataset, 2, num_workers))
+    told = "".join(traceback.format_exception(caught.value))
+    assert "no driver" in told
+    assert f"source 'shaky': {where.removeprefix('end of ').replace('__len__', 'its __len__')} " in told
+    assert "was killed" not in told
