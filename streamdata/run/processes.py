@@ -214,7 +214,8 @@ def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
     ours, theirs = socket.socketpair()
     reported = mmap(-1, _TEXT_BYTES)  # memory that a fork shares
     connection = stack.enter_context(Connection(ours.detach()))
-    with theirs:  # of which the next fork must have no copy: that it closes is how this one's death is known
+    # The next fork must have no copy of theirs: that it closes is how the death of this one is known.
+    with theirs:
         child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, reported))
         child.start()
 
@@ -222,6 +223,7 @@ def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
         child.join()
         return child.exitcode
 
+    # Before its connection is closed, with which it would end in order, after the task that it is at.
     stack.callback(wait_for_end)
     stack.callback(child.kill)
     return _Process(wait_for_end, connection, deque(), reported)
@@ -231,7 +233,8 @@ def _work_in_fork(function: Function[Any, Any], parent: socket.socket, reported:
     end_with_trainer()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # of the threads that its parent may have used there are none
+        # Of the threads that its parent may have used a fork has none, and would wait for them.
+        torch.set_num_threads(1)
 
     def report(text: str) -> None:
         reported[:] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
