@@ -152,8 +152,9 @@ class _Builder:
             try:
                 return call(**others, **said)
             except (Exception, SystemExit) as error:  # whatever a constructor raises is wrapped
-                message = f"{type(error).__name__}: {error}"
-                return self.locations.report(path, message, target=name, cause=error, is_told=True)
+                failure = error
+        message = f"{type(failure).__name__}: {failure}"  # not above: it may quote what no context may
+        return self.locations.report(path, message, target=name, cause=failure, is_told=True)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.file.includes[path]
