@@ -20,6 +20,7 @@ from streamdata.shards.storage import base_name, close_unused, is_pipe, is_remot
 
 _MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _MANY_GROUPS = 32
+_FITS = 6  # times into `max_open_bytes`: each worker keeps a small source whole, and decodes it before it delivers
 
 
 class ParquetShards:
@@ -49,13 +50,17 @@ class ParquetShards:
         self.has_remote = any(map(is_remote, urls))
         self.groups = RowGroups(urls, [stamps[url] for url in urls], columns, at_once=self.has_remote)
         self.num_records, self.sizes = self.groups.num_records, self.groups.sizes
-        # A half each for the present window and the next one, and a third of that for what footers say too little of.
-        self.window_bytes = max(1, max_open_bytes // 3)
-        self.fits = int(self.sizes.sum()) <= self.window_bytes and len(self.sizes) < _MANY_GROUPS
+        # The present window and the next one; the present one alone where a group has no room beside another, since one
+        # that is decoded in parts costs, for each, the decoding of all before it.
+        self.num_windows = 2 if 3 * int(self.sizes.max(initial=0)) <= max_open_bytes else 1
+        self._kept_bytes = max_open_bytes // self.num_windows
+        self.window_bytes = max(1, 2 * self._kept_bytes // 3)  # the rest is for what footers say too little of
+        self.fits = _FITS * int(self.sizes.sum()) <= max_open_bytes and len(self.sizes) < _MANY_GROUPS
         """Whether all of it stays decoded, since it is small, and has too few groups to deal out."""
         self.run_rows: Int64s = np.clip(self.window_bytes // self.groups.row_bytes, 1, _MAX_RUN_ROWS)
         """Rows of each group that are decoded together, at most."""
-        self.decoder = RunDecoder(self.groups, max_open_bytes // 2, is_joined=self.fits)
+        self.decodes_ahead = self.num_windows > 1 and not self.has_remote and not self.fits
+        self.decoder = RunDecoder(self.groups, self._kept_bytes, is_joined=self.fits)
         self.cache: CacheSettings | None = None
         self._asked: set[GroupRun] = set()
 
@@ -107,7 +112,7 @@ class ParquetShards:
     def new_decoded(self) -> DecodedRuns:
         """Where a window keeps what it decodes: its own, gone with it, unless all of the source stays."""
         # What no later window needs is let go of first: memory that is used again costs less than new memory.
-        return self.decoder.kept_here(self.max_open_bytes) if self.fits else DecodedRuns(self.max_open_bytes // 2)
+        return self.decoder.kept_here(self.max_open_bytes) if self.fits else DecodedRuns(self._kept_bytes)
 
     def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
         """Decode in threads what the windows that come later will need, and let go of what no window needs.

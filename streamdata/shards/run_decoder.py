@@ -225,7 +225,7 @@ class RunDecoder:
     def _note_too_large(self, run: GroupRun) -> None:
         if not self._too_large:
             logger.warning(
-                "shard '%s': row group %d decodes to more than the %d bytes that may be kept of a window, half of "
+                "shard '%s': row group %d decodes to more than the %d bytes that may be kept of a window, by "
                 "max_open_bytes, of which its footer says nothing: it is decoded again for some records at a time. "
                 "Raise max_open_bytes, or write smaller groups",
                 self._groups.url_of(run.shard), self._groups.facts[run.shard].group, self._max_bytes,

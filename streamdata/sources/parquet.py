@@ -24,7 +24,7 @@ from streamdata.sources.part import Part
 from streamdata.sources.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.source import ReadTask, Record, Stretch
 
-MAX_OPEN_BYTES = 256 << 20
+MAX_OPEN_BYTES = 384 << 20  # room for two groups of 128 MiB, or one of 256
 # Where all of the source stays decoded. Not as few as other shards have in a small source: rows that lie together in a
 # group are taken together, and each group of a window costs as much as ten rows.
 _BLOCK_ROWS, _BLOCK_BYTES = 64, 4 << 20
@@ -52,7 +52,7 @@ class RowGroupSource(BlockSource):
 
     def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
         windows = super()._windows(order, epoch, window)
-        if self.shards.has_remote or self.shards.fits:
+        if not self.shards.decodes_ahead:
             yield from windows
             return
         later, most = deque(islice(windows, 1)), min(_AHEAD_BYTES, self.shards.window_bytes)
@@ -112,8 +112,9 @@ class ParquetDataset(ShardDataset):
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
             inside blocks.
-        max_open_bytes: How much each lane keeps decoded. A source that fits into this is cut into small blocks, each
-            group being decoded once; of a larger one a block is all of a row group, or as much of it as fits.
+        max_open_bytes: How much each lane keeps decoded. A source that fits into a sixth is cut into small blocks, each
+            group being decoded once; of a larger one a block is all of a row group, up to two thirds of this, else as
+            much of it as fits there.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.

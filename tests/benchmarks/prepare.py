@@ -31,14 +31,15 @@ CONFIG = {"train_type": "seq", "sections": [{"field": "text", "action": "train"}
 DOCUMENT = 8000  # characters
 BATCH = 128  # documents, about a megabyte, as a worker reads them
 PEAK = """
-import json, resource, sys
+import json, sys
 from streamdata.prepare.inputs import plan_tasks
 from streamdata.prepare.worker import RunSpec, Worker
+from tests.memory import peak
 job, inputs = json.loads(sys.argv[1]), sys.argv[2]
 worker = Worker(RunSpec(**job))
 for task in plan_tasks([inputs], 1 << 40):
     counts = worker.do(task, lambda _: None)["counts"]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, counts["tokens"])
+print(peak(), counts["tokens"])
 """
 
 

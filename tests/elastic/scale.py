@@ -7,7 +7,6 @@ all others with numbers of their own. Each figure stands beside its target.
 import json
 import logging
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from streamdata.progress import compact
 from streamdata.progress.columns import Columns
 from tests.elastic.evenness import distances, evenness
 from tests.elastic.figures import Figure, States, Topology, resumed
+from tests.memory import begin_peak, peak
 from tests.streams import Numbers, in_lane
 
 _BILLION = 10**9
@@ -109,22 +109,16 @@ def apart(work: Callable[[], object]) -> Cost:
     code = 1
     try:
         # What the parent had is there from the start; the highest mark begins anew.
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status_mb("VmRSS")
+        before = begin_peak()
         begin = time.perf_counter()
         work()
         seconds = time.perf_counter() - begin
-        os.write(writes, json.dumps([seconds, _status_mb("VmHWM") - before]).encode())
+        os.write(writes, json.dumps([seconds, (peak() - before) / (1 << 20)]).encode())
         code = 0
     except BaseException as error:  # a fork must never go on as its parent
         print(repr(error), file=sys.stderr)
     finally:
         os._exit(code)
-
-
-def _status_mb(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
 def deals() -> Iterator[Figure]:
@@ -190,8 +184,7 @@ def main(names: list[str]) -> int:
             print(
                 f"{'ok  ' if figure.is_met else 'MISS'} {figure.what}: {figure.got}; target {figure.target}", flush=True
             )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{missed} missed; this process had {peak:.0f} MB at most")
+    print(f"{missed} missed; this process had {peak() >> 20} MB at most")
     return missed
 
 

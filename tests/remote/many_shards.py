@@ -5,7 +5,6 @@
 
 import argparse
 import os
-import resource
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from streamdata import JsonlIterableDataset, MergedDataset
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
+from tests.memory import peak
 from tests.remote.servers import s3_server
 
 RECORDS = 2  # of a shard
@@ -44,7 +44,7 @@ def main(num_shards: int) -> None:
                 server.log.clear()
                 began = time.monotonic()
                 read_all(f"s3://bucket/{path}", options, num_shards)
-                memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+                memory = peak() >> 20
                 took = time.monotonic() - began
                 print(f"{what}: {num_shards:,} shards, {len(server.log):,} requests, {took:.1f} s, {memory} MB at most")
 

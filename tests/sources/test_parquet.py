@@ -99,7 +99,7 @@ def test_another_topology_goes_on(tmp_path):
 def test_a_resume_decodes_one_group_and_a_window_each_group_once(tmp_path, decoded):
     """Wherever it stood; then the groups of the window as they are needed, and none twice in an epoch."""
     path = write(tmp_path, {"a": (400, 100)})
-    for options in ({}, {"max_open_bytes": 40_000}):
+    for options in ({}, {"max_open_bytes": 40_000}, {"max_open_bytes": 12_000}):  # small; in pairs; one at a time
         decoded.clear()
         states = {}
         for batch in islice(loaded(MergedDataset([source(path, **options)], cyclic=False), 0), 399):
