@@ -5,15 +5,13 @@ import gc
 import json
 import multiprocessing
 import pickle
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
 from streamdata.delivery.recent_states import NUM_KEPT, RecentStates
 from streamdata.progress.columns import Columns
+from tests.ranks import CONTEXT
 from tests.streams import through_json
 
 BATCH = 3
@@ -527,35 +526,42 @@ def test_it_says_how_long_the_loop_waited() -> None:
     assert (loader.num_batches, loader.wait_s) == (0, 0.0)
 
 
-TRAINER = """
-    import json, sys
-    from pathlib import Path
-    from tests.delivery.test_stream_loader import make_loader
-    path, trained = Path(sys.argv[1]), 0
-    loader = make_loader(2, steps_per_epoch=5)
+def train(path: Path, pipe: Connection) -> None:
+    """Send each batch, and save after each third."""
+    trained, loader = 0, make_loader(2, steps_per_epoch=5)
     if path.exists():
         loader.load_state_dict(json.loads(path.read_text())["states"])
     while True:
         for batch in loader:
             trained += 1
-            print(json.dumps(batch["data"].tolist()), flush=True)
+            pipe.send(batch["data"].tolist())
             if trained % 3 == 0:
                 saved = {"trained": trained, "states": loader.state_after(trained)}
                 path.with_suffix(".new").write_text(json.dumps(saved))
                 path.with_suffix(".new").replace(path)
-"""
+
+
+def batches_until_killed(path: Path, number: int) -> list[list[int]]:
+    """What a trainer sends that is killed after so many batches; it may send some more before it dies."""
+    pipe, trainers = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=train, args=(path, trainers))
+    process.start()
+    trainers.close()
+    batches = [pipe.recv() for _ in range(number)]
+    process.kill()
+    with pipe, suppress(EOFError, OSError):  # the last one may be cut
+        while True:
+            batches.append(pipe.recv())
+    process.join()
+    return batches
 
 
 def test_a_killed_trainer_goes_on(tmp_path: Path) -> None:
     """With what was saved last: the samples up to there and from there on are those of the uninterrupted run."""
     path, kept = tmp_path / "states.json", []
-    for lines_before_kill in (8, 11):
-        command = [sys.executable, "-c", textwrap.dedent(TRAINER), str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            lines = [process.stdout.readline() for _ in range(lines_before_kill)]
-            process.send_signal(signal.SIGKILL)
-            lines += process.stdout.readlines()
-        kept += map(json.loads, lines[: json.loads(path.read_text())["trained"]])
+    for before_kill in (8, 11):
+        batches = batches_until_killed(path, before_kill)
+        kept += batches[: json.loads(path.read_text())["trained"]]
     assert kept == values(islice(make_loader(2), len(kept)))
     assert len(kept) >= 15
 
