@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+# Two processes run tests, each beside its own: of threads that torch starts for each core most would wait for a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKSERVER = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch.utils.data", "streamdata.mixing", "streamdata.prepare", "tests.prepare.conftest"]
 

@@ -25,6 +25,14 @@ def run_on_ranks(folder: Path, function: Callable[[int], object], size: int = 2)
     return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(size)]
 
 
+def apart(function: Callable[..., object], *arguments: object) -> None:
+    """Call a function in a process of its own, which has imported torch already, and wait for its good end."""
+    process = CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    process.join(LIMIT_S)
+    assert process.exitcode == 0
+
+
 def serve(folder: Path, function: Callable[[int], object], rank: int, size: int) -> None:
     """One rank's process: what the function returns or raises lies in the folder afterwards."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

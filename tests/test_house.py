@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,18 +50,26 @@ def test_the_design_fits_into_one_sitting():
     assert len(DESIGN.splitlines()) <= 300
 
 
+@cache
+def nodes_of(path):
+    """All nodes of a file's code; several tests look at each."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@cache
 def imports_of(path):
     """The modules of streamdata that a file imports at run time; what only type checkers see may come from above."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    blocks = [node for node in nodes_of(path) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     typed = {id(node) for block in blocks for node in ast.walk(block)}
-    for node in ast.walk(tree):
+    modules = []
+    for node in nodes_of(path):
         if id(node) in typed:
             continue
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamdata."):
-            yield node.module
+            modules.append(node.module)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("streamdata."))
+            modules += [alias.name for alias in node.names if alias.name.startswith("streamdata.")]
+    return modules
 
 
 @pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))
@@ -131,8 +140,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_no_two_classes_share_a_name():
     """One word, one thing: whoever reads a name in a message or a traceback finds one class."""
-    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
-    names = [node.name for module in modules for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
+    names = [node.name for path in PACKAGE.rglob("*.py") for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
     assert len(names) > 100
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from streamdata import MergedDataset, instantiate_from_yaml, load_states
 from streamdata.cli.main import app
 from streamdata.recipe import check_recipe
-from tests.ranks import CONTEXT
+from tests.ranks import apart
 from tests.remote.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume
 
@@ -64,10 +64,7 @@ def workplace(tmp_path_factory, demo_data):
 
 def run_script(code):
     """In a process of its own, which need not import torch anew."""
-    process = CONTEXT.Process(target=runpy.run_path, args=(str(written("loop.py", code)),))
-    process.start()
-    process.join(120)
-    assert process.exitcode == 0
+    apart(runpy.run_path, str(written("loop.py", code)))
 
 
 @pytest.fixture(scope="module")

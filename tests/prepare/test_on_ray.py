@@ -27,10 +27,11 @@ def cluster() -> Iterator[object]:
         import ray
         from ray.cluster_utils import Cluster
 
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        node = {"num_cpus": 1, "include_log_monitor": False}
+        nodes = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         # Before there is another node: a process may connect to any of them, and that one cannot be killed.
         ray.init(address=nodes.address, log_to_driver=False)
-        nodes.add_node(num_cpus=1)
+        nodes.add_node(**node)
         yield nodes
         ray.shutdown()
         nodes.shutdown()

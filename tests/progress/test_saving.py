@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
 from streamdata.progress import compact, saving, state_file
 from streamdata.progress.saved_states import read_states
+from tests.ranks import apart
 from tests.streams import Numbers, loaded, plain, through_json
 
 
@@ -245,18 +245,19 @@ def test_a_file_of_another_branch_is_refused(tmp_path, keep, others):
         load_states(tmp_path)
 
 
+def step_of_a_rank(folder, number, states):
+    """One of two ranks goes on, and saves step 2."""
+    rank = Rank(number, 2, states)
+    rank.take(2)
+    rank.save(folder, 2)
+
+
 def test_ranks_that_were_sent_a_dict_are_of_no_other_branch(tmp_path):
     """Of a plain dict nobody knows where it comes from: that is no reason to refuse it beside the one that loaded."""
     run(tmp_path, [1])
     sent = through_json(dict(load_states(tmp_path)))
-    script = (
-        "import json, sys; from tests.progress.test_saving import Rank\n"
-        "rank = Rank(1, 2, json.loads(sys.argv[1])); rank.take(2); rank.save(sys.argv[2], 2)"
-    )
-    subprocess.run([sys.executable, "-c", script, json.dumps(sent), str(tmp_path)], check=True)
-    rank = Rank(0, 2, load_states(tmp_path))
-    rank.take(2)
-    rank.save(tmp_path, 2)
+    apart(step_of_a_rank, tmp_path, 1, sent)
+    step_of_a_rank(tmp_path, 0, load_states(tmp_path))
     assert load_states(tmp_path).step == 2
 
 

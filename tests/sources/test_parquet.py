@@ -135,12 +135,14 @@ LONG = "y" * 4000
     ],
 )
 def test_long_values_that_may_repeat_are_what_pyarrow_says(tmp_path, kind):
-    """Kept as dictionaries while they are decoded, at any depth, with missing ones; shuffled and in order."""
+    """Kept as dictionaries while they are decoded, at any depth, with missing ones; of a codec of parquet's own."""
     long = [LONG + str(number % 900) for number in range(2000)]
     made = {"string": lambda x: x, "struct": lambda x: {"x": x.encode(), "n": 1}, "list": lambda x: [{"x": x}, None]}
     make = next((make for name, make in made.items() if str(kind).startswith(name)), lambda x: [("k", x)])
     values = [None if number % 7 == 0 else make(text) for number, text in enumerate(long)][:2000]
-    pq.write_table(pa.table({"v": pa.array(values, kind)}), tmp_path / "a.parquet", row_group_size=1000)
+    pq.write_table(
+        pa.table({"v": pa.array(values, kind)}), tmp_path / "a.parquet", row_group_size=1000, compression="lz4"
+    )
     want = pa.array(values, kind).to_pylist()
     decoder = source(str(tmp_path)).source.shards.decoder
     (batch,) = decoder.decode(GroupRun(1, 0, 1000), DecodedRuns(1 << 30)).batches
@@ -159,16 +161,17 @@ def test_long_values_of_a_dictionary_that_cannot_come_to_much_are_plain(tmp_path
     assert batch.column(0).to_pylist() == texts
 
 
-def test_a_dictionary_that_is_not_what_its_page_says_is_kept(tmp_path):
-    """Pyarrow names values that are there twice once, so the longest of these may be another one's."""
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.arange(8000, dtype=np.int32) % 200), ["y" * 4000] * 200)
-    options = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30, "compression": "none"}
-    pq.write_table(pa.table({"x": texts, "y": [LONG * 3] * 8000}), tmp_path / "a.parquet", **options)
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "brotli", "lz4"])
+def test_the_longest_value_of_a_dictionary_is_found(tmp_path, compression):
+    """Where pyarrow can decompress a page by itself: else it may be as long as the page."""
+    texts = ["y" * 3000, "x" * 4000, *(f"{number:03}" * 500 for number in range(400))]
+    options = {"compression": compression, "dictionary_pagesize_limit": 1 << 14, "write_batch_size": 8}
+    pq.write_table(pa.table({"x": texts}), tmp_path / "a.parquet", **options)
     file = OpenParquet("a.parquet", byte_source(str(tmp_path / "a.parquet")))
-    (leaf, _), column = file._leaves(None), file.metadata.row_group(0).column(0)
-    size = file._longest_repeated(column)
-    assert size == 200 * 4004
-    assert file._longest_in_dictionary(file.groups()[0], leaf, column, size) == size
+    column = file.metadata.row_group(0).column(0)
+    size = 7000 + 14 * 1500 + 4 * 16
+    assert file._longest_repeated(column) == size
+    assert file._longest_in_dictionary(column) == (size if compression == "lz4" else 4000)
 
 
 def test_small_groups_are_decoded_together_and_a_damaged_one_is_named(tmp_path, monkeypatch):

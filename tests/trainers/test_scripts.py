@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.jobs import SCRIPTS, assert_each_once, needs, run, trained
+from tests.launched import launch, script
+from tests.trainers.jobs import LIMIT_S, SCRIPTS, assert_each_once, needs, run, trained
 
 ELASTIC = [(2, 10), (1, 20), (2, 10)]
 """Ranks and steps of each leg: 4 rows a batch, 240 rows."""
@@ -26,24 +27,30 @@ def test_the_page_names_every_script() -> None:
 
 
 @pytest.mark.parametrize(
-    "script",
+    "name",
     [
         pytest.param("accelerate_loop", marks=needs("accelerate", "datasets")),
         pytest.param("titan_loader", marks=needs("torchtitan")),
         pytest.param("verl_loader", marks=needs("verl")),
-        pytest.param("megatron_loop", marks=needs("megatron")),
     ],
 )
-def test_a_loop_goes_on_with_other_ranks(tmp_path: Path, script: str) -> None:
+def test_a_loop_goes_on_with_other_ranks(tmp_path: Path, name: str) -> None:
     """Two ranks, one, two again."""
-    steps = [(2, 10), (1, 20), (2, 100)] if script == "megatron_loop" else ELASTIC
-    for ranks, number in steps:
-        run(script, tmp_path, "--steps", number, ranks=ranks)
-    if script == "megatron_loop":  # a blend of 120 and 240 rows
-        rows = trained(tmp_path)
-        assert (len(rows), set(rows.values())) == (360, {1})
-    else:
-        assert_each_once(tmp_path)
+    for ranks, number in ELASTIC:
+        run(name, tmp_path, "--steps", number, ranks=ranks)
+    assert_each_once(tmp_path)
+
+
+@needs("megatron")
+def test_a_blend_as_megatron_has_it_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    """Of 120 and 240 rows; the ranks are forks under torchrun's agent."""
+    for ranks, number in [(2, 10), (1, 20), (2, 100)]:
+        command = map(str, (SCRIPTS / "megatron_loop.py", tmp_path, "--steps", number))
+        job = launch(tmp_path / "log", ranks, script, *command)
+        job.join(LIMIT_S)
+        assert job.exitcode == 0, (tmp_path / "log").read_text()[-3000:]
+    rows = trained(tmp_path)
+    assert (len(rows), set(rows.values())) == (360, {1})
 
 
 @needs("accelerate", "datasets")

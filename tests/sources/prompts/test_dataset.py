@@ -410,7 +410,7 @@ def test_a_tokenizer_without_padding_is_refused_at_once(tmp_path):
         build(sums(tmp_path / "a.parquet"), tokenizer=bare, filter_overlong_prompts=False)
 
 
-@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("spawn", 1)])
+@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("forkserver", 2)])
 def test_it_works_in_workers_of_each_start_method(method, num_workers, qwen, tmp_path):
     """What they send is what there is."""
     dataset = build(mixed(tmp_path / "a.parquet"), qwen)

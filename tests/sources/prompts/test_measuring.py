@@ -1,4 +1,5 @@
 import os
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -80,9 +81,22 @@ def test_a_failure_is_that_of_the_row(ahead):
         measured(Squares(bad=(70,)), 100, 2, worth_a_process=1, ahead=ahead)
 
 
+def run_as_main(script, output):
+    """As the command does; what it, and the processes that it starts, print is in a file."""
+    file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.argv, sys.path[0] = [str(script)], str(script.parent)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SourceError as error:
+        sys.stderr.write(str(error))
+
+
 def test_what_others_cannot_import_says_so(tmp_path):
     """A class of the script itself, which is not run again for them; no `__main__` guard is needed otherwise."""
-    from tests.sources.prompts.prompt_files import sums  # not by the processes that the other tests start
+    from tests.ranks import apart  # neither of them by the processes that the other tests start
+    from tests.sources.prompts.prompt_files import sums
 
     script = tmp_path / "script.py"
     script.write_text(
@@ -101,10 +115,10 @@ def test_what_others_cannot_import_says_so(tmp_path):
             """
         )
     )
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment)
-    assert found.stdout == "kept 12\n"
-    assert "filter_overlong_prompts_workers: 1" in found.stderr
+    apart(run_as_main, script, tmp_path / "printed")
+    kept, *error = (tmp_path / "printed").read_text().splitlines()
+    assert kept == "kept 12"
+    assert "filter_overlong_prompts_workers: 1" in error[-1]
 
 
 def test_a_process_that_dies_is_noticed():
