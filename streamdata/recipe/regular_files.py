@@ -29,11 +29,6 @@ def open_regular(path: str | os.PathLike[str], error: type[Exception]) -> Binary
     Raises:
         OSError: It cannot be opened.
     """
-    return os.fdopen(regular_fd(path, error), "rb")
-
-
-def regular_fd(path: str | os.PathLike[str], error: type[Exception]) -> int:
-    """As `open_regular`, its descriptor."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would make who opens it wait for its writer
     except OSError as failure:
@@ -45,7 +40,7 @@ def regular_fd(path: str | os.PathLike[str], error: type[Exception]) -> int:
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    return os.fdopen(fd, "rb")
 
 
 def check_regular(path: str | os.PathLike[str], error: type[Exception]) -> None:

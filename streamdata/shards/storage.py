@@ -6,6 +6,7 @@
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.recipe.permission import PIPE, refusal_of_url
-from streamdata.recipe.regular_files import check_mode, regular_fd
+from streamdata.recipe.regular_files import check_mode
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
 from streamdata.run.recent import open_files
@@ -104,7 +105,8 @@ def stamp_of(url: str) -> FileStamp:
     if is_remote(url):
         return _remote_stamp(url)
     status = os.stat(local_path(url))
-    check_mode(url, status.st_mode, ShardError)
+    if not stat.S_ISREG(status.st_mode):
+        check_mode(url, status.st_mode, ShardError)
     return FileStamp(status.st_size, status.st_mtime_ns)
 
 
@@ -236,8 +238,10 @@ class LocalShard:
         self.url = url
         self._path = local_path(url)
         self.fd = -1
-        self.fd = regular_fd(self._path, ShardError)
+        self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would make who opens it wait for its writer
         status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
+            check_mode(url, status.st_mode, ShardError)
         self.size: int = status.st_size
         self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)
