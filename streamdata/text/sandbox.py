@@ -23,7 +23,7 @@ MAX_TOKENS: Final = 10_000
 """Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
 _RANGE_BITS: Final = 63
 _NAMES_OF_DICTS: Final = frozenset(dir(dict))
-_KEY_BYTES: Final = 96  # for a key that is looked up
+_KEY_BYTES: Final = 128  # for a key that is looked up
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 """What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
@@ -145,7 +145,7 @@ def _limited_environment() -> Any:
         __slots__ = ()
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            budget_of_rendering.get().spend(OPERATION_BYTES)
+            budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
             super().__init__(*args, **kwargs)
 
     environment.undefined = CountedUndefined
