@@ -15,7 +15,7 @@ from streamdata.cli.ticker import Ticker
 from streamdata.errors import one_line
 from streamdata.plan.data_check import DataCheck, DataTask
 from streamdata.plan.data_faults import Findings
-from streamdata.run.processes import ProcessDiedError, processes
+from streamdata.run.processes import ProcessDiedError, forks
 
 _REMEDY = re.compile(r"\.?\n  (?=\S)")
 """Where a message goes on with what to do."""
@@ -39,7 +39,6 @@ def check_data(
 
     Raises:
         RecipeError: A source cannot be built.
-        ProcessError: A process cannot import what it needs.
     """
     check, found, began = DataCheck(recipe, variables, allow, include_roots), Findings(), time.monotonic()
     tasks, parts, so_far = list(check.tasks(found)), dict[DataTask, Findings](), Findings()
@@ -63,8 +62,9 @@ def _parts(check: DataCheck, tasks: Sequence[DataTask], count: int) -> Iterator[
     waiting = dict.fromkeys(tasks)
     while waiting:
         try:
-            with processes(check, count if count > 1 else 0) as team:
-                for task, part in team.run(tuple(waiting), here=check if count <= 1 else None):
+            # One reads in a process of its own, too: a function that ends it must not end the command.
+            with forks(check, count) as team:
+                for task, part in team.run(tuple(waiting)):
                     del waiting[task]
                     yield task, part
         except ProcessDiedError as error:

@@ -9,7 +9,7 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakMethod
 
 import numpy as np
@@ -24,6 +24,8 @@ from streamdata.progress import Progress, States
 from streamdata.run import Lane
 
 logger = logging.getLogger("streamdata")
+MORE_PASSES: Final = 2
+"""A rank may have no share of a pass, or of what was left of one; of one of the next two it has some."""
 
 
 class Received(NamedTuple):
@@ -102,6 +104,8 @@ class EvenRanks:
         self._uneven = uneven
         self.rest: RestOfPass | None = None
         """Of the pass, where ranks are evened out or compared."""
+        self._is_checked = False
+        """Whether each rank is known to have a share."""
 
     def next_pass(self, progress: Progress) -> int:
         """The pass that a finite stream goes on with: if it is to be padded, one that some rank has not ended."""
@@ -120,13 +124,16 @@ class EvenRanks:
 
         Raises:
             ValueError: Ranks have different numbers of batches, under `error`; or how many is not known; or one has
-                nothing that it could repeat, under `pad`.
+                nothing that it could repeat, under `pad`, or no share of any pass, under `steps`.
             StateError: The states are not those of all ranks at one step.
         """
         # Where a pass is read again after an error, states say of this rank alone what was delivered since.
         lane = self._lane()
         is_alone = self._uneven == "error" and (lane.dp_size == 1 or epoch_pass is None)
-        if self.rest is not None or self._uneven == "steps" or is_alone:
+        if self.rest is not None or is_alone:
+            return
+        if self._uneven == "steps":
+            self._check_all_have_shares(epoch_pass)
             return
         left = self._dataset.samples_left(self._num_workers)
         if epoch_pass is not None and progress and progress.is_under(lane):
@@ -134,6 +141,23 @@ class EvenRanks:
         if self._uneven == "pad":
             self._check_all_can_pad(left)
         self.rest = RestOfPass(left[lane.dp_rank], even_batches(left, self._batch_size, self._uneven), self._batch_size)
+
+    def has_share(self, epoch_pass: int) -> bool:
+        """Whether this rank has a share of a whole pass; what functions drop of it is not known."""
+        return self._lane().dp_rank not in self._dataset.ranks_without_share(self._num_workers, [epoch_pass])
+
+    def _check_all_have_shares(self, epoch_pass: int | None) -> None:
+        # Of the first passes, whichever this rank reads: ranks whose shares are smaller are further, and all must find
+        # the same.
+        if epoch_pass is None or self._is_checked:
+            return
+        if idle := self._dataset.ranks_without_share(self._num_workers, range(1 + MORE_PASSES)):
+            raise ValueError(
+                f"StreamLoader: steps_per_epoch reads the share of each rank again and again: expected that each of "
+                f"{self._lane().dp_size} ranks has one, got none for rank {idle[0]}\n"
+                "  Give the sources more records, or the run fewer ranks."
+            )
+        self._is_checked = True
 
     def _check_all_can_pad(self, left: npt.NDArray[np.int64]) -> None:
         # By all ranks alike: if one alone failed, the others would wait for it.

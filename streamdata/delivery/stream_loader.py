@@ -10,7 +10,7 @@ from weakref import WeakMethod
 from torch.utils.data import DataLoader
 
 from streamdata.delivery.dead_workers import note_dead_workers
-from streamdata.delivery.even_ranks import EvenRanks, FilledCollate, Received, dropped, padded
+from streamdata.delivery.even_ranks import MORE_PASSES, EvenRanks, FilledCollate, Received, dropped, padded
 from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, shown
@@ -32,8 +32,6 @@ _OPTIONS: Final = (
 """Of the stock DataLoader; the others would change which samples are delivered, or in what sequence."""
 _UNEVEN: Final = ("error", "drop", "pad")
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
-_MORE_PASSES: Final = 2
-"""A rank may have no share of a pass, or of what was left of one; of one of the next two it has some."""
 
 
 class StreamLoader:
@@ -54,7 +52,8 @@ class StreamLoader:
         steps_per_epoch: Cuts the stream into stretches of so many batches, each an iteration; what was resumed inside
             one gives its rest first. The place in it follows from the states: all batches that this rank has delivered,
             modulo this. Those from before the number of ranks or workers changed are the furthest rank's. Of a finite
-            stream, the next pass follows within the stretch.
+            stream, the next pass follows within the stretch: where some rank has no share of it, all ranks raise
+            before the first batch; one whose share has no samples, which only reading it shows, raises alone.
         uneven: What becomes of ranks that have different numbers of batches of a finite stream: an `error` before the
             first; `drop` what the rank with the fewest does not have, with a line in the log; or `pad` all batches to
             the same size, and all ranks to as many batches, by repeating the rank's last records. Batches have then a
@@ -237,7 +236,7 @@ class StreamLoader:
         left, more = self._begin(), 1
         while left > 0:
             self._check_reader(reader)
-            found = self._receive(_MORE_PASSES if self.steps_per_epoch else more)
+            found = self._receive(MORE_PASSES if self.steps_per_epoch else more)
             if found is None:
                 return
             left, more = left - 1, 0
@@ -293,7 +292,9 @@ class StreamLoader:
         try:
             found = self._next()
             while found is None and more:
-                found, more = self._next(), more - 1
+                assert self._pass is not None, "an endless stream does not end"
+                more -= not self.steps_per_epoch or self._even.has_share(self._pass)
+                found = self._next()
         except BaseException as error:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
             if self.num_workers and isinstance(error, Exception):
@@ -309,8 +310,8 @@ class StreamLoader:
             self.wait_s += time.perf_counter() - began
         if found is None and self.steps_per_epoch:
             raise ValueError(
-                f"StreamLoader: {_MORE_PASSES} whole passes gave this rank nothing: it has no share of any source\n"
-                "  Give the sources more records, or the run fewer ranks."
+                f"StreamLoader: {MORE_PASSES} whole passes gave this rank nothing: its share of the sources has no "
+                "samples\n  Give the sources more records, or the run fewer ranks."
             )
         return found
 

@@ -21,7 +21,7 @@ from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
 from streamdata.remote.network import network
 from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
-from streamdata.sources.tally import counts_of, num_tokens
+from streamdata.sources.tally import counts_of, num_tokens, raise_noted
 
 logger = logging.getLogger("streamdata")
 
@@ -275,10 +275,11 @@ class Mixture:
         try:
             value = weigh(sample)
             is_cost = 0 < value < math.inf  # in here: what is not even a number fails in the comparison
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             who, at = f"source {shown(self._children[i].path)}: cost", describe_record(sample)
-            error.add_note(f"{who} failed at {at}\n  It is called with what the source yields, and returns a number.")
-            raise
+            raise_noted(
+                error, f"{who} failed at {at}\n  It is called with what the source yields, and returns a number."
+            )
         if not is_cost:
             self._refuse_cost(i, value, sample)
         amount = float(value)

@@ -1,6 +1,6 @@
 """What one lane reads: which pass of the stream, from where, and how its samples tell that it ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from streamdata.mixing.default_collate import refuse_default_collate
 from streamdata.mixing.elastic import begin_deal
 from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
+from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.tree import Node
 from streamdata.progress import (
     LaneKey,
@@ -162,6 +163,8 @@ class Reading:
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
+        if place is not None:
+            samples = _cleared_by_errors(samples, place)
 
         def end() -> None:
             if place is not None:
@@ -201,6 +204,20 @@ class Reading:
             if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, self.tree)):
                 left[rank, worker] = count_samples(run, self.top)
         return left
+
+    def ranks_without_share(self, passes: Iterable[int]) -> list[int]:
+        """The ranks that have no share of any of these passes, as each is dealt out when it begins.
+
+        It follows from what the sources hold: states change nothing of it, so all ranks find the same.
+        """
+        lane, fresh = self.lane, Progress({})
+        dealt = [Deals(fresh, epoch_pass, lane.count) for epoch_pass in passes]
+        indices = np.arange(lane.count).reshape(lane.dp_size, lane.num_workers).tolist()
+        return [
+            rank
+            for rank, of_rank in enumerate(indices)
+            if not any(deals.has_share(self.top, index) for deals in dealt for index in of_rank)
+        ]
 
     def _present(self) -> Progress:
         """What the states say under the topology of this run."""
@@ -264,6 +281,15 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
         sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)
         yield sample
+
+
+def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterator[Sample]:
+    """The same; a worker that raised ends soon, before its trainer has heard of the error: it was not killed."""
+    try:
+        yield from samples
+    except Exception:
+        place.clear()
+        raise
 
 
 def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:

@@ -105,7 +105,7 @@ class _Blanks:
 class _BlankShards:
     """Shards of blank records: what of `IndexedShards` and `SequentialShards` a lane asks for."""
 
-    has_remote, fits, cache = False, True, None
+    has_remote, fits, decodes_ahead, cache = False, True, False, None
 
     def __init__(self, shards: Any) -> None:
         # A shard of parquet is a row group, of which a file may have several.

@@ -9,12 +9,13 @@ from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import RecipeError, StreamdataError, shown
+from streamdata.errors import RecipeError, StreamdataError, printable, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind, described
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
 from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
+from streamdata.run.processes import ProcessDiedError
 from streamdata.shards.urls import find_shards
 from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
 from streamdata.sources.own_stream import is_own_stream
@@ -46,7 +47,7 @@ class DataTask(NamedTuple):
 
 
 class DataCheck:
-    """Reads the records of a recipe. Other processes get the recipe, and build its sources themselves.
+    """Reads the records of a recipe. Each process builds the sources that it reads: an open file must not be shared.
 
     Args:
         recipe: The file.
@@ -65,12 +66,8 @@ class DataCheck:
         allow: Collection[str] | None,
         include_roots: Sequence[str] = (),
     ) -> None:
-        self._recipe = recipe, variables, allow, include_roots
-        self._sources = recipe_sources(*self._recipe)
+        self._sources = recipe_sources(recipe, variables, allow, include_roots)
         self._built: dict[int, Any] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DataCheck, self._recipe
 
     @property
     def num_sources(self) -> int:
@@ -100,19 +97,20 @@ class DataCheck:
                 urls = dict.fromkeys(find_shards(source.params["path"], suffixes, more, options).urls)
             yield from (DataTask(number, str(url)) for url in urls)
             return
-        dataset = self._built[number] = source.build()
+        dataset = source.build()
         if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
             yield DataTask(number)
             return
         for first in range(0, len(dataset), _RECORDS_OF_TASK):
             yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
 
-    def __call__(self, task: DataTask, _: object = None) -> Findings:
-        """Read a task's records, and hand them to the source's functions.
+    def __call__(self, task: DataTask, report: Callable[[str], None] = lambda _: None) -> Findings:
+        """Read a task's records, and hand them to the source's functions; report each record before.
 
         Raises:
             RecipeError: The source cannot be built.
         """
+        report("")
         found, source = Findings(), self._sources[task.source]
 
         def note(kind: Kind, message: str) -> None:
@@ -131,16 +129,18 @@ class DataCheck:
             records = streamed_records(dataset, source.name, note)
         else:
             records = map_style_records(dataset, task.first, task.last, source.name, note)
-        _process(dataset, _looked_at(records, source.name, found, note), source.name, found, note)
+        _process(dataset, _looked_at(records, source.name, found, note, report), source.name, found, note)
         return found
 
-    def note_death(self, task: DataTask, error: Exception, found: Findings) -> None:
-        """Note that the process that read a task died."""
+    def note_death(self, task: DataTask, error: ProcessDiedError, found: Findings) -> None:
+        """Note that the process that read a task died, and at which record."""
+        at = f"at {printable(error.reported)}" if error.reported else "before its first record"
         place = task.url or (f"records {task.first:,} to {task.last:,}" if task.last else "all of its records")
         found.add(
             "process died",
             self._sources[task.source].name,
-            f"{place}: expected the process that reads it to finish, got: {error}\n"
+            f"{place}: expected the process that reads it to finish, got: {error} {at}; "
+            "the records after that were not checked\n"
             "  A function or a library ended it, or the memory ran out: then use fewer processes (-j).",
         )
 
@@ -163,11 +163,16 @@ def _is_of_data(error: BaseException | None) -> bool:
 
 
 def _looked_at(
-    records: Iterator[Record], name: str, found: Findings, note: Callable[[Kind, str], None]
+    records: Iterator[Record],
+    name: str,
+    found: Findings,
+    note: Callable[[Kind, str], None],
+    report: Callable[[str], None],
 ) -> Iterator[Record]:
     """The same records, counted, with the fields of a lane; images that do not decode are noted."""
     for record in records:
         found.num_records += 1
+        report(describe_record(record))
         for field in IMAGE_FIELDS:
             if isinstance(data := record.get(field), bytes):
                 try:
@@ -177,10 +182,6 @@ def _looked_at(
         yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
-class _FunctionExitError(Exception):
-    """A function raised SystemExit, which is no `Exception`; it is the cause."""
-
-
 class _NotingTally(Tally):
     """Notes each failure of a function, and forgives it."""
 
@@ -188,7 +189,7 @@ class _NotingTally(Tally):
         super().__init__(name, max_bad=0)
         self._found, self._note, self._last_failure = found, note, 0
 
-    def fail(self, error: Exception, record: str, what: str) -> None:
+    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
         """Note it.
 
         Raises:
@@ -198,11 +199,7 @@ class _NotingTally(Tally):
             if self._found.num_records == self._last_failure:
                 raise error
             self._last_failure = self._found.num_records
-        self._note("function", f"{record}: {what} raised {_described(error)}")
-
-
-def _described(error: Exception) -> str:
-    return described(error.__cause__ if isinstance(error, _FunctionExitError) and error.__cause__ else error)
+        self._note("function", f"{record}: {what} raised {described(error)}")
 
 
 def _process(
@@ -217,38 +214,22 @@ def _process(
         pairs = call_per_record(_checked(single, name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0))
     if stream is not None:
         feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, _STREAM_FUNCTION)
-        pairs = _bursts(stream, feed)
+        pairs = run_bursts(stream, feed, None)
     try:
         for _ in pairs:
             pass
-    except Exception as error:  # such as a stream function that ends before its records do
-        note("function", f"{_described(error)}; it was given no more records")
+    except (Exception, SystemExit) as error:  # such as a stream function that ends before its records do
+        note("function", f"{described(error)}; it was given no more records")
         for _ in records:  # to look at, without it
             pass
     found.num_dropped += tally.dropped
-
-
-def _bursts(function: Any, feed: Feed[Any]) -> Iterator[Any]:
-    """What a stream function makes of its records; after a SystemExit it begins again, as after other errors."""
-    while True:
-        try:
-            yield from run_bursts(function, feed, None)
-        except SystemExit as error:
-            failure, lost = _FunctionExitError(), feed.forget()
-            failure.__cause__ = error
-            feed.tally.fail(failure, f"{describe_record(feed.last)}, with {lost} records in hand", feed.what)
-        else:
-            return
 
 
 def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
     """The same function; what it returns that is no sample is its failure."""
 
     def call(record: Record) -> Any:
-        try:
-            output = function(record)
-        except SystemExit as error:
-            raise _FunctionExitError from error
+        output = function(record)
         for sample in output if isinstance(output, list) else [] if output is None else [output]:
             complete(sample, record, f"source {shown(name)}: single_process_fn")
         return output

@@ -12,6 +12,7 @@ from streamdata.progress.progress import Progress
 from streamdata.progress.saved_step import read_step
 from streamdata.progress.saving import STEP_NAME
 from streamdata.progress.state_file import RankStates, decode, is_rank_file
+from streamdata.recipe.regular_files import open_regular
 
 
 class ReadStates(NamedTuple):
@@ -39,13 +40,18 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
         elif path.is_dir():
             states = load_states(path)
             found.append(ReadStates(dict(states.items()), f"step {states.step}"))
-        elif is_rank_file(content := path.read_bytes()):
+        elif is_rank_file(content := _content(path)):
             saved.append(decode(str(path), content))
         else:
             found.append(ReadStates(_plain(path, content), ""))
     if saved:
         found.insert(0, _joined(saved))
     return found
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path, StateError) as file:
+        return file.read()
 
 
 def _joined(saved: Sequence[RankStates]) -> ReadStates:

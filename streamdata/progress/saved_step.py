@@ -8,6 +8,7 @@ from streamdata.errors import StateError, place_of_io
 from streamdata.progress.joining import check_together
 from streamdata.progress.saving import FILE_NAME, STEP_NAME
 from streamdata.progress.state_file import RankStates, decode
+from streamdata.recipe.regular_files import open_regular
 
 
 class NoStepError(StateError, FileNotFoundError):
@@ -86,8 +87,8 @@ def read_rank(directory: Path, step: int, rank: int) -> RankStates | None:
 
 
 def _read(path: Path, rank: int, step: int) -> RankStates:
-    with place_of_io(path):
-        part = decode(str(path), path.read_bytes())
+    with place_of_io(path), open_regular(path, StateError) as file:
+        part = decode(str(path), file.read())
     for name, expected in (("rank", rank), ("step", step)):
         got = getattr(part.origin, name)
         if got != expected:

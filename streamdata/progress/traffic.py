@@ -67,6 +67,15 @@ _of_processes: defaultdict[str, dict[int, Traffic]] = defaultdict(dict)
 _said: set[str] = set()
 
 
+def _forget() -> None:
+    """In a forked process, which has read nothing and received no batch."""
+    _times.clear()
+    _of_processes.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def note(report: TrafficReport) -> None:
     """Keep a report; log what limits a dataset, once for all who read it."""
     if report.process != os.getpid():  # what this one has asked for, it knows

@@ -12,6 +12,7 @@ from typing import Any, Final
 from omegaconf import AnyNode, Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from streamdata.recipe.environment import EnvironmentValues
 from streamdata.recipe.interpolation import split
 from streamdata.recipe.variables import References
 
@@ -26,6 +27,7 @@ class _Expansion:
 
     Attributes:
         references: Counts what is parsed.
+        environment: Notes what is taken from there.
         left: How many characters they may still write into longer texts.
         is_inside: Whether what is resolved now is a part of a longer text.
         known: What was resolved, by its container and name, with that container, which keeps its `id` its own.
@@ -33,6 +35,7 @@ class _Expansion:
     """
 
     references: References
+    environment: EnvironmentValues
     left: int
     is_inside: bool = False
     known: dict[tuple[int, str], tuple[Any, Any]] = field(default_factory=dict)
@@ -90,6 +93,8 @@ class _BoundedContainer(Container):
         is_created = kwargs["inter_type"] == "oc.create" and isinstance(value, Container)
         if is_created and "${" in str(OmegaConf.to_container(value, resolve=False)):
             raise ExpansionError("oc.create: expected values without interpolations, got some")
+        if kwargs["inter_type"] == "oc.env" and isinstance(value, str):
+            expansion.environment.add(str(kwargs["inter_args"][0]), value)
         expansion.count(value)
         return value
 
@@ -117,7 +122,9 @@ class _BoundedList(_BoundedContainer, ListConfig):
     """A list."""
 
 
-def bounded_config(tree: Any, references: References, max_chars: int) -> DictConfig | ListConfig:
+def bounded_config(
+    tree: Any, references: References, environment: EnvironmentValues, max_chars: int
+) -> DictConfig | ListConfig:
     """A tree as OmegaConf's containers, whose interpolations are bounded.
 
     OmegaConf's own way takes 50 microseconds a node, for conversions and checks that plain values have no need of: here
@@ -126,11 +133,12 @@ def bounded_config(tree: Any, references: References, max_chars: int) -> DictCon
     Args:
         tree: A dict or list of dicts, lists and scalars.
         references: Counts what is parsed of all files.
+        environment: Notes what is taken from there.
         max_chars: How many characters interpolations may write into longer texts, together.
     """
     root: DictConfig | ListConfig = DictConfig({}) if isinstance(tree, dict) else ListConfig([])
     models = {dict: vars(DictConfig({})), list: vars(ListConfig([])), None: vars(AnyNode(None))}
-    _fill(root, tree, models, _Expansion(references, max_chars))
+    _fill(root, tree, models, _Expansion(references, environment, max_chars))
     return root
 
 

@@ -151,9 +151,10 @@ class _Builder:
             others = {key: self.node(node, (*path, "params", key)) for key, node in params.items() if key not in said}
             try:
                 return call(**others, **said)
-            except Exception as error:  # whatever a constructor raises is wrapped
-                message = f"{type(error).__name__}: {error}"
-                return self.locations.report(path, message, target=name, cause=error, is_told=True)
+            except (Exception, SystemExit) as error:  # whatever a constructor raises is wrapped
+                failure = error
+        message = f"{type(failure).__name__}: {failure}"  # not above: it may quote what no context may
+        return self.locations.report(path, message, target=name, cause=failure, is_told=True)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
         included = self.file.includes[path]
@@ -192,7 +193,7 @@ class _Builder:
             value = self.node(child, at)
             try:
                 setattr(obj, key, value)
-            except Exception as error:  # a property's setter may raise anything
+            except (Exception, SystemExit) as error:  # a property's setter may raise anything
                 message = f"setting the attribute {shown(key)} failed with {type(error).__name__}: {error}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
                 self.locations.report(at, message + guess, key=True, target=_name_of(node), cause=error)
@@ -210,7 +211,7 @@ class _Builder:
         if len(self.uses) > num_uses_before and callable(remember):
             try:
                 remember(self.uses[num_uses_before:])
-            except Exception as error:  # it is the object's own code
+            except (Exception, SystemExit) as error:  # it is the object's own code
                 self.locations.report(path, f"{type(error).__name__}: {error}", target=_name_of(node), cause=error)
         return obj
 

@@ -5,21 +5,14 @@ have any file of the machine read, and shown in an error. What counts is where a
 """
 
 import os
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from streamdata.errors import one_line, shown
+from streamdata.recipe.regular_files import open_regular
 
 _SUFFIXES = (".yaml", ".yml")
 _MAX_PATH_BYTES = 4096
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 class RefusedFileError(Exception):
@@ -79,11 +72,7 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int, *, is_regular: bo
         RefusedFileError: It is too large, or no regular file.
         OSError: It cannot be read.
     """
-    flags = os.O_RDONLY | (os.O_NONBLOCK if is_regular else 0)
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
-        if is_regular and kind != stat.S_IFREG:
-            raise RefusedFileError(f"expected a regular file, got {_KINDS.get(kind, 'something else')}")
+    with open_regular(path, RefusedFileError) if is_regular else open(path, "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise RefusedFileError(f"expected at most {max_bytes} bytes, got more\n  Split it, or pass larger limits.")

@@ -176,7 +176,8 @@ class _Loader:
             locations.report(at, f"{shown(name)} is included by itself (a cycle)")
         else:
             chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
-            included = self.load(found, Locations(os.fspath(found), chain, locations.on_problem), stack)
+            own = Locations(os.fspath(found), chain, locations.on_problem, environment=locations.environment)
+            included = self.load(found, own, stack)
             if included is not None:
                 file.includes[path] = included
 

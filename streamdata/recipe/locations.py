@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from streamdata.errors import RecipeError, printable, shown, without_secrets
+from streamdata.recipe.environment import EnvironmentValues
 
 Key = str | int | float | bool
 Path = tuple[Key, ...]
@@ -102,6 +103,7 @@ class Locations:
         values: (line, column) where each node's value starts.
         keys: (line, column) of the key before each mapping value.
         resolved: The texts that interpolations gave: they may be of the environment, and are not told.
+        environment: Those of them that are, in all files of the recipe; constructors do not tell them either.
     """
 
     file: str
@@ -111,6 +113,7 @@ class Locations:
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
     resolved: dict[Path, str] = field(default_factory=dict)
+    environment: EnvironmentValues = field(default_factory=EnvironmentValues)
 
     def of(self, path: Path, *, key: bool = False) -> str:
         """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
@@ -134,7 +137,8 @@ class Locations:
     ) -> Unknown:
         """Reports a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column.
 
-        What interpolations gave is left out of the message, unless it is a file's or a constructor's own.
+        What interpolations gave is left out of the message; where it is a file's or a constructor's own, what they took
+        from the environment, and the cause with it.
 
         Returns:
             The value with which to continue, where problems are collected.
@@ -148,6 +152,8 @@ class Locations:
         elif not is_told:
             message = self._without_resolved(message, path)
         target = None if target in self.resolved.values() and not is_told else target
+        message = self.environment.without(message)
+        cause = None if cause and self.environment.are_told_by(cause) else cause
         self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
         return UNKNOWN
 

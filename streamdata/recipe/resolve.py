@@ -36,7 +36,7 @@ def resolve(
     Raises:
         UnreadableError: The interpolations expand without bound.
     """
-    config = bounded_config(tree, references, limits.interpolated_chars)
+    config = bounded_config(tree, references, locations.environment, limits.interpolated_chars)
     return _Resolution(references, locations, _count(tree), limits).node(config, ())
 
 

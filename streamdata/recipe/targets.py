@@ -51,7 +51,7 @@ def _import(name: str) -> types.ModuleType | None:
     """Imports a module; None if there is no such module."""
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script ends so: its code must not be the trainer's
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             return None
         raise TargetError(f"importing {shown(name)} failed with {type(error).__name__}: {error}") from error
@@ -68,7 +68,7 @@ def _attribute(obj: object, part: str, reached: str) -> object:
         kind = "module" if isinstance(obj, types.ModuleType) else type(obj).__name__
         known = [name for name in dir(obj) if not name.startswith("_")]
         raise TargetError(f"{kind} {shown(reached)} has no {shown(part)}{did_you_mean(part, known)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(
             f"reading {shown(part)} of {shown(reached)} failed with {type(error).__name__}: {error}"
         ) from error

@@ -7,13 +7,14 @@ Bytes of the hub are asked for by huggingface_hub's session itself: its file sys
 """
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
 import fsspec
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, shown, without_secrets
 from streamdata.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.remote.options import NO_OPTIONS, StorageOptions
 from streamdata.remote.retries import STALL_S
@@ -24,6 +25,18 @@ _FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueErro
 # Where the file systems of fsspec say which version of a file this is, the most exact first.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "content_md5", "crc32c", "mtime", "LastModified", "last_modified",
              "updated", "created")  # fmt: skip
+_LOGGERS_OF_URLS = ("httpx", "httpx2", "httpcore.http11", "httpcore2.http11", "huggingface_hub.utils._http")
+
+
+class _WithoutSecrets(logging.Filter):
+    """Leaves the queries of urls out of what a library logs: the hub sends readers on to signed urls."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = without_secrets(record.getMessage()), None
+        return True
+
+
+_without_secrets = _WithoutSecrets()  # one: a logger takes the same filter once
 
 
 class FileClient:
@@ -86,6 +99,8 @@ def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
     from huggingface_hub import get_session
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # its documentation names it
 
+    for name in _LOGGERS_OF_URLS:
+        logging.getLogger(name).addFilter(_without_secrets)
     headers = build_hf_headers(token=filesystem.token)
     if asked.is_range:
         headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"  # type: ignore[operator]  # a range has an end

@@ -124,7 +124,7 @@ def put_once(url: str, body: Path) -> None:
 
 def check_can_put(url: str) -> None:
     """Raise ShardError where nothing can be written, whatever the permissions are."""
-    if kind_of(url) == "web":
+    if kind_of(signed_url(url)) == "web":
         raise ShardError(
             f"object '{bare_url(url)}': expected a store that can be written (such as s3, gs, az), got a web server\n"
             "  Write it to a disk, and copy it to where the server has its files."

@@ -187,7 +187,7 @@ def kind_of(url: str) -> str:
     """What reads the url: web, s3, objects (obstore) or files (fsspec).
 
     Raises:
-        ValueError: It is of another tool; the message says what to write.
+        ValueError: It is of another tool, or has secrets that fsspec would tell; the message says what to write.
     """
     scheme = url.partition("://")[0].lower() if "::" not in url.partition("://")[0] else ""
     if scheme in _WRITE_INSTEAD:
@@ -195,7 +195,14 @@ def kind_of(url: str) -> str:
         raise ValueError(f"shards: expected a url of a store, got one of {scheme}\n  To read it, {what}.")
     kinds = {"http": "web", "https": "web", "s3": "s3", "s3a": "s3", "gs": "objects", "gcs": "objects", "az": "objects",
              "abfs": "objects", "abfss": "objects"}  # fmt: skip
-    return kinds.get(scheme, "files")
+    kind = kinds.get(scheme, "files")
+    if kind == "files" and (bare := bare_url(url)) != url:  # it logs urls as they are, and quotes them in errors
+        raise ValueError(
+            f"shards: expected no password or signed query in a url that fsspec reads, got them in '{bare}'\n"
+            "  Read http:// without a chain before it; for other file systems set fsspec's configuration, such as "
+            "FSSPEC_FTP_USERNAME and FSSPEC_FTP_PASSWORD in the environment."
+        )
+    return kind
 
 
 def canonical_url(url: str) -> str:

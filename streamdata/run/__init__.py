@@ -5,7 +5,7 @@
 3. seed and size → `Permutation` → an order that is computed, never stored; `shuffled` → one of few enough to be listed;
    `hashes_of` → numbers without an order
 4. temporary file → `publish` → what readers see whole or not at all
-5. function and tasks → `processes` → results, from other processes that end with this one
+5. function and tasks → `processes`, or in a command `forks` → results, from other processes that end with this one
 6. key → `recent` → what a thread keeps for its next reading: open files, memory
 """
 

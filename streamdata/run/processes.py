@@ -1,7 +1,8 @@
 """Other processes that call one function: `function, tasks → processes → results as they come`.
 
-A process runs `main` of this module alone. Those of `multiprocessing` cannot be used: they run a script without a
-`__main__` guard again, and the workers of a DataLoader, which are daemonic, may not start any.
+A process of `processes` runs `main` of this module alone. Those of `multiprocessing` cannot be used there: they run a
+script without a `__main__` guard again, and the workers of a DataLoader, which are daemonic, may not start any. A
+command, which is neither, may use `forks`: they begin at once, and what they were at when they died is known.
 """
 
 import os
@@ -15,17 +16,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from mmap import ACCESS_READ, mmap
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Generic, NamedTuple, TypeVar
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
-from streamdata.run.trainer import end_when_closed
+from streamdata.run.trainer import end_when_closed, end_with_trainer
 
 T = TypeVar("T")
 R = TypeVar("R")
 Report = Callable[[Any], None]
 Function = Callable[[T, Report], R]
+
+_TEXT_BYTES: Final = 512
+"""Of what a fork reports: cut, or filled up with zeros."""
 
 
 class ProcessError(Exception):
@@ -39,13 +44,20 @@ class ProcessError(Exception):
 
 
 class ProcessDiedError(ProcessError):
-    """A process died while it did a task; others may do the other tasks."""
+    """A process died while it did a task; others may do the other tasks.
+
+    Attributes:
+        reported: What a fork had reported last, "" for nothing.
+    """
+
+    reported = ""
 
 
 class _Process(NamedTuple):
-    child: "subprocess.Popen[bytes]"
+    wait: Callable[[], int | None]  # for its end; returns the exit code
     connection: "Connection[Any, Any]"
     tasks: "deque[Any]"  # sent and not done yet, in the order in which they will be done
+    reported: bytes | mmap = b""
 
     def send(self, task: Any) -> None:
         self.tasks.append(task)
@@ -66,8 +78,8 @@ class _Process(NamedTuple):
         return kind, value
 
     def _died(self) -> ProcessDiedError:
-        error = ProcessDiedError(f"it died with exit code {self.child.wait()}")
-        error.task = self.tasks[0]
+        error = ProcessDiedError(f"it died with exit code {self.wait()}")
+        error.task, error.reported = self.tasks[0], self.reported[:].rstrip(b"\0").decode(errors="replace")
         return error
 
 
@@ -143,6 +155,20 @@ def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
 
 
 @contextmanager
+def forks(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
+    """As `processes`, with forks of this process: nothing but results and errors is pickled.
+
+    Args:
+        function: Called with a task, and with what takes texts: the last one is known where the process dies.
+        count: How many.
+    """
+    with ExitStack() as stack:
+        with _interrupts_blocked():
+            members = [_fork(function, stack) for _ in range(count)]
+        yield Team(members)
+
+
+@contextmanager
 def _pickled(function: Any) -> Iterator[IO[bytes]]:
     """A file without a name: one with a tokenizer in it would fill a pipe until the process has begun to read."""
     with TemporaryFile() as file:
@@ -181,7 +207,39 @@ def _start(file: IO[bytes], stack: ExitStack) -> _Process:
         child = subprocess.Popen(command, env=environment, pass_fds=fds, stdin=subprocess.PIPE)  # noqa: S603  # our own
     stack.enter_context(child)
     stack.callback(child.kill)
-    return _Process(child, connection, deque())
+    return _Process(child.wait, connection, deque())
+
+
+def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
+    ours, theirs = socket.socketpair()
+    reported = mmap(-1, _TEXT_BYTES)  # memory that a fork shares
+    connection = stack.enter_context(Connection(ours.detach()))
+    # The next fork must have no copy of theirs: that it closes is how the death of this one is known.
+    with theirs:
+        child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, reported))
+        child.start()
+
+    def wait_for_end() -> int | None:
+        child.join()
+        return child.exitcode
+
+    # Before its connection is closed, with which it would end in order, after the task that it is at.
+    stack.callback(wait_for_end)
+    stack.callback(child.kill)
+    return _Process(wait_for_end, connection, deque(), reported)
+
+
+def _work_in_fork(function: Function[Any, Any], parent: socket.socket, reported: mmap) -> None:
+    end_with_trainer()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if (torch := sys.modules.get("torch")) is not None:
+        # Of the threads that its parent may have used a fork has none, and would wait for them.
+        torch.set_num_threads(1)
+
+    def report(text: str) -> None:
+        reported[:] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+
+    _work(function, Connection(parent.detach()), report)
 
 
 def main() -> None:
@@ -189,11 +247,14 @@ def main() -> None:
     end_when_closed(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    function = _unpickled(int(sys.argv[2]))
+    _work(_unpickled(int(sys.argv[2])), parent, lambda value: parent.send(("report", value)))
+
+
+def _work(function: Function[Any, Any], parent: "Connection[Any, Any]", report: Report) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             task = parent.recv()
-            parent.send(_outcome(function, task, lambda value: parent.send(("report", value))))
+            parent.send(_outcome(function, task, report))
 
 
 def _unpickled(descriptor: int) -> Function[Any, Any]:

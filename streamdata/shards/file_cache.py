@@ -11,6 +11,7 @@ from pathlib import Path
 
 from streamdata.errors import SourceError, shown
 from streamdata.recipe.permission import refusal_of_directory
+from streamdata.recipe.regular_files import open_regular
 from streamdata.run.publish import publish_made
 from streamdata.shards.publish import cache_directory
 from streamdata.shards.storage import LocalShard
@@ -122,7 +123,7 @@ class FileCache:
 
 def _hash_content(path: str) -> str:
     """BLAKE2b (RFC 7693) of the BLAKE2b hashes of pieces, which several threads compute."""
-    with open(path, "rb") as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with open_regular(path, SourceError) as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         size = os.fstat(file.fileno()).st_size
         pieces = threads.map(lambda offset: _hash_piece(file.fileno(), offset), range(0, size, _PIECE_BYTES))
         return hashlib.blake2b(b"".join(pieces) + size.to_bytes(8, "little"), digest_size=16).hexdigest()

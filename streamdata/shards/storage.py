@@ -6,7 +6,6 @@
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.recipe.permission import PIPE, refusal_of_url
+from streamdata.recipe.regular_files import check_mode, regular_fd
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
 from streamdata.run.recent import open_files
@@ -104,15 +104,8 @@ def stamp_of(url: str) -> FileStamp:
     if is_remote(url):
         return _remote_stamp(url)
     status = os.stat(local_path(url))
-    _check_regular(url, status)
+    check_mode(url, status.st_mode, ShardError)
     return FileStamp(status.st_size, status.st_mtime_ns)
-
-
-def _check_regular(url: str, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ShardError(
-            f"shard '{url}': expected a regular file, got mode {status.st_mode:o}\n  Name a file of records."
-        )
 
 
 def _remote_stamp(url: str) -> FileStamp:
@@ -243,9 +236,8 @@ class LocalShard:
         self.url = url
         self._path = local_path(url)
         self.fd = -1
-        self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would make who opens it wait for its writer
+        self.fd = regular_fd(self._path, ShardError)
         status = os.fstat(self.fd)
-        _check_regular(url, status)
         self.size: int = status.st_size
         self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)

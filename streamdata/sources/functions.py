@@ -14,7 +14,7 @@ from streamdata.fields import is_reserved
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import Record, Sample, describe_record
 from streamdata.sources.starts import fresh, is_stateful
-from streamdata.sources.tally import Tally
+from streamdata.sources.tally import Tally, raise_noted
 
 PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
 StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
@@ -49,7 +49,7 @@ def call_per_record(
             note(record)
         try:
             output = function(record)
-        except Exception as error:  # a user's function may raise anything; the tally decides
+        except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             tally.fail(error, describe_record(record), "single_process_fn")
             skip = 0
             continue
@@ -254,12 +254,13 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
             for sample in outputs:
                 if feed.count_output():
                     yield complete(sample, feed.last, feed.what)
-        except Exception as error:  # a user's function may raise anything; the tally decides
+        except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             if feed.error is not None:
                 raise
             feed.tally.replaying = False
             lost = feed.forget()
-            feed.tally.fail(error, f"{describe_record(feed.last)}, with {lost} records in hand", feed.what)
+            at = f"{describe_record(feed.last)}, with {lost} records in hand" if feed.last else "its start"
+            feed.tally.fail(error, at, feed.what)
         else:
             break
     # Here, after the loop: a function may have swallowed what the records raised.
@@ -287,6 +288,5 @@ def _call(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> 
         for one in own:
             outputs = iter(one(outputs))
         return outputs
-    except Exception as error:
-        error.add_note(f"source {shown(feed.tally.name)}: {feed.what} could not be called")
-        raise
+    except (Exception, SystemExit) as error:
+        raise_noted(error, f"source {shown(feed.tally.name)}: {feed.what} could not be called")

@@ -17,6 +17,7 @@ from streamdata.run import Permutation, stable_seed
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import MAP_STYLE_SEED, Part, range_of
 from streamdata.sources.source import ReadTask, Record, fields_of
+from streamdata.sources.tally import raise_noted
 
 logger = logging.getLogger("streamdata")
 
@@ -50,20 +51,25 @@ class MapStyleSource:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        who = f"source {shown(getattr(dataset, 'name', None))}"
         self._block_size = int(getattr(dataset, "records_per_block", 1))
-        if self._block_size < 1 or len(dataset) % self._block_size:
+        try:
+            self._num_all = len(dataset)
+        except (Exception, SystemExit) as error:
+            raise_noted(error, f"{who}: its __len__ failed")
+        if self._block_size < 1 or self._num_all % self._block_size:
             raise ValueError(
-                f"map-style dataset: expected a length that its records_per_block {self._block_size} divides, "
-                f"got {len(dataset)}\n  Give each block as many records."
+                f"{who}: expected a length that its records_per_block {self._block_size} divides, "
+                f"got {self._num_all}\n  Give each block as many records."
             )
 
         self._parts = range_of(dataset)
-        num_blocks = len(dataset) // self._block_size
+        num_blocks = self._num_all // self._block_size
         self._first, self._last = Span(0, num_blocks) if self._parts is None else self._parts.span(num_blocks)
         if self._parts is not None and self._first == self._last:
             raise ValueError(
-                f"source {shown(getattr(dataset, 'name', None))}: expected records of the {self._parts}, got none of "
-                f"{len(dataset)}\n  Give it a larger share, or more records."
+                f"{who}: expected records of the {self._parts}, got none of {self._num_all}\n"
+                "  Give it a larger share, or more records."
             )
         # Of the number of blocks alone: training and validation may mix with different seeds.
         spread = self._parts is not None and self._parts.by == SEED_PARTS
@@ -83,7 +89,7 @@ class MapStyleSource:
         identity = getattr(self._dataset, "source_identity", None)
         of_what = "" if identity is None else f" of {identity}"
         parts = "" if self._parts is None else f", {self._parts}"
-        return f"map-style, {len(self._dataset)} records{of_what}{blocks}, shuffle {shuffle}{parts}"
+        return f"map-style, {self._num_all} records{of_what}{blocks}, shuffle {shuffle}{parts}"
 
     def anomalies(self) -> dict[str, int]:
         return {}
@@ -170,7 +176,7 @@ class MapStyleSource:
         for index, after in positions:
             try:
                 item = get(index)
-            except Exception as error:  # a user's dataset may raise anything; the tally decides
+            except (Exception, SystemExit) as error:  # a user's dataset may raise anything; the tally decides
                 task.tally.fail(error, f"index {index}", "__getitem__")
                 continue
             item = fields_of(item, name)
@@ -190,7 +196,7 @@ class MapStyleSource:
             indices = [index for index, _ in some]
             try:
                 items = get(indices)
-            except Exception as error:  # one of them is bad: find out which, one by one
+            except (Exception, SystemExit) as error:  # one of them is bad: find out which, one by one
                 logger.warning(
                     "source %s: __getitems__ of %s raised %s; reading one by one",
                     shown(task.name),

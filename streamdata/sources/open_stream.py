@@ -9,6 +9,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from streamdata.errors import shown
 from streamdata.run import stable_seed
+from streamdata.sources.tally import raise_noted
 
 if TYPE_CHECKING:
     from streamdata.sources.source import ReadTask
@@ -25,7 +26,7 @@ _said_that_it_skips: list[str] = []
 class FailedPull(NamedTuple):
     """In place of a record that the iterator could not give."""
 
-    error: Exception
+    error: Exception | SystemExit
 
 
 class OpenStream:
@@ -53,7 +54,7 @@ class OpenStream:
             dataset.set_epoch(task.stream.epoch_pass + epoch)
         self.is_loaded = False
         self._iterator, self._stateful = self._begun(dataset, state)
-        self._failed: Exception | None = None
+        self._failed: Exception | SystemExit | None = None
         self.num_pulled = 0
         # Of a rank's workers by the first alone, all of which have the same sources.
         if self._stateful is None and not task.lane.worker:
@@ -94,19 +95,20 @@ class OpenStream:
         try:
             item = self._as_in_lane(next, self._iterator)
         except StopIteration:
-            # A generator that raised ends next: taken for the end of the epoch, what is left would be lost in silence.
-            if self._failed is not None:
-                self._failed.add_note(
-                    f"source {shown(self._name)}: its iterator gave nothing after this: it may have ended with "
-                    "it, as a "
-                    "generator does, so max_bad does not pass over it\n  Handle it where it is raised."
-                )
-                raise self._failed from None
-            return END
-        except Exception as error:  # a user's dataset may raise anything; the tally decides
+            item = END
+        except (Exception, SystemExit) as error:  # a user's dataset may raise anything; the tally decides
             self._failed = error
             self.num_pulled += 1
             return FailedPull(error)
+        if item is END:
+            # A generator that raised ends next: taken for the end of the epoch, what is left would be lost in silence.
+            if self._failed is not None:
+                raise_noted(
+                    self._failed,
+                    f"source {shown(self._name)}: its iterator gave nothing after this: it may have ended with it, as "
+                    "a generator does, so max_bad does not pass over it\n  Handle it where it is raised.",
+                )
+            return END
         self._failed = None
         self.num_pulled += 1
         return item

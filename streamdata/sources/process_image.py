@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from streamdata.errors import names_text, needs, shown
+from streamdata.recipe.regular_files import open_regular
 from streamdata.text import tokenize
 
 ImageDtype = Literal["uint8", "float32"]
@@ -145,7 +146,9 @@ def open_image(path: Path) -> Image.Image:
         ValueError: It has more than `MAX_PIXELS`.
     """
     try:
-        return decode_image(path.read_bytes())
+        with open_regular(path, ValueError) as file:
+            data = file.read()
+        return decode_image(data)
     except (OSError, ValueError) as error:
         error.add_note(f"image {path}")
         raise

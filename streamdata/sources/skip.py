@@ -11,6 +11,7 @@ from zlib import crc32
 from streamdata.errors import StateError, did_you_mean, shown
 from streamdata.fields import INDEX, KEY, URL
 from streamdata.progress import Position, left_out_code, read_left_out
+from streamdata.recipe.regular_files import open_regular
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.storage import base_name, told_url
@@ -176,7 +177,7 @@ def _entries(skip: SkipList | None) -> Iterator[tuple[str, object]]:
     """Each entry, with where it is."""
     if isinstance(skip, str | os.PathLike):
         path = Path(expand_home(os.fspath(skip)))
-        with path.open("rb") as file:
+        with open_regular(path, ValueError) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield f"{path}:{number}", _parsed(line, f"{path}:{number}")

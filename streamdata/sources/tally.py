@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy import ndarray
 
@@ -11,6 +11,20 @@ from streamdata.errors import SourceError, printable, shown
 from streamdata.progress import COUNTS
 
 logger = logging.getLogger("streamdata")
+
+
+def raise_noted(error: Exception | SystemExit, note: str) -> NoReturn:
+    """Raise what somebody else's code raised, with a note.
+
+    StopIteration and SystemExit become the cause of a RuntimeError: one would end the loop that it passes through, the
+    other the process, and neither would say why.
+    """
+    if isinstance(error, StopIteration | SystemExit):
+        failure = RuntimeError(f"{type(error).__name__}: {error}")
+        failure.add_note(note)
+        raise failure from error
+    error.add_note(note)
+    raise error
 
 
 class Tally:
@@ -47,19 +61,18 @@ class Tally:
         if not self.replaying:
             self.skipped += 1
 
-    def fail(self, error: Exception, record: str, what: str) -> None:
+    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
         """Forgive a failure, or raise it once there were more than `max_bad`.
 
         Raises:
-            Exception: `error` itself, with the record added as a note.
+            Exception: `error` as `raise_noted` raises it, with the record.
         """
         self._last = printable(f"{record}: {what} raised {type(error).__name__}: {error}")
         # It was counted when the burst was first fed, and then forgiven: there is nothing to raise, either.
         if self.replaying:
             return
         if self.bad >= self.max_bad:
-            error.add_note(f"source {shown(self.name)}: {what} failed at {record}\n{self._remedy()}")
-            raise error
+            raise_noted(error, f"source {shown(self.name)}: {what} failed at {record}\n{self._remedy()}")
         self.bad += 1
         logger.warning("source %s: skipped (%d of max_bad=%d) %s", shown(self.name), self.bad, self.max_bad, self._last)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from streamdata.errors import StoreError, shown
+from streamdata.recipe.regular_files import check_regular
 from streamdata.run.recent import OpenFiles
 from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
@@ -102,6 +103,7 @@ def _open(path: str) -> Any:
     import h5py
 
     with _damage_named(path):
+        check_regular(path, StoreError)
         return h5py.File(path, "r", locking=False)  # a published file does not change, and some mounts have no locks
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from streamdata.errors import StoreError, place_of_io
+from streamdata.recipe.regular_files import open_regular
 from streamdata.stores.bounds import Even, Open, StoredArray
 from streamdata.stores.files import store_files, suffixed
 from streamdata.stores.megatron_index import Documents, IndexLayout, Sequences, decode_header
@@ -62,7 +63,7 @@ def _check_prefixes(path: Path, indexes: list[str]) -> None:
 
 def _shard(index: str, open_: Open) -> Shard:
     tokens = index[:-4] + ".bin"
-    with open(index, "rb") as file, place_of_io(index):
+    with open_regular(index, StoreError) as file, place_of_io(index):
         layout = decode_header(file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size, f"index '{index}'")
     size = os.stat(tokens).st_size
     count, rest = divmod(size, layout.dtype.itemsize)

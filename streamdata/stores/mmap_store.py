@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import StoreError, place_of_io, shown
+from streamdata.recipe.regular_files import open_regular
 from streamdata.stores.bounds import Even, Offsets, StoredArray
 from streamdata.stores.dtypes import Int64s, stored_dtype
 from streamdata.stores.files import META, meta_files, store_files, suffixed
@@ -46,8 +47,8 @@ class MmapStore(Store):
 
 def _shard(path: Path) -> Shard:
     directory, who = str(path.parent), f"shard '{path.parent}'"
-    with place_of_io(path):
-        meta = parsed(path.read_bytes(), f"file '{path}'")
+    with place_of_io(path), open_regular(path, StoreError) as file:
+        meta = parsed(file.read(), f"file '{path}'")
 
     def locate(name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
         if not _is_name(name):

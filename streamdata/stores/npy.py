@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import StoreError, place_of_io, shown
+from streamdata.recipe.regular_files import open_regular
 from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import stored_dtype
 
@@ -45,7 +46,7 @@ def read_npy_header(file: str) -> NpyHeader | None:
         FileNotFoundError: There is no such file.
         StoreError: The header is damaged, or its dtype is not one that a store can hold.
     """
-    with open(file, "rb") as opened, place_of_io(file):
+    with open_regular(file, StoreError) as opened, place_of_io(file):
         if opened.read(len(_MAGIC)) != _MAGIC:
             return None
         text = _text(opened)

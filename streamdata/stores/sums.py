@@ -19,6 +19,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from streamdata.errors import StoreError
+from streamdata.recipe.regular_files import open_regular
 from streamdata.run.publish import publish_made
 from streamdata.shards.storage import LocalShard
 
@@ -42,7 +43,7 @@ def has_sums(file: str) -> bool:
 def write_sums(file: Path, path: Path) -> None:
     """Write the sums of a file to `path`."""
     size_bytes = file.stat().st_size
-    with path.open("wb") as out, file.open("rb") as data:
+    with path.open("wb") as out, open_regular(file, StoreError) as data:
         out.write(_HEADER.pack(_MAGIC, BLOCK, size_bytes))
         while chunk := data.read(_CHUNK):
             sums = [xxh3_64_intdigest(chunk[at : at + BLOCK]) & _LOW_HALF for at in range(0, len(chunk), BLOCK)]

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import StoreError, one_line, place_of_io
+from streamdata.recipe.regular_files import open_regular
 from streamdata.stores.bounds import Ends, Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.files import META, TOKEN_SUFFIXES, store_files, suffixed
@@ -120,7 +121,7 @@ class TokenFileStore(Store):
                 f"file '{file}': expected a store, got one of its arrays, with {META} beside it\n"
                 "  Name the directory that they are in."
             )
-        with open(file, "rb") as opened, place_of_io(file):
+        with open_regular(file, StoreError) as opened, place_of_io(file):
             head = opened.read(_LLMC_HEADER)
         magic, version, count = np.frombuffer(head[:12].ljust(12, b"\0"), "<i4").tolist()
         if magic == _LLMC_EVAL:
@@ -158,8 +159,8 @@ def _ds_layout(file: str) -> TokenLayout | None:
     path = f"{file}.metadata"
     if not os.path.exists(path):
         return None
-    with open(path, encoding="utf-8", errors="replace") as opened, place_of_io(path):
-        lines = [*opened.read(1 << 16).split("\n"), ""]
+    with open_regular(path, StoreError) as opened, place_of_io(path):
+        lines = [*opened.read(1 << 16).decode("utf-8", "replace").split("\n"), ""]
     size, count = lines[0].rpartition("|")[2], lines[1]
     if not (size.isdecimal() and int(size) in _DS_DTYPES and count.isdecimal()):
         raise StoreError(
@@ -180,7 +181,7 @@ def _document_ends(file: str, count: int) -> Ends | None:
             "  Copy it again."
         )
     ends = StoredArray(path, np.dtype("<u8"), documents, has_sums=has_sums(path))
-    with open(path, "rb") as opened, place_of_io(path):
+    with open_regular(path, StoreError) as opened, place_of_io(path):
         opened.seek(-8, os.SEEK_END)
         last = int.from_bytes(opened.read(8), "little")
     if last != count:

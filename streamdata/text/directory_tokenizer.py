@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from streamdata.recipe.regular_files import check_regular
+
 _RULES, _CONFIG = "tokenizer.json", "tokenizer_config.json"
 _OLD_MAP: Final = "special_tokens_map.json"
 _FILES: Final = {_RULES, _CONFIG, _OLD_MAP, "chat_template.jinja", "README.md", "LICENSE"}
@@ -81,8 +83,12 @@ def load_directory(name: str) -> DirectoryTokenizer | None:
     It is where `tokenizer.json` says all: the configuration names a class of transformers that takes this file as is,
     has no setting that is unknown here (such as `add_bos_token` or `add_prefix_space`), and no special or added token
     that the file lacks; and the directory has nothing else that transformers reads.
+
+    Raises:
+        ValueError: It has a fifo, a socket or a device.
     """
     folder = Path(name)
+    check_files(folder)
     names = {entry for entry in os.listdir(folder) if not entry.startswith(".")} if folder.is_dir() else set()
     if not {_RULES, _CONFIG} <= names <= _FILES:
         return None
@@ -98,6 +104,13 @@ def load_directory(name: str) -> DirectoryTokenizer | None:
         return None  # transformers has the word, and the error
     plain = backend.truncation is None and backend.padding is None
     return DirectoryTokenizer(backend, config) if plain and _has_all_tokens(backend, config) else None
+
+
+def check_files(folder: Path) -> None:
+    """Raise ValueError where a tokenizer's folder has a fifo, say: transformers would wait for who writes into it."""
+    for path in folder.iterdir() if folder.is_dir() else [folder]:
+        if path.exists() and (path.name in _FILES or not path.is_dir()):
+            check_regular(path, ValueError)
 
 
 def _config_of(folder: Path) -> dict[str, Any] | None:

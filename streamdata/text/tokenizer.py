@@ -5,13 +5,14 @@ import hashlib
 import json
 import os
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import shown
-from streamdata.text.directory_tokenizer import DirectoryTokenizer, load_directory
+from streamdata.text.directory_tokenizer import DirectoryTokenizer, check_files, load_directory
 
 _PROBE = "The quick brown fox, 3.14 \u2014 na\u00efve caf\u00e9\n\tdef f(x): return x ** 2  # \u6771\u4eac \U0001f98a"
 
@@ -25,7 +26,7 @@ def load_tokenizer(name: str) -> Any:
 
     Raises:
         OSError: There is no such tokenizer; transformers' own message says where it looked.
-        ValueError: It is nothing without code of its own.
+        ValueError: It is nothing without code of its own, or its folder has a fifo, a socket or a device.
     """
     from transformers import AutoTokenizer
 
@@ -44,8 +45,9 @@ def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
 
     Raises:
         OSError: There is none of that name.
-        ValueError: It is nothing without code of its own.
+        ValueError: It is nothing without code of its own, or its folder has a fifo, a socket or a device.
     """
+    check_files(Path(name))
     try:
         return auto.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:

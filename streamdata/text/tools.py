@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from streamdata.errors import shown
+from streamdata.recipe.regular_files import open_regular
 from streamdata.text.messages import without_nulls
 
 
@@ -40,7 +41,7 @@ def read_tool_file(path: str) -> list[dict[str, Any]]:
         FileNotFoundError: There is no such file.
         ValueError: It holds no schemas.
     """
-    with open(path, encoding="utf-8") as file:
+    with open_regular(path, ValueError) as file:
         content = yaml.safe_load(file)
     tools = content.get("tools") if isinstance(content, dict) else content
     if not isinstance(tools, list):

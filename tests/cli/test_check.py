@@ -129,16 +129,19 @@ def test_data_lists_what_is_wrong_by_kind_and_place(
     assert done.stdout.splitlines()[-1] == "data: 82 records of 2 sources read: damaged: 2, key given twice: 2"
 
 
-def test_data_names_what_a_process_died_at_and_goes_on(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
-    """Source and shard; what is found elsewhere is listed."""
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_names_what_a_process_died_at_and_goes_on(
+    streamdata: Streamdata, write_recipe: WriteRecipe, jobs: int
+) -> None:
+    """Source, shard and record; what is found elsewhere is listed. One process is another one, too."""
     recipe = write_recipe(params=function("dying"))
     with (recipe.parent / "b.jsonl").open("a") as file:
         file.write("{\n")
-    done = streamdata("check", recipe, "--data", "-j", 2)
+    done = streamdata("check", recipe, "--data", "-j", jobs)
     lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
     assert done.exit_code == 1
     assert lines[0].startswith(f"error: process died: a: {recipe.parent}/a.jsonl: expected the process that reads it")
-    assert "it died with exit code 9" in lines[0]
+    assert f"it died with exit code 9 at {recipe.parent}/a.jsonl, key '7'; the records after" in lines[0]
     assert lines[1].startswith(f"error: damaged: b: {recipe.parent}/b.jsonl:41:")
     assert done.stdout.endswith("data: 40 records of 2 sources read: damaged: 1, process died: 1\n")
 

@@ -127,12 +127,19 @@ def test_no_error_of_a_recipe_tells_them(streamdata, recipe, params) -> None:
         "abfss://container:CANARY@account.invalid/bucket/0.jsonl",
         "http://u:pa/CANARY@HOST/bucket/0.jsonl",
         "http://HOST/bucket/0.jsonl?a='1'&sig=CANARY",
+        "simplecache::http://u:CANARY@HOST/bucket/0.jsonl",
+        "simplecache::ftp://u:CANARY@127.0.0.1:1/bucket/0.jsonl",
+        "filecache::memory://u:CANARY@x/bucket/0.jsonl",
+        "memory://u:CANARY@x/bucket/*.jsonl",
+        "zip://0.jsonl::http://HOST/bucket/0.zip?sig=CANARY",
+        "hf://u:CANARY@repo/bucket",
+        "sftp://CANARY@127.0.0.1:1/bucket/{0..1}.jsonl",
     ],
 )
 def test_no_spelling_of_a_url_tells_them(streamdata, server, recipe, caplog, monkeypatch, spelt) -> None:
     """Whether it is read, refused or not understood; what was meant is told."""
     monkeypatch.setenv("STREAMDATA_ALLOW_PIPES", "1")
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     url = spelt.replace("HOST", server.url.partition("//")[2]).replace("CANARY", CANARY)
     tree = json.loads(recipe.read_text())
     tree["params"]["datasets"][0]["params"] = {"path": [url]}

@@ -6,8 +6,9 @@ import json
 import multiprocessing
 import pickle
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from multiprocessing.connection import Connection
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
 from streamdata.delivery.recent_states import NUM_KEPT, RecentStates
@@ -122,10 +123,50 @@ def test_a_stretch_of_a_finite_stream_holds_the_next_pass() -> None:
     assert values(loader) + values(loader) == whole[:14]
     again = resumed(loader.state_after(9), dataset=make_dataset(cyclic=False), steps_per_epoch=7)
     assert values(again) == whole[9:14]
-    lonely = MergedDataset([named([1], name="one", percent=1)], cyclic=False)
-    lonely.set_data_parallel(2, 1)
-    with pytest.raises(ValueError, match="whole passes gave this rank nothing"):
-        next(iter(StreamLoader(lonely, 1, steps_per_epoch=3)))
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_where_a_rank_has_no_share_all_refuse_to_step(rank: int) -> None:
+    """None would wait for it; whether they start or resume, and wherever the others stand."""
+    for begun in range(3):
+        dataset = MergedDataset([named([1, 2], name="two", percent=1)], cyclic=False)
+        dataset.set_data_parallel(3, rank)
+        loader = StreamLoader(dataset, 1, steps_per_epoch=3)
+        dataset.set_epoch(begun)
+        with pytest.raises(ValueError, match=r"expected that each of 3 ranks has one, got none for rank 2\n  Give the"):
+            next(iter(loader))
+
+
+def test_passes_of_which_a_rank_has_no_share_do_not_count() -> None:
+    """Of the few records of a part each rank has some in most passes."""
+    source = named(list(range(30)), name="numbers", percent=1, holdout=0.1, part="valid")
+    counts = []
+    for rank in range(2):
+        dataset = MergedDataset([source], cyclic=False)
+        dataset.set_data_parallel(2, rank)
+        counts.append(len(values(StreamLoader(dataset, 1, steps_per_epoch=60))))
+    assert counts == [60, 60]
+
+
+class FirstHasAll(IterableDataset):
+    """Whose other shards have nothing."""
+
+    def __init__(self, num_records: int) -> None:
+        self._num_records = num_records
+
+    def shard(self, num_shards: int, index: int) -> "FirstHasAll":
+        return FirstHasAll(0 if index else 3)
+
+    def __iter__(self) -> Iterator[dict]:
+        return ({"data": number} for number in range(self._num_records))
+
+
+def test_a_share_that_turns_out_to_have_nothing_is_an_error() -> None:
+    """After two passes, on its rank."""
+    dataset = MergedDataset([named(FirstHasAll(3), name="first", percent=1)], cyclic=False)
+    dataset.set_data_parallel(2, 1)
+    with pytest.raises(ValueError, match="2 whole passes gave this rank nothing: its share of the sources has no"):
+        next(iter(StreamLoader(dataset, 1, steps_per_epoch=3)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -523,3 +564,49 @@ def test_a_killed_trainer_goes_on(tmp_path: Path) -> None:
         kept += batches[: json.loads(path.read_text())["trained"]]
     assert kept == values(islice(make_loader(2), len(kept)))
     assert len(kept) >= 15
+
+
+class Raises:
+    """A source, or a function of one, that raises at some call of each of its kinds."""
+
+    def __init__(self, error: type[BaseException], where: str) -> None:
+        self._error, self._where = error, where
+
+    def _call(self, where: str, value: Any = None) -> Any:
+        if where == self._where:
+            raise self._error("no driver")
+        return value
+
+    def __len__(self) -> int:
+        return self._call("__len__", 6)
+
+    def __getitem__(self, index: int) -> dict:
+        return self._call("__getitem__", {"data": index})
+
+    def single(self, record: dict) -> dict:
+        return self._call("single_process_fn", record)
+
+    def stream(self, records: Iterator[dict]) -> Iterator[dict]:
+        return self._call("process_fn", records)
+
+    def later(self, records: Iterator[dict]) -> Iterator[dict]:
+        yield from records
+        self._call("end of process_fn")
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit])
+@pytest.mark.parametrize("where", ["__len__", "__getitem__", "single_process_fn", "process_fn", "end of process_fn"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_whatever_a_source_raises_is_one_error_that_names_it(
+    error: type[BaseException], where: str, num_workers: int
+) -> None:
+    """No stream ends early, no process with the code of a function; no worker counts as killed."""
+    raises = Raises(error, where)
+    functions = {"single_process_fn": raises.single, "process_fn": [raises.stream, raises.later]}
+    dataset = MergedDataset([named(raises, name="shaky", percent=1, **functions)], cyclic=False)
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        list(StreamLoader(dataset, 2, num_workers))
+    told = "".join(traceback.format_exception(caught.value))
+    assert "no driver" in told
+    assert f"source 'shaky': {where.removeprefix('end of ').replace('__len__', 'its __len__')} " in told
+    assert "was killed" not in told

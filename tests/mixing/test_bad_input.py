@@ -257,6 +257,12 @@ def test_a_cost_that_fails_says_where(cost, error):
     assert re.search(r"source 'a': cost failed at index \d", caught.value.__notes__[0])
 
 
+def test_a_cost_that_ends_its_own_iterator_ends_no_stream():
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        next(iter(MergedDataset([named("a")], cost=lambda sample: next(iter(())))))
+    assert "source 'a': cost failed" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("cost", [0, -1, float("nan"), float("inf")])
 def test_an_impossible_cost_is_an_error(cost):
     """The clock would stand still, or go nowhere."""

@@ -1,6 +1,7 @@
 """What readers ask of stores, as the trainer sees it."""
 
 import logging
+import multiprocessing
 import pickle
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,14 @@ from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_
 from streamdata.fields import CURSOR
 from streamdata.mixing import meter
 from streamdata.progress import Traffic, TrafficReport, node_of, note, traffic_of
+from streamdata.remote.cache_settings import CacheSettings, _Caches, cache_counts, page_cache
 from streamdata.remote.network import Network, NetworkCounts, _OfProcess
 from streamdata.remote.page_cache import CacheCounts
 from streamdata.run import Lane
 from streamdata.shards.ahead_settings import AheadSettings
 from tests.remote.servers import http_server, slow_proxy
 from tests.shard_files import write_jsonl
+from tests.streams import Numbers
 
 LANE = Lane(dp_size=4, dp_rank=3, num_workers=8, worker=5)
 
@@ -118,6 +121,21 @@ def test_reports_count_once_for_each_process():
     assert traffic_of("a", Traffic(1)) == Traffic(13, read_s=4.0, waited_s=2.0)
     assert traffic_of("a", Traffic(1)).waiting == 0.5
     assert traffic_of("nobody", Traffic()).waiting == 0
+
+
+def test_a_forked_process_counts_from_zero(tmp_path, sender, monkeypatch):
+    """What was counted before the fork is its parent's, and so is what came to that with batches."""
+    monkeypatch.setattr(meter, "cache_counts", cache_counts)
+    monkeypatch.setattr(_Caches, "by_path", {})
+    page_cache(CacheSettings(str(tmp_path), 1 << 30)).counts.reads = sender.counts.requests = 3
+    dataset = MergedDataset([Numbers("a", 5)], cyclic=False)
+    assert len(batches(dataset, 1)) == 1
+    assert (dataset.traffic().cache_hits, dataset.traffic().requests, len(dataset.times())) == (3, 3, 2)
+    receiver, end = multiprocessing.Pipe(duplex=False)
+    forked = multiprocessing.get_context("fork").Process(target=lambda: end.send((dataset.traffic(), dataset.times())))
+    forked.start()
+    forked.join()
+    assert receiver.recv() == (Traffic(), {})
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

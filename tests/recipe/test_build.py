@@ -1,7 +1,9 @@
 import functools
 import pickle
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +98,32 @@ def test_a_constructors_exception_is_wrapped_with_its_location(write: Write) -> 
     )
     assert isinstance(caught.value.__cause__, FileNotFoundError)
     assert caught.value.__cause__.filename == "x.tar"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "place"),
+    [
+        ("def leave(): raise SystemExit(3)", "target: script.leave\nparams: {}\n", "root (script.leave): "),
+        ("raise SystemExit(3)", "target: script.leave\nparams: {}\n", "target: importing 'script' failed with "),
+        (
+            "class Leaves:\n    x = property(fset=lambda *_: exit(3))",
+            "target: script.Leaves\nparams: {}\nx: 1\n",
+            "x (script.Leaves): setting the attribute 'x' failed with ",
+        ),
+    ],
+)
+def test_a_target_that_exits_is_an_error_like_others(zoo: Path, write: Write, code: str, text: str, place: str) -> None:
+    """At its location: the process does not end with its code."""
+    (zoo / "script.py").write_text(code)
+    with pytest.raises(RecipeError, match=re.escape(f"{place}SystemExit: 3")):
+        instantiate_from_yaml(write(text))
+
+
+def test_an_interrupt_of_a_target_is_passed_on(zoo: Path, write: Write) -> None:
+    """As it is."""
+    (zoo / "script.py").write_text("def leave(): raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        instantiate_from_yaml(write("target: script.leave\nparams: {}\n"))
 
 
 @pytest.mark.parametrize(

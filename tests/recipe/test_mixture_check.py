@@ -131,6 +131,3 @@ def test_what_an_interpolation_gives_is_not_told(write: Write, monkeypatch: pyte
     with pytest.raises(RecipeError, match="the name that an interpolation gives is refused") as error:
         instantiate_from_yaml(recipe)
     assert "canary" not in str(error.value)
-    recipe = write(f"target: streamdata.JsonlIterableDataset\nparams: {{path: '{env}'}}\n")
-    with pytest.raises(RecipeError, match="pattern 'canary"):  # of files the name is told
-        instantiate_from_yaml(recipe)

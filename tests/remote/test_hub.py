@@ -13,7 +13,8 @@ COMMIT = "0" * 40
 
 # In a process of its own: huggingface_hub looks for HF_ENDPOINT when it is imported.
 CHILD = """
-import json, sys
+import json, logging, sys
+logging.basicConfig(level="DEBUG")
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.errors import ShardError
 def opened(path):
@@ -33,8 +34,8 @@ print(json.dumps({"numbers": numbers, "rest": rest, "urls": urls, "states": stat
 """
 
 
-def answered(server):
-    """What the hub says of a repository: <https://huggingface.co/docs/hub/api>."""
+def answered(server, query=""):
+    """What the hub says of a repository: <https://huggingface.co/docs/hub/api>; with a query it sends on to that."""
     objects = server._found
 
     def found(request, *, ignore_range):
@@ -45,6 +46,8 @@ def answered(server):
         if request.path.startswith("api/datasets/some/data/tree/"):
             folder = request.path.split("/", 6)[6] if request.path.count("/") > 5 else ""
             return 200, kind, json.dumps(_tree(folder, FILES)).encode()
+        if "/resolve/" in request.path and query and not request.path.startswith("signed/"):
+            return 302, {"Location": f"{server.url}/signed/{request.path}?{query}"}, b""
         if "/resolve/" in request.path:
             name = request.path.split("/resolve/")[1].partition("/")[2]
             return objects(request._replace(path=name), ignore_range=ignore_range)
@@ -94,9 +97,12 @@ def test_a_range_of_the_hub_is_asked_for_once_in_an_attempt(tmp_path):
 
 
 def test_a_folder_of_the_hub_is_read_from_the_endpoint_of_the_environment(tmp_path):
-    """Whole, again from a state, and one shard that is not there; the endpoint is in nothing that is kept."""
+    """Whole, again from a state, and one shard that is not there; the endpoint is in nothing that is kept.
+
+    Nor is a signature in a log: the hub sends on to signed urls.
+    """
     with http_server(FILES) as server:
-        server._found = answered(server)
+        server._found = answered(server, "X-Amz-Signature=CANARY")
         environment = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path), "STREAMDATA_CACHE": str(tmp_path / "own")}
         command = [sys.executable, "-c", CHILD]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
@@ -109,3 +115,5 @@ def test_a_folder_of_the_hub_is_read_from_the_endpoint_of_the_environment(tmp_pa
         kept = b"".join(path.read_bytes() for path in (tmp_path / "own").rglob("*") if path.is_file())
         assert server.url not in found["states"] + found["missing"] + repr(found["urls"])
         assert server.url.encode() not in kept
+        assert "/signed/datasets/some/data/resolve/main/data/0.jsonl?…" in done.stderr
+        assert "CANARY" not in done.stdout + done.stderr

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from streamdata.run.processes import ProcessError, processes
+from streamdata.run.processes import ProcessDiedError, ProcessError, forks, processes
 
 
 def square(task, report):
@@ -93,6 +93,24 @@ def test_a_process_that_dies_is_an_error():
     with processes(end, 2) as team, pytest.raises(ProcessError, match=r"^it died with exit code 3$") as caught:
         list(team.run([3]))
     assert caught.value.task == 3
+
+
+def end_at_third(task, report):
+    """As `end`, after two reports; of the task before nothing is left."""
+    for number in range(3):
+        report(f"{task}: {number}")
+    if task:
+        os.kill(os.getpid(), signal.SIGKILL)
+    report("")
+
+
+def test_a_fork_that_dies_leaves_what_it_reported_last():
+    """Whatever ended it."""
+    with forks(end_at_third, 1) as team:
+        assert list(team.run([0])) == [(0, None)]
+        with pytest.raises(ProcessDiedError, match=r"^it died with exit code -9$") as caught:
+            list(team.run([5]))
+    assert (caught.value.task, caught.value.reported) == (5, "5: 2")
 
 
 def end_within_a_message(task, report):

@@ -53,7 +53,7 @@ def refusing_stream(records):
 
 
 def dying(record: dict) -> dict:
-    """Takes its process with it, if that is one of several."""
+    """Takes its process with it."""
     if record["value"] == 7:
         os._exit(9)
     return record

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from streamdata.errors import needs
+from streamdata.recipe.regular_files import check_regular
 from streamdata.sources.prompts.sizes import FRAMES_PER_TOKEN, Size
 
 FPS: Final = 2.0
@@ -110,6 +111,8 @@ def num_frames(options: Mapping[str, Any], total: int, fps: float) -> int:
 def _opened(source: str | bytes) -> Iterator[Any]:
     with needs("av", "video", "a video: it"):
         import av
+    if isinstance(source, str):
+        check_regular(source, ValueError)
     try:
         with av.open(io.BytesIO(source) if isinstance(source, bytes) else source) as container:
             if not container.streams.video:
