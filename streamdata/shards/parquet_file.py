@@ -314,7 +314,8 @@ class OpenParquet:
         # Each value repeats as much as it likes of the one before.
         longest = int(column.total_uncompressed_size) // 16 if "DELTA_BYTE_ARRAY" in column.encodings else 0
         page = self._dictionary_page(column)
-        return longest if page is None else max(longest, page.size)
+        # Of a column without compression pyarrow reads what lies there, whatever the other size is.
+        return longest if page is None else max(longest, page.size, page.stored)
 
     def _dictionary_page(self, column: Any) -> DictionaryPage | None:
         """The first page of a column, whatever the footer says of it, if it is a dictionary."""
@@ -328,12 +329,12 @@ class OpenParquet:
         assert page is not None, "the column has a dictionary"
         is_worth_it = page.size * _WORTH_A_LOOK <= column.total_uncompressed_size and page.size <= _MAX_LOOK_BYTES
         if column.compression not in _CODECS or not is_worth_it or page.num_values > _MAX_LOOK_VALUES:
-            return page.size
+            return max(page.size, page.stored)
         data = self.file.bytes_at(_first_byte(column) + page.begin, page.stored)
         if codec := _CODECS[column.compression]:
             data = import_pyarrow().decompress(data, page.size, codec, asbytes=True)
         longest = longest_value(data, page.num_values)
-        return page.size if longest is None else longest
+        return max(page.size, page.stored) if longest is None else longest
 
 
 def _of_old_pyarrow() -> str:

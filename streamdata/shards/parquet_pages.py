@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 HEADER_BYTES = 256  # that are enough for a header without statistics
 _DICTIONARY = 2  # the kind of page, field 1 of its header
-_KIND, _SIZE, _STORED, _OF_DICTIONARY = 1, 2, 3, 7
+_KIND, _OF_DICTIONARY = 1, 7  # numbers of fields; 2 and 3 are its sizes
 _LENGTH_BYTES = 4  # before each value
 _GOES_ON = 0x80  # the bit of a number's byte
-_TRUE, _FALSE, _INTEGERS, _STRUCT = 1, 2, (4, 5, 6), 12
+_TRUE, _FALSE, _INTEGER, _STRUCT = 1, 2, 5, 12  # types of fields; all numbers of such a header have 32 bits
 
 
 class DictionaryPage(NamedTuple):
@@ -30,19 +30,17 @@ def dictionary_page(data: bytes) -> DictionaryPage | None:
     """The header of a column's first page; None if that is no dictionary.
 
     Raises:
-        ValueError: These bytes are no whole header of fields that such a page has.
+        ValueError: These bytes are no header, or no whole one of a dictionary's page.
     """
     found: dict[int, Any] = {}
     for number, value, end in _fields(data, 0):
         found[number] = value
-        if isinstance(kind := found.get(_KIND), int) and kind != _DICTIONARY:
+        if list(found) == [_KIND] and isinstance(value, int) and value != _DICTIONARY:
             return None
-        if {_KIND, _SIZE, _STORED, _OF_DICTIONARY}.issubset(found):
-            # The header has no more fields than these for such a page: what is left of it is the byte of its end.
-            count = found[_OF_DICTIONARY].get(1, 0) if isinstance(found[_OF_DICTIONARY], dict) else 0
-            sizes = DictionaryPage(end + 1, found[_STORED], found[_SIZE], count)
-            if data[end : end + 1] == b"\0" and min(sizes) >= 0:
-                return sizes
+        if number == _OF_DICTIONARY and data[end : end + 1] == b"\0":  # it is the last one
+            match found:
+                case {2: int(size), 3: int(stored), 7: {1: int(count)}} if min(size, stored, count) >= 0:
+                    return DictionaryPage(end + 1, stored, size, count)
             break
     raise ValueError("no header of a dictionary's page")
 
@@ -71,7 +69,7 @@ def _fields(data: bytes, at: int) -> Iterator[tuple[int, Any, int]]:
         value: Any
         if kind in (_TRUE, _FALSE):
             value = kind == _TRUE
-        elif kind in _INTEGERS:
+        elif kind == _INTEGER:
             value, at = _integer(data, at)
         elif kind == _STRUCT:
             inner = list(_fields(data, at))

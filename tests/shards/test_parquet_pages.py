@@ -32,10 +32,33 @@ def test_other_pages_are_no_dictionaries() -> None:
     assert dictionary_page(stored(["x" * 1000], use_dictionary=False)[:64]) is None
 
 
-def test_fields_come_in_any_order() -> None:
-    """A header that begins with another field than writers do is read as pyarrow reads it."""
-    header = b"\x25\x20" + b"\x05\x02\x04" + b"\x25\x20" + b"\x4c\x15\x06\x15\x00\x00" + b"\x00"
+FIELDS = {
+    "kind": b"\x15\x04",
+    "size": b"\x15\x20",
+    "stored": b"\x15\x20",
+    "own": b"\x4c\x15\x06\x15\x00\x00",
+    "end": b"\x00",
+}
+
+
+def test_a_header_has_its_fields() -> None:
+    header = b"".join(FIELDS.values())
     assert dictionary_page(header + b"rest") == (len(header), 16, 16, 3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kind": b"\x16\x04"},  # of 64 bits: pyarrow passes over it
+        {"size": b"\x15\x21"},
+        {"own": b"\x45\x06"},
+        {"end": b"\x15\x00\x00"},
+    ],
+)
+def test_a_header_that_writers_do_not_write_is_refused(other: dict[str, bytes]) -> None:
+    """Pyarrow may read it as something else."""
+    with pytest.raises(ValueError, match="no header"):
+        dictionary_page(b"".join({**FIELDS, **other}.values()) + b"rest")
 
 
 @pytest.mark.parametrize("header", [b"", b"\x15", b"\x15\x04\x15\xff", b"\x15\x04\x00", b"\x88", b"\x1c" * 300])
