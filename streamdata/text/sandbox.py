@@ -11,7 +11,15 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from streamdata.text.template_budget import OPERATION_BYTES, Budget, budget_of_rendering, check_integer, size_of
+from streamdata.text.template_budget import (
+    OPERATION_BYTES,
+    Budget,
+    as_list,
+    budget_of_rendering,
+    check_integer,
+    printed_size,
+    size_of,
+)
 from streamdata.text.template_checks import ESCAPED, check_binop, check_call, check_spec
 from streamdata.text.template_filters import limited_filters, limited_tests
 
@@ -23,6 +31,8 @@ MAX_TOKENS: Final = 10_000
 """Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
 _RANGE_BITS: Final = 63
 _NAMES_OF_DICTS: Final = frozenset(dir(dict))
+_SEQUENCES: Final = frozenset((list, tuple, str))
+_OF_JINJA: Final = frozenset(("_loop_vars", "_block_vars"))
 _KEY_BYTES: Final = 128  # for a key that is looked up
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
@@ -97,23 +107,20 @@ def compile_template(source: str) -> SandboxedTemplate:
     return SandboxedTemplate(template.generate, has_marks=marked)
 
 
-@functools.cache
-def _limited_environment() -> Any:
-    """The environment in which transformers renders, with limits, and with our generation marks for its own."""
+def _limited_class() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    from streamdata.text.template_tree import MEASURING
 
     class LimitedEnvironment(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"*", "**", "+", "-", "%", "/", "//"})
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if operator == "-":  # the items of views and sets, which are checked
+                left, right = as_list(left), as_list(right)
             check_binop(operator, left, right)
             return super().call_binop(context, operator, left, right)
 
         def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            made = super().call(context, function, *check_call(function, args, kwargs), **kwargs)
+            made = super().call(context, function, *check_call(function, args, _given(kwargs)), **kwargs)
             check_integer(made)
             return made
 
@@ -126,29 +133,58 @@ def _limited_environment() -> Any:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
 
         def getitem(self, obj: Any, argument: Any) -> Any:
-            budget_of_rendering.get().spend(_KEY_BYTES)
+            if _holds(obj, argument):
+                budget_of_rendering.get().spend(_KEY_BYTES)
+                return obj[argument]
+            budget_of_rendering.get().spend(4 * OPERATION_BYTES)
             return super().getitem(obj, argument)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            if type(obj) is not dict:
-                budget_of_rendering.get().spend(OPERATION_BYTES)
+            budget_of_rendering.get().spend(OPERATION_BYTES * (type(obj) is not dict))
             return super().is_safe_attribute(obj, attr, value)
 
         def wrap_str_format(self, value: Any) -> Any:
             return _bounded_format(self, value) if super().wrap_str_format(value) else None
 
-    # transformers makes its environment in there only, with filters and extensions that differ between its versions.
-    environment: Any = _compile_jinja_template("").environment.overlay()
-    environment.__class__ = LimitedEnvironment
+    return LimitedEnvironment
 
-    class CountedUndefined(environment.undefined):  # type: ignore[misc]  # the one of transformers
+
+def _given(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a call is given by name: in a loop or block jinja adds variables of its own, which no function sees."""
+    return {name: value for name, value in kwargs.items() if name not in _OF_JINJA} if kwargs else kwargs
+
+
+def _holds(value: Any, key: Any) -> bool:
+    """Whether a mapping has a name, or a sequence an item, which is what templates look up most."""
+    if type(value) is dict:
+        return type(key) is str and key in value
+    return type(value) in _SEQUENCES and type(key) is int and -len(value) <= key < len(value)
+
+
+def _counted(undefined: Any) -> Any:
+    """The class of what is not there, counted."""
+
+    class CountedUndefined(undefined):  # type: ignore[misc]  # the one of transformers
         __slots__ = ()
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
             super().__init__(*args, **kwargs)
 
-    environment.undefined = CountedUndefined
+    return CountedUndefined
+
+
+@functools.cache
+def _limited_environment() -> Any:
+    """The environment in which transformers renders, with limits, and with our generation marks for its own."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    from streamdata.text.template_tree import MEASURING
+
+    # transformers makes its environment in there only, with filters and extensions that differ between its versions.
+    environment: Any = _compile_jinja_template("").environment.overlay()
+    environment.__class__ = _limited_class()
+    environment.undefined = _counted(environment.undefined)
     # Without these the text is always the same; for the day see `ChatRenderer`.
     unsteady = {"strftime_now", "lipsum"}
     kept = {name: value for name, value in environment.globals.items() if name not in unsteady}
@@ -185,7 +221,7 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
             return text
 
         def convert_field(self, value: Any, conversion: Any) -> Any:
-            budget_of_rendering.get().spend(ESCAPED * size_of(value))
+            budget_of_rendering.get().spend(ESCAPED * printed_size([value] if conversion else value))
             return super().convert_field(value, conversion)
 
     class BoundedEscape(Bounded, SandboxedEscapeFormatter):
@@ -196,7 +232,7 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
     formatter = BoundedEscape(environment, escape=text.escape) if is_markup else Bounded(environment)
 
     def formatted(*args: Any, **kwargs: Any) -> str:
-        budget_of_rendering.get().spend(OPERATION_BYTES * (1 + text.count("{")))
+        budget_of_rendering.get().spend(len(text) + OPERATION_BYTES * (1 + sum(map(text.count, "{}[."))))
         if method.__name__ == "format_map":
             (mapping,) = args
             made = formatter.vformat(text, (), mapping)

@@ -5,6 +5,7 @@ that a rendering which has spent its budget took less than a second.
 """
 
 import sys
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,10 @@ OPERATION_BYTES: Final = 256
 MAX_BITS: Final = 1 << 12
 """Of any integer: arithmetic of longer ones takes long, and no template needs it."""
 _MAX_DEPTH: Final = 2000  # Python prints, compares and hashes by recursion
+_LEVELS: Final = 6  # of lists; each one above copies what it prints
+_MAX_PRINTED: Final = 1 << 24  # bytes of a value that is printed in Python's way, in which each may take four
+_MAX_ODD_KEYS: Final = 64
+_KEY_BITS: Final = 60  # an integer of so many is its own hash
 _ATOMS = (int, float, bool, type(None))
 
 
@@ -80,7 +85,26 @@ def size_of(value: Any) -> int:
     """The size of a value as it would be printed: what a list holds twice counts twice."""
     if isinstance(value, str | bytes):
         return sys.getsizeof(value)
-    return OBJECT_BYTES if isinstance(value, _ATOMS) else extent_of(value).size
+    if isinstance(value, _ATOMS):
+        return _integer_size(value) if type(value) is int else OBJECT_BYTES
+    return extent_of(value).size
+
+
+def printed_size(value: Any) -> int:
+    """The same of a value that is about to be printed.
+
+    Raises:
+        OverflowError: It is a list, or the like, that is too large for that.
+    """
+    size = size_of(value)
+    if size > _MAX_PRINTED and not isinstance(value, str):
+        raise OverflowError(f"it prints a {type(value).__name__} of more than {_MAX_PRINTED:,} bytes")
+    return size
+
+
+def _integer_size(value: int) -> int:
+    """Its digits cost by each other."""
+    return OBJECT_BYTES + (value.bit_length() ** 2 >> 10)
 
 
 def extent_of(value: Any) -> Extent:
@@ -93,11 +117,16 @@ def extent_of(value: Any) -> Extent:
         extent.depth += 1
         if extent.depth > _MAX_DEPTH:
             raise OverflowError(f"it has a value that is nested more than {_MAX_DEPTH:,} deep")
+        copies = max(1, extent.depth - _LEVELS)
+        extent.size += OBJECT_BYTES // 8 * (copies - 1) * len(level)
         below: list[Any] = []
         for node in level:
             extent.num_objects += 1
             if isinstance(node, str | bytes):
-                extent.size += sys.getsizeof(node)
+                extent.size += sys.getsizeof(node) * copies
+                continue
+            if type(node) is int:
+                extent.size += _integer_size(node)
                 continue
             extent.size += OBJECT_BYTES * (1 + len(node)) if isinstance(node, range) else OBJECT_BYTES
             below += _parts(node)
@@ -129,6 +158,18 @@ def check_integer(value: Any) -> None:
     """Refuses an integer that is too long; any other value is well."""
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise OverflowError(f"it makes an integer of more than {MAX_BITS:,} bits")
+
+
+def check_keys(keys: Iterable[Any]) -> None:
+    """Refuses many keys whose hashes can be made equal: each is compared with all others then.
+
+    Hashes of texts are not known to a template, and so few floats have the same one that it does not matter.
+    """
+    odd = sum(isinstance(key, tuple | range) or (type(key) is int and key.bit_length() > _KEY_BITS) for key in keys)
+    if odd > _MAX_ODD_KEYS:
+        raise OverflowError(
+            f"it has more than {_MAX_ODD_KEYS} keys that are tuples or integers of over {_KEY_BITS} bits"
+        )
 
 
 def as_list(value: Any) -> Any:

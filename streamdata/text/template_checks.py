@@ -5,7 +5,8 @@ here, and everything else costs what it reads.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from streamdata.text.template_budget import (
@@ -15,6 +16,8 @@ from streamdata.text.template_budget import (
     as_list,
     budget_of_rendering,
     check_integer,
+    check_keys,
+    printed_size,
     shallow_size,
     size_of,
 )
@@ -24,10 +27,13 @@ MAX_EXPONENT: Final = 64
 _REFERENCE_BYTES: Final = 8
 MAX_PRECISION: Final = 400  # digits; a float has no more
 ESCAPED: Final = 6  # characters that one may become, in JSON, HTML or a representation
+_FORMAT_BYTES: Final = 32  # of a format, which is looked through for widths
+_SHORT_PART: Final = 8
+_SHORT_OF_LONG, _SHORT_TEXT, _MAX_PLACES = 100, 30_000, 2500  # where Python begins to search in linear time
 _CALL_BYTES: Final = 8 * OPERATION_BYTES
 _MACRO_BYTES: Final = 6 * OPERATION_BYTES
 _BINDING: Final = ("Macro", "LoopContext")  # of jinja: calls that give their arguments names, and read none of them
-_LONG_WIDTH = re.compile(r"[%).:<>=^][-+ #0<>=^]*\d{6}|\d{7}")
+_LONG_WIDTH = re.compile(r"[%).:<>=^][-+ #0]*\d{6}|\d{7}")
 _WIDTH = re.compile(r"\d{1,6}")
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1")
@@ -49,6 +55,7 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
         return
     if operator not in ("+", "*"):  # of views of mappings, which are hashed
         budget.spend(size_of(left) + size_of(right))
+        _check_members((left, right))
         return
     sizes = [len(value) if hasattr(value, "__len__") else 0 for value in (left, right)]
     item_bytes = 1 if isinstance(left, str | bytes) or isinstance(right, str | bytes) else _REFERENCE_BYTES
@@ -84,6 +91,7 @@ def _check_repeated(value: Any, times: Any, item_bytes: int) -> None:
 
 def check_percent(template: str | bytes, values: Any) -> None:
     """Estimates what `"%5d" % values` makes."""
+    budget_of_rendering.get().spend(_FORMAT_BYTES * len(template))
     text = template.decode("latin-1") if isinstance(template, bytes) else template
     widths = _widths(text)
     items = (
@@ -98,8 +106,9 @@ def check_percent(template: str | bytes, values: Any) -> None:
 
 def check_spec(spec: str, value: Any) -> None:
     """Estimates what a field of `"{:5d}".format(value)` makes."""
-    budget_of_rendering.get().check_size(max(_widths(":" + spec), default=0), "formats")
-    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(value))
+    budget = budget_of_rendering.get()
+    budget.spend(OPERATION_BYTES + _FORMAT_BYTES * len(spec) + printed_size(value))
+    budget.check_size(max(_widths(":" + spec), default=0), "formats")
 
 
 def _widths(text: str) -> list[int]:
@@ -112,9 +121,47 @@ def check_comparison(left: Any, right: Any, *, is_search: bool) -> None:
     """Takes what two values have, which may be compared all through; of a search in a mapping only the key."""
     if type(left) is str and type(right) is str:
         budget_of_rendering.get().spend(OPERATION_BYTES + len(left) + len(right))
+        if is_search:
+            check_search(right, left)
         return
+    if is_search and isinstance(left, str | bytes):
+        check_search(right, left)
     searched = 0 if is_search and isinstance(right, dict) else size_of(right)
     budget_of_rendering.get().spend(OPERATION_BYTES + size_of(left) + searched)
+
+
+def check_search(text: Any, part: Any, times: int = 1) -> None:
+    """Takes what a search costs beyond reading: Python compares most of a part at each place, but in long texts."""
+    if not (isinstance(text, str | bytes) and isinstance(part, str | bytes)) or len(part) <= _SHORT_PART:
+        return
+    places, is_part_short = max(0, len(text) - len(part)), len(part) < _SHORT_OF_LONG
+    is_linear = len(text) > (_SHORT_TEXT if is_part_short else _MAX_PLACES) and 3 * len(part) < len(text)
+    if not is_linear:
+        places = places if is_part_short else min(places, _MAX_PLACES)
+        budget_of_rendering.get().spend(times * places * len(part) // 8)
+
+
+def check_strip(text: Any, chars: Any) -> None:
+    """Takes what it costs to look for each character of a text among others."""
+    if isinstance(chars, str | bytes):
+        budget_of_rendering.get().spend(len(text) * len(chars) // (4 if chars.isascii() else 2))
+
+
+def _check_members(values: Iterable[Any]) -> None:
+    """Refuses lists, sets and views whose items, as keys, would have one hash."""
+    for value in values:
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | range):
+            check_keys(value)
+
+
+def _check_pairs(values: Iterable[Any]) -> None:
+    """The same of the pairs of which a mapping is made."""
+    for value in values:
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | range):
+            pairs = [as_list(pair) for pair in value]
+            if any(pair is not given for pair, given in zip(pairs, value, strict=True)):
+                raise ValueError("it makes a mapping of pairs that are iterators")
+            check_keys(next(iter(pair), None) for pair in pairs if isinstance(pair, Iterable))
 
 
 def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -124,7 +171,8 @@ def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(owner, str | bytes):
         args = tuple(map(as_list, args))
-        budget.spend(sum(map(shallow_size, (*args, *kwargs.values()))))
+        size = shallow_size if name == "join" else size_of  # what it joins is measured below
+        budget.spend(sum(map(size, (*args, *kwargs.values()))))
         _check_method(owner, name, args, kwargs)
     elif isinstance(owner, int) and name == "to_bytes":
         budget.check_size(integer(args, kwargs, 0, "length", 1), "extends")
@@ -134,12 +182,17 @@ def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         budget.spend(_MACRO_BYTES + sum(map(shallow_size, (*args, *kwargs.values()))))
     else:
         budget.spend(0 if isinstance(owner, dict) else _CALL_BYTES)
-        # Such as `fromkeys`, which makes an object of each character.
-        if isinstance(owner, type) or isinstance(function, type) or name == "maketrans":
+        if not isinstance(owner, dict) or name == "fromkeys":
             args = tuple(map(as_list, args))
+        # Such as `fromkeys`, which makes an object of each character.
+        if isinstance(owner, type) or isinstance(function, type) or name in ("fromkeys", "maketrans"):
             budget.spend(sum(OBJECT_BYTES * len(arg) for arg in args if isinstance(arg, str | bytes)))
         # Keys are hashed, and values that `loop` compares are compared, all through.
         budget.spend(shallow_size(owner) + sum(map(size_of, args)) + sum(map(shallow_size, kwargs.values())))
+        if name == "fromkeys" or isinstance(owner, AbstractSet):
+            _check_members(args[:1] if name == "fromkeys" else (owner, *args))
+        elif owner is None and args:
+            _check_pairs(args)
     return args
 
 
@@ -159,8 +212,6 @@ def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
         budget.check_size(size_of(items) + separators, "joins")
     elif name in ("split", "rsplit", "splitlines"):
         _check_split(text, name, args, kwargs)
-    elif name in ("rfind", "rindex", "rpartition", "strip", "lstrip", "rstrip"):
-        budget.spend(size * (1 + sum(len(arg) for arg in args if hasattr(arg, "__len__")) // 8))
     elif name == "translate":
         table = args[0] if args else {}
         values = table.values() if isinstance(table, dict) else ()
@@ -172,17 +223,34 @@ def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
             raise ValueError("it encodes text in another way than as UTF-8")
         budget.spend(4 * size)
     else:
-        budget.spend(size * _METHODS.get(name, OBJECT_BYTES))
+        _check_reading(text, name, args[0] if args else None)
 
 
+def _check_reading(text: Any, name: str, argument: Any) -> None:
+    """Estimates what a method costs that reads a text, most often once."""
+    budget_of_rendering.get().spend(size_of(text) * _METHODS.get(name, OBJECT_BYTES))
+    if name in ("strip", "lstrip", "rstrip"):
+        check_strip(text, argument)
+    elif name in ("rfind", "rindex", "rpartition") and isinstance(argument, str | bytes):
+        budget_of_rendering.get().spend(size_of(text) * (len(argument) // 8))
+    elif name in _SEARCHES:
+        check_search(text, argument)
+
+
+_SEARCHES: Final = ("count", "find", "index", "partition")
 _METHODS: Final = dict.fromkeys(
-    ("count", "find", "index", "startswith", "endswith", "partition", "removeprefix", "removesuffix"), 1
-) | dict.fromkeys(("upper", "lower", "title", "capitalize", "swapcase", "casefold"), 8)
+    (
+        "count", "find", "index", "startswith", "endswith", "partition", "removeprefix", "removesuffix",
+        "rfind", "rindex", "rpartition", "strip", "lstrip", "rstrip",
+    ),
+    1,
+) | dict.fromkeys(("upper", "lower", "title", "capitalize", "swapcase", "casefold"), 8)  # fmt: skip
 """What methods cost for each byte that they read. Those that are not named are of the slow kind."""
 
 
 def check_replace(text: Any, old: Any = "", new: Any = "", count: Any = -1) -> None:
     """Estimates what `replace` makes."""
+    check_search(text, old, 2)  # here, and by itself
     found = len(text) + 1 if not old else text.count(old)
     if isinstance(count, int) and count >= 0:
         found = min(found, count)
@@ -196,6 +264,7 @@ def _check_split(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, 
     elif separator is None:
         num_parts = len(text) // 2
     else:
+        check_search(text, separator, 2)  # here, and by itself
         num_parts = text.count(separator)
         budget.spend(len(text) * (len(separator) // 8 if name == "rsplit" else 0))
     limit = integer(args, kwargs, 1, "maxsplit", -1) if name != "splitlines" else -1

@@ -1,6 +1,7 @@
 """Filters and tests of templates, measured before they run: `jinja's functions → the same, which spend the budget`."""
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,9 @@ from streamdata.text.template_budget import (
     as_list,
     budget_of_rendering,
     check_integer,
+    check_keys,
     extent_of,
+    printed_size,
     shallow_size,
     size_of,
 )
@@ -19,8 +22,10 @@ from streamdata.text.template_checks import (
     MAX_PRECISION,
     argument,
     check_binop,
+    check_comparison,
     check_percent,
     check_replace,
+    check_strip,
     integer,
     num_lines,
 )
@@ -32,16 +37,26 @@ _SHALLOW: Final = dict.fromkeys(("default", "d", "length", "count", "first", "la
     "map": 1, "select": 1, "reject": 1, "selectattr": 1, "rejectattr": 1,
 }  # fmt: skip
 """Filters that do not look into the items of a list, and what each item costs."""
+_LEVEL_BYTES: Final = 32
 _DEEP: Final = {
     "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16, "striptags": 32,
     "upper": 8, "lower": 8, "capitalize": 8, "title": 128, "wordcount": 64, "wordwrap": 256, "urlize": 256,
     "pprint": 64, "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
+    "int": 8, "float": 8,
 }  # fmt: skip
 """What others cost for each byte that they read; one that is not named costs 1."""
+_ATTRIBUTES: Final = {
+    "map": sys.maxsize, "selectattr": 0, "rejectattr": 0, "sort": 2, "unique": 1, "min": 1, "max": 1, "join": 1,
+    "sum": 0, "groupby": 0,
+}  # fmt: skip
+"""Where filters have the attribute that they take of each item, after the value; `map` only by its name."""
+_PATH_BYTES: Final = 64  # for each character of an attribute, which is split at dots
 _DIGIT_BYTES: Final = 16  # of a power of ten, by which an integer is divided
 _ITERATING: Final = frozenset(
     "list map select reject selectattr rejectattr batch slice unique sort groupby join sum min max".split()  # noqa: SIM905
 )
+_UNPRINTED: Final = _ITERATING | {"tojson", "dictsort"}
+_CHECKED_WITH_ARGUMENTS: Final = frozenset(("trim",))
 _COMPARING: Final = frozenset(
     "eq == equalto ne != gt > greaterthan ge >= lt < lessthan le <= in lower upper odd even filter test".split()  # noqa: SIM905
 )
@@ -49,13 +64,14 @@ _COMPARING: Final = frozenset(
 
 def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The same filters, bounded."""
-    return {name: _limited(name, function) for name, function in filters.items()}
+    bounded = {**filters, "unique": _unique(filters["unique"])}
+    return {name: _limited(name, function) for name, function in bounded.items()}
 
 
 def limited_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The same tests; those that compare, calculate or look up are bounded."""
     bounded = {name: (_compared if name in _COMPARING else _counted)(function) for name, function in tests.items()}
-    return {**bounded, "divisibleby": _divisible}
+    return {**bounded, "divisibleby": _divisible, "in": _found}
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,6 +89,18 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return limited
+
+
+def _unique(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def unique(environment: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        from jinja2.filters import make_attrgetter
+
+        key_of = make_attrgetter(environment, argument(args, kwargs, 1, "attribute", None))
+        check_keys(map(key_of, value))
+        return function(environment, value, *args, **kwargs)
+
+    return unique
 
 
 def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,6 +121,11 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
+def _found(value: Any, searched: Any) -> Any:
+    check_comparison(value, searched, is_search=True)
+    return value in searched
+
+
 def _divisible(value: Any, by: Any) -> Any:
     check_binop("%", value, by)
     return value % by == 0
@@ -104,11 +137,28 @@ def _check(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     if isinstance(value, str | bytes) and name in _ITERATING:  # each character becomes an object
         budget.spend(OBJECT_BYTES * len(value))
     if name in _SHALLOW:
-        budget.spend(_SHALLOW[name] * shallow_size(value) + sum(map(shallow_size, others)))
+        # Names of filters, tests and attributes are looked up, and hashed all through.
+        size = size_of if name in _ITERATING or name == "attr" else shallow_size
+        budget.spend(_SHALLOW[name] * shallow_size(value) + sum(map(size, others)))
     else:
-        budget.spend(_DEEP.get(name, 1) * size_of(value) + sum(map(size_of, others)))
-    if name in _CHECKS:
+        num_bytes = len(value) if type(value) is str else (size_of if name in _UNPRINTED else printed_size)(value)
+        budget.spend(_DEEP.get(name, 1) * num_bytes + (sum(map(size_of, others)) if others else 0))
+    if name in _ATTRIBUTES and others:
+        _check_attribute(value, argument(args[1:], kwargs, _ATTRIBUTES[name], "attribute", None))
+    if name in _CHECKS and (others or name not in _CHECKED_WITH_ARGUMENTS):
         _CHECKS[name](value, args[1:], kwargs)
+
+
+def _check_attribute(items: Any, attribute: Any) -> None:
+    """Takes what an attribute costs that is split once, and looked up in each item."""
+    if attribute is not None:
+        num_items = len(items) if hasattr(items, "__len__") else 0
+        path = _PATH_BYTES * len(attribute) if isinstance(attribute, str) else 0
+        budget_of_rendering.get().spend(path + num_items * size_of(attribute))
+
+
+def _attr(_value: Any, _args: _Args, _kwargs: _Kwargs) -> None:  # which asks each class of the value
+    budget_of_rendering.get().spend(16 * OPERATION_BYTES)
 
 
 def _center(_: Any, args: _Args, kwargs: _Kwargs) -> None:
@@ -137,6 +187,9 @@ def _replace(value: Any, args: _Args, kwargs: _Kwargs) -> None:
 def _join(value: Any, args: _Args, kwargs: _Kwargs) -> None:
     num_items = len(value) if hasattr(value, "__len__") else 0
     separators = num_items * len(str(argument(args, kwargs, 0, "d", "")))
+    for item in value if num_items else ():
+        if not isinstance(item, str):
+            printed_size(item)
     budget_of_rendering.get().check_size(separators + size_of(value), "joins")
 
 
@@ -161,26 +214,41 @@ def _sum(value: Any, args: _Args, kwargs: _Kwargs) -> None:
         budget_of_rendering.get().spend(size_of(value) * (1 + len(value)))
 
 
+def _trim(value: Any, args: _Args, kwargs: _Kwargs) -> None:
+    check_strip(str(value), argument(args, kwargs, 0, "chars", None))
+
+
+def _pprint(value: Any, _args: _Args, _kwargs: _Kwargs) -> None:
+    extent, budget = extent_of(value), budget_of_rendering.get()
+    budget.check_size(extent.size * extent.depth, "prints")  # each line is indented so deep
+    budget.spend(4 * extent.size * extent.depth)  # all that is below a level is printed for it
+
+
 def _tojson(value: Any, args: _Args, kwargs: _Kwargs) -> None:
     extent = extent_of(value)
     indent, separators = (argument(args, kwargs, *which, None) for which in ((1, "indent"), (2, "separators")))
     width = len(indent) if isinstance(indent, str) else indent or 0
     between = sum(map(len, separators)) if separators else 4
     size = ESCAPED * extent.size + extent.num_objects * (between + extent.depth * width)
+    if indent is not None:  # each piece is handed through all levels
+        size += _LEVEL_BYTES * extent.num_objects * extent.depth
     budget_of_rendering.get().spend(size)
 
 
 _CHECKS: Final[dict[str, Callable[[Any, _Args, _Kwargs], None]]] = {
+    "attr": _attr,
     "batch": _in_groups,
     "center": _center,
     "format": _format,
     "indent": _indent,
     "join": _join,
+    "pprint": _pprint,
     "replace": _replace,
     "round": _round,
     "slice": _in_groups,
     "sum": _sum,
     "tojson": _tojson,
+    "trim": _trim,
     "wordwrap": _wordwrap,
 }
 """Filters that make more than they are given."""

@@ -12,10 +12,19 @@ from typing import Any, Final
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
-from streamdata.text.template_budget import OPERATION_BYTES, budget_of_rendering, check_integer, shallow_size, size_of
+from streamdata.text.template_budget import (
+    OPERATION_BYTES,
+    budget_of_rendering,
+    check_integer,
+    check_keys,
+    printed_size,
+    shallow_size,
+    size_of,
+)
 from streamdata.text.template_checks import check_comparison
 
 _MAX_COPIED_NODES: Final = 1024
+_MAX_PAIRS: Final = 64  # whose keys need no check
 _NODES_PER_STEP: Final = 32  # of the body of a loop, at least one step
 _SLOW: Final = (nodes.NSRef, nodes.AssignBlock, nodes.FilterBlock, nodes.For, nodes.Macro, nodes.CallBlock)
 
@@ -70,6 +79,13 @@ class _Measuring(NodeTransformer):
             node.key = _own(_looked_up, [node.key], node.lineno)
         return node
 
+    def visit_Dict(self, node: Any) -> Any:  # noqa: N802
+        self.generic_visit(node)
+        if len(node.items) <= _MAX_PAIRS:
+            return node
+        keys, values = ([getattr(pair, name) for pair in node.items] for name in ("key", "value"))
+        return _own(_mapped, [nodes.List(keys), nodes.List(values)], node.lineno)
+
     def visit_Output(self, node: Any) -> Any:  # noqa: N802
         self.generic_visit(node)
         node.nodes = [
@@ -115,13 +131,13 @@ def _step(steps: int, size: int) -> bool:
 
 def _printed(value: Any) -> str:
     """A value as the text that is printed for it."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + (len(value) if type(value) is str else size_of(value)))
+    budget_of_rendering.get().spend(OPERATION_BYTES + (len(value) if type(value) is str else printed_size(value)))
     return str(value)
 
 
 def _concatenated(*parts: Any) -> str:
     budget = budget_of_rendering.get()
-    budget.spend(OPERATION_BYTES + sum(map(size_of, parts)))
+    budget.spend(OPERATION_BYTES + sum(map(printed_size, parts)))
     texts = list(map(str, parts))
     budget.check_size(sum(map(len, texts)), "joins")
     return "".join(texts)
@@ -157,6 +173,12 @@ def _keyed(*items: Any) -> tuple[Any, ...]:
     return items
 
 
+def _mapped(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
+    """A mapping of many pairs."""
+    check_keys(keys)
+    return dict(zip(keys, values, strict=True))
+
+
 def _looked_up(key: Any) -> Any:
     """A key, or an index, which is hashed all through."""
     budget_of_rendering.get().spend(OPERATION_BYTES + size_of(key))
@@ -170,6 +192,6 @@ def _negated(value: Any) -> Any:
 
 MEASURING: Final = {
     f"({function.__name__})": function
-    for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed, _looked_up, _negated)
+    for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed, _mapped, _looked_up, _negated)
 }
 """The filters that the tree calls."""

@@ -22,6 +22,11 @@ HEX = "{% set n = ('f' * 20000000) | int(0, 16) %}"
 NEAR = "{% set n, m = (2 ** 60) ** 60, (2 ** 59) ** 30 + 1 %}" + "{% for i in range(9999) %}" * 2
 ENDS = "{% endfor %}{% endfor %}"
 CALLS = "{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}" + "{% call m() %}" * 18 + "{% endcall %}" * 18
+DEEP = "{% set n = namespace(x='a ' * 500000) %}{% for i in range(400) %}{% set n.x = [n.x] %}{% endfor %}"
+SAME_HASH = (
+    "{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = n.x + [i * (2 ** 61 - 1)] %}{% endfor %}"
+)
+NEARLY = "{% set x, y = 'a' * 2499, 'a' * 1247 ~ 'ba' %}" + "{% for i in range(9999) %}" * 2  # y is all but in x
 INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
 SPENT = f"more than {MAX_BYTES:,} bytes"
 
@@ -115,6 +120,68 @@ ATTACKS = {
     "macros in a loop": (MANY * 2 + "{% macro a() %}{% endmacro %}" * 9 + ENDS, SPENT),
     "keys of characters": (LONG + "{% set y = {}.fromkeys(x) %}", SPENT),
     "a table of characters": (LONG + "{% set y = x.maketrans(x, x) %}", SPENT),
+    "an attribute of attributes": ("{{ (['a'] * 9999) | map(attribute='0.' * 9999 ~ '0') | list }}", SPENT),
+    "attributes of numbers": ("{{ (range(9999) | list) | groupby('real' ~ '.real' * 999) }}", SPENT),
+    "attributes that are split for each list": (
+        "{{ ([['a']] * 99999) | map('map', attribute='0.' * 500 ~ '0') | list }}",
+        SPENT,
+    ),
+    "tuples within one another, as a name of a filter": (VARARGS + "{{ [1] | map(n.x) }}", "as it would be printed"),
+    "the same, as an attribute": (VARARGS + "{{ [{}] | map(attribute=n.x) | list }}", "as it would be printed"),
+    "the same, as the name of one": (VARARGS + "{{ {} | attr(n.x) }}", "as it would be printed"),
+    "attributes by a filter": (MANY * 2 + "{% set y = i | attr('x') %}" + ENDS, SPENT),
+    "deep fields of format": (
+        "{% set f = '{0' ~ '[0]' * 400000 ~ '}' %}" + MANY + "{{ f.format('a') }}{% endfor %}",
+        SPENT,
+    ),
+    "deep fields of format_map": (
+        "{% set f = '{a' ~ '[0]' * 400000 ~ '}' %}" + MANY + "{{ f.format_map({'a': 'a'}) }}{% endfor %}",
+        SPENT,
+    ),
+    "a format without fields": ("{{ ('x ' * 30000000) % () }}", SPENT),
+    "a format of signs": (MANY + "{{ ('=' * 200000) % () }}{% endfor %}", SPENT),
+    "characters that are trimmed": ("{{ ('é' * 2000000) | trim('b' * 2000000 ~ 'é') }}", SPENT),
+    "characters that are trimmed of many": (
+        "{{ (['é' * 999] * 999) | map('trim', 'b' * 999999 ~ 'é') | list }}",
+        SPENT,
+    ),
+    "characters that are stripped": ("{{ ('ā' * 200000).lstrip('š' * 200000 ~ 'ā') }}", SPENT),
+    "a search for what is nearly there": (NEARLY + "{% set z = x.find(y) %}" + ENDS, SPENT),
+    "a test for what is nearly there": (NEARLY + "{% set z = y is in x %}" + ENDS, SPENT),
+    "a replacement of what is nearly there": (NEARLY + "{% set z = x.replace(y, '') %}" + ENDS, SPENT),
+    "many prefixes": (
+        "{% set n = namespace() %}{% macro m() %}{% set n.y = varargs %}{% endmacro %}{% set x = 'a' * 999999 %}"
+        "{{ m(*(['a' * 999998 ~ 'b'] * 1000)) }}" + MANY + "{{ x.startswith(n.y) }}{% endfor %}",
+        SPENT,
+    ),
+    "keys of one hash": (SAME_HASH + "{% set y = {}.fromkeys(n.x) %}", "more than 64 keys"),
+    "the same, of pairs": (SAME_HASH + "{% set y = dict(n.x | batch(1)) %}", "more than 64 keys"),
+    "the same, in a set": (SAME_HASH + "{% set y = ({}.keys() - []).union(n.x) %}", "more than 64 keys"),
+    "the same, of a view": (SAME_HASH + "{% set y = n.x - {}.keys() %}", "more than 64 keys"),
+    "the same, which are unique": (SAME_HASH + "{{ n.x | unique | list }}", "more than 64 keys"),
+    "the same, of attributes": (
+        SAME_HASH
+        + "{{ n.x | map('string') | list | unique(attribute=0) | list }}{{ n.x | batch(1) | unique(attribute=0) }}",
+        "more than 64 keys",
+    ),
+    "the same, written": ("{{ {" + ",".join(f"{i * (2**61 - 1)}:1" for i in range(999)) + "} }}", "more than 64 keys"),
+    "a deep list, as pprint has it": (DEEP + "{{ n.x | pprint }}", "prints a list"),
+    "a deep list of objects, as pprint has it": (
+        DEEP.replace("'a ' * 500000", "range(9999) | list") + MANY + "{% set y = n.x | pprint %}{% endfor %}",
+        "more than",
+    ),
+    "a deep list, printed": (DEEP + MANY + "{% set y = n.x ~ '' %}{% endfor %}", "prints a list"),
+    "a less deep list, printed": (
+        DEEP.replace("400", "20") + MANY + "{% set y = n.x | string %}{% endfor %}",
+        SPENT,
+    ),
+    "a deep list, as indented JSON": (
+        DEEP.replace("'a ' * 500000", "range(9999) | list") + MANY + "{% set y = n.x | tojson(indent=0) %}{% endfor %}",
+        SPENT,
+    ),
+    "characters that are escaped where a list is printed": ("{{ ['\\x00' * 60000000] }}", "prints a list"),
+    "a long integer, printed": (NEAR + "{% set y = n ~ '' %}" + ENDS, SPENT),
+    "a long integer, read": (MANY * 2 + "{% set y = ('1' * 1200) | int %}" + ENDS, SPENT),
     "many values": ("{{ a }}" * 37440, TOKENS),
     "many macros": ("{%macro a()%}{%endmacro%}" * 10000, TOKENS),
     "many conditions": ("{%if a%}{%endif%}" * 14000, TOKENS),
@@ -148,16 +215,22 @@ def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
         "'x' | center(5), 'a\nb' | indent(2), 'aa' | replace('a', 'b', 1), ' x ' | trim, ['a', 1] | join('-')",
         "[1, 2] | map('string') | list, [{'a': 1}] | selectattr('a', 'eq', 1) | list, [1, 1] | unique | list",
         "range(3) | sum, 1.26 | round(1), [1, 2] + [3], (1,) + (2,), 'ab' * 2, 2 * [1], 7 % 3, 2 ** 5",
-        "'x'.join(['a', 'b']), 'é'.encode() | string, 'aXb'.lower(), 'x'.rjust(3), '<' | e ~ '>'",
+        "'aba'.replace('a', 'b', 1), 'é'.encode('utf-8') | string",
+        "'x'.join(['a', 'b']), 'aXb'.lower(), 'x'.rjust(3), '<' | e ~ '>'",
         "{}.fromkeys([1]), {}.fromkeys('ab'), {'a': 1}['a'], {1 + 1: 2}, [1, 2, 3][-1], [1, 2][1 - 1], -(1 + 1), -1.5",
         "7 // 2, 7 / 2, 7 - 2, 5 is divisibleby(5), 1 < 2 < 1, 3 is odd, 'ff' | int(0, 16), range(1, 9, 3) | list",
+        "{'a': 1}.keys() - ['a'], {'a': 1}.keys() - (['b'] | map('lower')), dict([['a', 1]]), dict([('b', 2)] | list)",
+        "{" + ", ".join(f"'{i}': {i}" for i in range(99)) + "}, [{'a': 1}, {'a': 1}] | unique(attribute='a') | list",
+        "['A', 'a', 'B'] | unique | list, ['A', 'a'] | unique(true) | list",
+        "'b' is in 'abc', 'aXa'.strip('a'), 'aXa' | trim('a'), 'abab'.rfind('b')",
         "dict(a=1).items() | list, namespace(a=1).a, messages[0].content is string, 5 is in [5]",
     ],
 )
 def test_what_is_measured_gives_what_transformers_gives(expression: str) -> None:
-    """In texts, and where it is kept."""
+    """In texts, where it is kept, and in loops."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     source = f"{{{{ ({expression}) }}}}{{% set y %}}{{{{ ({expression},) }}}}{{% endset %}}{{{{ y }}}}"
+    source += f"{{% for i in [1, 2] %}}{{{{ ({expression}) }}}}{{% endfor %}}"
     variables = {"messages": [{"role": "user", "content": "hello"}]}
     assert compile_template(source).render(variables, MAX_CHARS) == _compile_jinja_template(source).render(variables)
