@@ -285,14 +285,15 @@ class OpenParquet:
                 continue
             values_per_row = max(1, column.num_values // facts.num_rows)
             is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
-            has_dictionary = is_long and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
-            if has_dictionary and _rows_at_once(longest * values_per_row) < most:
+            # Of lists, how many values the first rows have is not known, so that short ones may come to much as well.
+            may_keep = (is_long or not leaf.is_flat) and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
+            if may_keep and _rows_at_once(longest * values_per_row) < most:
                 longest = self._longest_in_dictionary(column)
             at_once = _rows_at_once(longest * values_per_row)
             if at_once >= most:
                 continue
             rows = min(rows, at_once)
-            if keep_dictionaries and has_dictionary and leaf.path:
+            if keep_dictionaries and may_keep and leaf.path:
                 kept.add(leaf.path)
             else:
                 bounded = rows
