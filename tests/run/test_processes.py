@@ -101,6 +101,7 @@ def test_other_sockets_timeouts_are_not_theirs(start):
     socket.setdefaulttimeout(2)
     try:
         with start(end_at_third, 1) as team:
+            time.sleep(0.3)  # in which it waits for a task
             assert list(team.run([0])) == [(0, None)]
     finally:
         socket.setdefaulttimeout(None)
