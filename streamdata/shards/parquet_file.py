@@ -1,7 +1,8 @@
 """One parquet file, local or remote: `footer → facts of its row groups; a row group → batches of a bounded size`.
 
 All of the house that reads parquet reads it here. Nothing that the file says of itself is believed that its size
-contradicts, and what is decoded at once is bounded whatever it says.
+contradicts, and what is decoded at once is bounded, as far as the footer and the first page of a column tell: pages
+after that are pyarrow's alone, and a file may be made so that a batch of them comes to any size.
 Format: https://parquet.apache.org/docs/file-format, https://github.com/apache/parquet-format.
 """
 
