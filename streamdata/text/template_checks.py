@@ -60,7 +60,8 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     sizes = [len(value) if hasattr(value, "__len__") else 0 for value in (left, right)]
     item_bytes = 1 if isinstance(left, str | bytes) or isinstance(right, str | bytes) else _REFERENCE_BYTES
     if operator == "+":
-        budget.check_size(sum(sizes), "joins")
+        is_markup = hasattr(left, "__html__") or hasattr(right, "__html__")  # which escapes what is joined to it
+        budget.check_size(sum(sizes) * (ESCAPED if is_markup else 1), "joins")
         budget.spend(item_bytes * sum(sizes) + sum(size_of(value) for value in (left, right) if type(value) is tuple))
     else:
         value, times = (left, right) if isinstance(right, int) else (right, left)
@@ -199,6 +200,8 @@ def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Estimates what a method of a text makes."""
     budget, size = budget_of_rendering.get(), size_of(text)
+    if hasattr(text, "__html__"):  # which escapes what it is given
+        budget.check_size(ESCAPED * sum(map(size_of, args)), "escapes")
     if name in ("ljust", "rjust", "center", "zfill"):
         budget.check_size(max(len(text), integer(args, kwargs, 0, "width", 0)), "pads")
     elif name == "expandtabs":

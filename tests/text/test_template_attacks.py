@@ -180,6 +180,8 @@ ATTACKS = {
         SPENT,
     ),
     "characters that are escaped where a list is printed": ("{{ ['\\x00' * 60000000] }}", "prints a list"),
+    "a join of what is escaped": ("{{ ('a' | e) + '&' * 60000000 }}", "joins"),
+    "a replacement that is escaped": ("{{ ('a' | e).replace('a', '&' * 60000000) }}", "escapes"),
     "a long integer, printed": (NEAR + "{% set y = n ~ '' %}" + ENDS, SPENT),
     "a long integer, read": (MANY * 2 + "{% set y = ('1' * 1200) | int %}" + ENDS, SPENT),
     "many values": ("{{ a }}" * 37440, TOKENS),
