@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from streamdata.errors import StreamdataError, one_line, without_secrets
+from streamdata.errors import StreamdataError, one_line, text_of, without_secrets
 
 Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "process died"]
 MAX_LISTED: Final = 100
@@ -63,7 +63,7 @@ class Findings:
 
 def described(error: BaseException) -> str:
     """What an error of somebody else's code is: its type, and its message in one line, cut where it is long."""
-    text, is_ours = str(error), isinstance(error, StreamdataError)
+    text, is_ours = text_of(error), isinstance(error, StreamdataError)
     most = _MAX_OUR_CHARS if is_ours else _MAX_CHARS
     cut = text[:most] + ("…" if len(text) > most else "")
     return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}"

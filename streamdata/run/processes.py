@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
+from streamdata.errors import text_of
 from streamdata.run.trainer import end_when_closed, end_with_trainer
 
 T = TypeVar("T")
@@ -175,7 +176,7 @@ def _pickled(function: Any) -> Iterator[IO[bytes]]:
         try:
             pickle.dump(function, file)
         except Exception as error:  # whatever its parts raise when they are pickled
-            raise ProcessError(f"{type(error).__name__}: {error}") from error
+            raise ProcessError(f"{type(error).__name__}: {text_of(error)}") from error
         file.flush()
         yield file
 
@@ -263,7 +264,7 @@ def _unpickled(descriptor: int) -> Function[Any, Any]:
         with open(descriptor, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             function: Function[Any, Any] = pickle.loads(content)  # noqa: S301  # our own parent's, whose file no other has
     except Exception as error:  # of whatever it imports: the parent gets it as the answer to its first task
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {text_of(error)}"
 
         def function(*_: Any) -> Any:
             raise ProcessError(why)
@@ -283,5 +284,5 @@ def _sendable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # it was made here
     except Exception:
-        return ProcessError(f"{type(error).__name__}: {error}")
+        return ProcessError(f"{type(error).__name__}: {text_of(error)}")
     return error

@@ -259,3 +259,11 @@ def test_messages_of_functions_are_one_line_and_cut(tmp_path):
     (fault,) = checked(data).faults
     assert "ValueError: no\\nerror: forged line" in fault.message
     assert len(fault.message) < 300 + len(str(tmp_path))
+
+
+def test_an_error_without_text_has_its_place(tmp_path):
+    """The function goes on after it."""
+    found = checked(source("JsonlIterableDataset", write_jsonl(tmp_path, [20]), single_process_fn=function("mute")))
+    assert (found.num_records, found.counts) == (20, {"function": 4})
+    assert "key '5'" in found.faults[1].message
+    assert "raised MuteError: (no text, since its __str__ raised LookupError)" in found.faults[1].message
