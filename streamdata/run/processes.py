@@ -30,8 +30,8 @@ R = TypeVar("R")
 Report = Callable[[Any], None]
 Function = Callable[[T, Report], R]
 
-_TEXT_BYTES: Final = 512
-"""Of what a fork reports: cut, or filled up with zeros."""
+_TEXT_BYTES: Final = 1024
+"""Of what a fork marks: cut, or filled up with zeros."""
 
 
 class ProcessError(Exception):
@@ -48,19 +48,53 @@ class ProcessDiedError(ProcessError):
     """A process died while it did a task; others may do the other tasks.
 
     Attributes:
-        reported: What a fork had reported last, "" for nothing.
+        marked: What a fork had marked last in this task, "" for nothing.
     """
 
-    reported = ""
+    marked = ""
+
+
+class ForkReport(NamedTuple):
+    """What a fork tells on the way.
+
+    Attributes:
+        send: Sends a value to `Team.run`.
+        mark: Takes a text in place of the one before, at no cost: it is known where the fork dies.
+    """
+
+    send: Report
+    mark: Callable[[str], None]
+
+
+class _Mark:
+    """A text in memory that a fork shares with its parent."""
+
+    def __init__(self) -> None:
+        self._memory = mmap(-1, 1 + 2 * _TEXT_BYTES)
+
+    def write(self, text: str) -> None:
+        # Beside the text before, which counts until this one is complete: a fork may be killed at any instruction.
+        place = 1 - self._memory[0]
+        self._memory[self._span(place)] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+        self._memory[0] = place
+
+    def read(self) -> str:
+        return self._memory[self._span(self._memory[0])].rstrip(b"\0").decode(errors="replace")
+
+    @staticmethod
+    def _span(place: int) -> slice:
+        return slice(1 + place * _TEXT_BYTES, 1 + (place + 1) * _TEXT_BYTES)
 
 
 class _Process(NamedTuple):
     wait: Callable[[], int | None]  # for its end; returns the exit code
     connection: "Connection[Any, Any]"
     tasks: "deque[Any]"  # sent and not done yet, in the order in which they will be done
-    reported: bytes | mmap = b""
+    mark: _Mark | None = None
 
     def send(self, task: Any) -> None:
+        if self.mark is not None and not self.tasks:
+            self.mark.write("")  # that of the task before: it may die before it begins this one
         self.tasks.append(task)
         try:
             self.connection.send(task)
@@ -80,7 +114,7 @@ class _Process(NamedTuple):
 
     def _died(self) -> ProcessDiedError:
         error = ProcessDiedError(f"it died with exit code {self.wait()}")
-        error.task, error.reported = self.tasks[0], self.reported[:].rstrip(b"\0").decode(errors="replace")
+        error.task, error.marked = self.tasks[0], self.mark.read() if self.mark is not None else ""
         return error
 
 
@@ -156,11 +190,11 @@ def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
 
 
 @contextmanager
-def forks(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
+def forks(function: Callable[[T, ForkReport], R], count: int) -> Iterator[Team[T, R]]:
     """As `processes`, with forks of this process: nothing but results and errors is pickled.
 
     Args:
-        function: Called with a task, and with what takes texts: the last one is known where the process dies.
+        function: Called with a task, and with what takes its reports.
         count: How many.
     """
     with ExitStack() as stack:
@@ -211,13 +245,13 @@ def _start(file: IO[bytes], stack: ExitStack) -> _Process:
     return _Process(child.wait, connection, deque())
 
 
-def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
+def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Process:
     ours, theirs = socket.socketpair()
-    reported = mmap(-1, _TEXT_BYTES)  # memory that a fork shares
+    mark = _Mark()
     connection = stack.enter_context(Connection(ours.detach()))
     # The next fork must have no copy of theirs: that it closes is how the death of this one is known.
     with theirs:
-        child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, reported))
+        child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, mark))
         child.start()
 
     def wait_for_end() -> int | None:
@@ -227,20 +261,17 @@ def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
     # Before its connection is closed, with which it would end in order, after the task that it is at.
     stack.callback(wait_for_end)
     stack.callback(child.kill)
-    return _Process(wait_for_end, connection, deque(), reported)
+    return _Process(wait_for_end, connection, deque(), mark)
 
 
-def _work_in_fork(function: Function[Any, Any], parent: socket.socket, reported: mmap) -> None:
+def _work_in_fork(function: Callable[[Any, ForkReport], Any], theirs: socket.socket, mark: _Mark) -> None:
     end_with_trainer()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if (torch := sys.modules.get("torch")) is not None:
         # Of the threads that its parent may have used a fork has none, and would wait for them.
         torch.set_num_threads(1)
-
-    def report(text: str) -> None:
-        reported[:] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-
-    _work(function, Connection(parent.detach()), report)
+    parent: Connection[Any, Any] = Connection(theirs.detach())
+    _work(function, parent, ForkReport(_sender(parent), mark.write))
 
 
 def main() -> None:
@@ -248,10 +279,14 @@ def main() -> None:
     end_when_closed(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    _work(_unpickled(int(sys.argv[2])), parent, lambda value: parent.send(("report", value)))
+    _work(_unpickled(int(sys.argv[2])), parent, _sender(parent))
 
 
-def _work(function: Function[Any, Any], parent: "Connection[Any, Any]", report: Report) -> None:
+def _sender(parent: "Connection[Any, Any]") -> Report:
+    return lambda value: parent.send(("report", value))
+
+
+def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", report: Any) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             task = parent.recv()
@@ -272,7 +307,7 @@ def _unpickled(descriptor: int) -> Function[Any, Any]:
     return function
 
 
-def _outcome(function: Function[Any, Any], task: Any, report: Report) -> tuple[str, Any]:
+def _outcome(function: Callable[[Any, Any], Any], task: Any, report: Any) -> tuple[str, Any]:
     try:
         return "done", function(task, report)
     except Exception as error:  # whatever it is, the parent raises it

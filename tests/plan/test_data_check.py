@@ -10,6 +10,7 @@ import pytest
 
 from streamdata.plan.data_check import DataCheck
 from streamdata.plan.data_faults import MAX_LISTED, Findings
+from streamdata.run.processes import ForkReport
 from tests.shard_files import write_jsonl, write_tars
 
 
@@ -22,8 +23,9 @@ def checked(*datasets):
     """What is found in a mixture of these."""
     found, recipe = Findings(), {"target": "streamdata.MergedDataset", "params": {"datasets": list(datasets)}}
     check = DataCheck(recipe, {}, None)
+    told = ForkReport(send=lambda fault: found.faults.append(fault[1]), mark=lambda _: None)
     for task in list(check.tasks(found)):
-        found.join(check(task))
+        found.join(check(task, told))
     return found
 
 

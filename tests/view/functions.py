@@ -59,6 +59,11 @@ def dying(record: dict) -> dict:
     return record
 
 
+def failing_then_dying(record: dict) -> dict:
+    """Both."""
+    return failing(dying(record))
+
+
 class MuteError(Exception):
     """Has no text."""
 
