@@ -142,19 +142,24 @@ class EvenRanks:
             self._check_all_can_pad(left)
         self.rest = RestOfPass(left[lane.dp_rank], even_batches(left, self._batch_size, self._uneven), self._batch_size)
 
-    def has_share(self, epoch_pass: int) -> bool:
-        """Whether this rank has a share of a whole pass; what functions drop of it is not known."""
-        return self._lane().dp_rank not in self._dataset.ranks_without_share(self._num_workers, [epoch_pass])
+    def has_share(self, epoch_pass: int, progress: Progress) -> bool:
+        """Whether this rank has a share of a pass that nobody had begun; what functions drop of it is not known."""
+        # Ranks go through passes by themselves, so that of several others may have had what would be this one's.
+        if any(epoch_pass in progress.passes(deal) for deal in range(progress.deal + 1)):
+            return False
+        return self._dataset.idle_rank(self._num_workers, [epoch_pass], [self._lane().dp_rank]) is None
 
     def _check_all_have_shares(self, epoch_pass: int | None) -> None:
         # Of the first passes, whichever this rank reads: ranks whose shares are smaller are further, and all must find
         # the same.
         if epoch_pass is None or self._is_checked:
             return
-        if idle := self._dataset.ranks_without_share(self._num_workers, range(1 + MORE_PASSES)):
+        lane = self._lane()
+        idle = self._dataset.idle_rank(self._num_workers, range(1 + MORE_PASSES), range(lane.dp_size))
+        if idle is not None:
             raise ValueError(
                 f"StreamLoader: steps_per_epoch reads the share of each rank again and again: expected that each of "
-                f"{self._lane().dp_size} ranks has one, got none for rank {idle[0]}\n"
+                f"{lane.dp_size} ranks has one, got none for rank {idle}\n"
                 "  Give the sources more records, or the run fewer ranks."
             )
         self._is_checked = True

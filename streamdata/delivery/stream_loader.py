@@ -293,7 +293,7 @@ class StreamLoader:
             found = self._next()
             while found is None and more:
                 assert self._pass is not None, "an endless stream does not end"
-                more -= not self.steps_per_epoch or self._even.has_share(self._pass)
+                more -= not self.steps_per_epoch or self._even.has_share(self._pass, self._progress)
                 found = self._next()
         except BaseException as error:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.

@@ -302,12 +302,12 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         reading = self._reading(replace(self.lane(num_workers), dp_rank=0))
         return (replace(reading, progress=Progress({})) if whole_pass else reading).samples_left()
 
-    def ranks_without_share(self, num_workers: int, passes: Iterable[int]) -> list[int]:
-        """The ranks that have no share of any of these passes, read from their starts; every rank finds the same.
+    def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
+        """The first of some ranks that has no share of any of these passes, read from their starts.
 
         Nothing is read: what functions drop of a share is not known.
         """
-        return self._reading(self.lane(num_workers)).ranks_without_share(passes)
+        return self._reading(self.lane(num_workers)).idle_rank(passes, ranks)
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """`set_dataloader_states`, then iterate."""

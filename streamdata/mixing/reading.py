@@ -205,19 +205,18 @@ class Reading:
                 left[rank, worker] = count_samples(run, self.top)
         return left
 
-    def ranks_without_share(self, passes: Iterable[int]) -> list[int]:
-        """The ranks that have no share of any of these passes, as each is dealt out when it begins.
+    def idle_rank(self, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
+        """The first of some ranks that has no share of any of these passes, as each is dealt out when it begins.
 
         It follows from what the sources hold: states change nothing of it, so all ranks find the same.
         """
-        lane, fresh = self.lane, Progress({})
-        dealt = [Deals(fresh, epoch_pass, lane.count) for epoch_pass in passes]
-        indices = np.arange(lane.count).reshape(lane.dp_size, lane.num_workers).tolist()
-        return [
-            rank
-            for rank, of_rank in enumerate(indices)
-            if not any(deals.has_share(self.top, index) for deals in dealt for index in of_rank)
-        ]
+        fresh, num_workers = Progress({}), self.lane.num_workers
+        dealt = [Deals(fresh, epoch_pass, self.lane.count) for epoch_pass in passes]
+        for rank in ranks:
+            lanes = range(rank * num_workers, (rank + 1) * num_workers)
+            if not any(deals.has_share(self.top, lane) for deals in dealt for lane in lanes):
+                return rank
+        return None
 
     def _present(self) -> Progress:
         """What the states say under the topology of this run."""

@@ -15,7 +15,8 @@ from streamdata.remote.options import NO_OPTIONS, StorageOptions
 
 # Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
 _USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")
-_ABFS = re.compile(r"abfss?://", re.IGNORECASE)
+_CONTAINER = re.compile(r"(?:abfss?|wasbs?)://", re.IGNORECASE)
+_OTHERS = re.compile(r"(?:github|oci)://", re.IGNORECASE)  # what stands before an @ is a repository or a bucket
 _PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):[^/?#]*(?=@)")  # after a container, which stays
 # Where a question mark begins a query; elsewhere it may be part of a name. Also the last of a chain, or in braces.
 _WEB = re.compile(r"(?<![\w+.\-])https?://[^?#]*", re.IGNORECASE)
@@ -24,8 +25,8 @@ _SECRET_LETTERS = 4  # shorter ones are words of any text
 
 def bare_url(url: str) -> str:
     """The url without query, fragment and userinfo: what identifies it, and what may be shown."""
-    if "@" in url:
-        url = _PASSWORD.sub(r"\1", url) if _ABFS.match(url) else _USERINFO.sub("", url)
+    if "@" in url and not _OTHERS.match(url):
+        url = _PASSWORD.sub(r"\1", url) if _CONTAINER.match(url) else _USERINFO.sub("", url)
     if ("?" in url or "#" in url) and (web := _WEB.search(url)):
         url = url[: web.end()]
     return url
@@ -74,7 +75,7 @@ def beside(url: str, other: str) -> str:
 
 def _from_host(url: str) -> str:
     """A bare url without what may have secrets before and after it."""
-    return (_USERINFO.sub("", url, count=1) if _ABFS.match(url) else str(url)).partition("://")[2]
+    return (_USERINFO.sub("", url, count=1) if _CONTAINER.match(url) else str(url)).partition("://")[2]
 
 
 def keep_in(cache: CacheSettings | None, urls: Iterable[str]) -> None:

@@ -196,13 +196,24 @@ def kind_of(url: str) -> str:
     kinds = {"http": "web", "https": "web", "s3": "s3", "s3a": "s3", "gs": "objects", "gcs": "objects", "az": "objects",
              "abfs": "objects", "abfss": "objects"}  # fmt: skip
     kind = kinds.get(scheme, "files")
-    if kind == "files" and (bare := bare_url(url)) != url:  # it logs urls as they are, and quotes them in errors
+    if kind == "web":
+        _check_web(url)
+    elif kind == "files" and (bare := bare_url(url)) != url:  # it logs urls as they are, and quotes them in errors
         raise ValueError(
-            f"shards: expected no password or signed query in a url that fsspec reads, got them in '{bare}'\n"
+            f"shards: expected no user, password or signed query in a url that fsspec reads, got them in '{bare}'\n"
             "  Read http:// without a chain before it; for other file systems set fsspec's configuration, such as "
             "FSSPEC_FTP_USERNAME and FSSPEC_FTP_PASSWORD in the environment."
         )
     return kind
+
+
+def _check_web(url: str) -> None:
+    try:
+        urlsplit(url)
+        return
+    except ValueError:  # it quotes the password
+        pass
+    raise ValueError(f"shards: expected the url of a web server, got '{bare_url(url)}', whose host is none")
 
 
 def canonical_url(url: str) -> str:

@@ -229,11 +229,18 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):  # whatever `socket.setdefaulttimeout` says
+        each.setblocking(True)
+    return ours, theirs
+
+
 def _start(file: IO[bytes], stack: ExitStack) -> _Process:
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     # One thread each: there are as many processes as were asked for.
     environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    ours, theirs = socket.socketpair()
+    ours, theirs = _pair()
     with theirs:
         connection = stack.enter_context(Connection(ours.detach()))
         fds = [theirs.fileno(), file.fileno()]
@@ -246,7 +253,7 @@ def _start(file: IO[bytes], stack: ExitStack) -> _Process:
 
 
 def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Process:
-    ours, theirs = socket.socketpair()
+    ours, theirs = _pair()
     mark = _Mark()
     connection = stack.enter_context(Connection(ours.detach()))
     # The next fork must have no copy of theirs: that it closes is how the death of this one is known.

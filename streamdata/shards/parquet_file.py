@@ -1,7 +1,8 @@
 """One parquet file, local or remote: `footer → facts of its row groups; a row group → batches of a bounded size`.
 
 All of the house that reads parquet reads it here. Nothing that the file says of itself is believed that its size
-contradicts, and what is decoded at once is bounded whatever it says.
+contradicts, and what is decoded at once is bounded, as far as the footer and the first page of a column tell: pages
+after that are pyarrow's alone, and a file may be made so that a batch of them comes to any size.
 Format: https://parquet.apache.org/docs/file-format, https://github.com/apache/parquet-format.
 """
 
@@ -285,14 +286,15 @@ class OpenParquet:
                 continue
             values_per_row = max(1, column.num_values // facts.num_rows)
             is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
-            has_dictionary = is_long and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
-            if has_dictionary and _rows_at_once(longest * values_per_row) < most:
+            # Of lists, how many values the first rows have is not known, so that short ones may come to much as well.
+            may_keep = (is_long or not leaf.is_flat) and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
+            if may_keep and _rows_at_once(longest * values_per_row) < most:
                 longest = self._longest_in_dictionary(column)
             at_once = _rows_at_once(longest * values_per_row)
             if at_once >= most:
                 continue
             rows = min(rows, at_once)
-            if keep_dictionaries and has_dictionary and leaf.path:
+            if keep_dictionaries and may_keep and leaf.path:
                 kept.add(leaf.path)
             else:
                 bounded = rows

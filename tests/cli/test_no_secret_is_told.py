@@ -134,6 +134,8 @@ def test_no_error_of_a_recipe_tells_them(streamdata, recipe, params) -> None:
         "zip://0.jsonl::http://HOST/bucket/0.zip?sig=CANARY",
         "hf://u:CANARY@repo/bucket",
         "sftp://CANARY@127.0.0.1:1/bucket/{0..1}.jsonl",
+        "http://u:CANARY@h\u2100/bucket/0.jsonl",
+        "http://[u:CANARY@::1]/bucket/0.jsonl",
     ],
 )
 def test_no_spelling_of_a_url_tells_them(streamdata, server, recipe, caplog, monkeypatch, spelt) -> None:

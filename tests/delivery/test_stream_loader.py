@@ -148,6 +148,22 @@ def test_passes_of_which_a_rank_has_no_share_do_not_count() -> None:
     assert counts == [60, 60]
 
 
+def test_passes_that_other_ranks_had_begun_do_not_count() -> None:
+    """Ranks go through passes by themselves: of several there may be nothing left for one that joins them."""
+
+    def loader(rank: int, size: int, states: dict) -> StreamLoader:
+        sources = [named(list(range(count)), name=f"s{count}", percent=count) for count in (5, 7)]
+        dataset = MergedDataset(sources, seed=8, cyclic=False)
+        dataset.set_data_parallel(size, rank)
+        dataset.set_dataloader_states(states)
+        return StreamLoader(dataset, 1, steps_per_epoch=20)
+
+    ranks = [loader(rank, 5, {}) for rank in range(5)]
+    assert [len(values(each)) for each in ranks] == [20] * 5
+    states = merge_states(*(each.state_after(20) for each in ranks))
+    assert [len(values(loader(rank, 6, states))) for rank in range(6)] == [20] * 6
+
+
 class FirstHasAll(IterableDataset):
     """Whose other shards have nothing."""
 

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -93,6 +94,17 @@ def test_a_process_that_dies_is_an_error():
     with processes(end, 2) as team, pytest.raises(ProcessError, match=r"^it died with exit code 3$") as caught:
         list(team.run([3]))
     assert caught.value.task == 3
+
+
+@pytest.mark.parametrize("start", [processes, forks])
+def test_other_sockets_timeouts_are_not_theirs(start):
+    socket.setdefaulttimeout(2)
+    try:
+        with start(end_at_third, 1) as team:
+            time.sleep(0.3)  # in which it waits for a task
+            assert list(team.run([0])) == [(0, None)]
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def end_at_third(task, report):

@@ -16,6 +16,7 @@ from streamdata.shards.decoded_runs import DecodedRuns, GroupRun
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import OpenParquet
 from streamdata.shards.parquet_types import has_dictionary
+from tests.memory import begin_peak, peak
 from tests.remote.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed
 
@@ -208,6 +209,18 @@ def test_a_bomb_of_repeated_values_stays_bounded(tmp_path):
     assert tracemalloc.get_traced_memory()[1] < 50 << 20
     tracemalloc.stop()
     assert pool.bytes_allocated() - before < 300 << 20
+
+
+def test_lists_that_name_a_long_value_together_stay_bounded(tmp_path):
+    """In the first rows are all values, so that the mean says nothing of a batch."""
+    ends = np.concatenate([np.arange(41) * 500, np.full(19_960, 20_000)]).astype(np.int32)
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000, np.int32)), ["y" * (100 << 10)])
+    table = pa.table({"x": pa.ListArray.from_arrays(pa.array(ends), values)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20_000, store_schema=False)
+    before = begin_peak()
+    samples = MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False)
+    assert [len(sample["x"]) for sample in islice(samples, 42)] == [*[500] * 40, 0, 0]
+    assert peak() - before < 128 << 20
 
 
 def test_what_a_row_holds(tmp_path):
