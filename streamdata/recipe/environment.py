@@ -46,8 +46,8 @@ class EnvironmentValues:
         for name, forms in self._forms.items():
             wholes = [re.escape(form) for form in sorted(forms, key=len, reverse=True)]
             heads = [rf"{re.escape(form[:_HEAD])}[^\s'\"]*" for form in sorted(forms)]
-            told = f"${{oc.env:{name}}}"
-            text = re.sub("|".join(wholes + heads), lambda _, told=told: told, text, flags=re.IGNORECASE)
+            told = f"${{oc.env:{name}}}".replace("\\", r"\\")
+            text = re.sub("|".join(wholes + heads), told, text, flags=re.IGNORECASE)
         return text
 
     def are_told_by(self, error: BaseException) -> bool:
