@@ -120,7 +120,7 @@ class DataCheck:
         except RecipeError as error:
             if not _is_of_data(error.__cause__):
                 raise
-            note("damaged", str(error.__cause__))
+            note("damaged", f"{error.__cause__}\n  Nothing of it was read.")
             return reading.found
         if isinstance(dataset, ShardDataset):
             records = shard_records(dataset, note)

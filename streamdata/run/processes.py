@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
-from streamdata.errors import text_of
+from streamdata.errors import one_line, text_of
 from streamdata.run.trainer import end_when_closed, end_with_trainer
 
 T = TypeVar("T")
@@ -32,6 +32,10 @@ Function = Callable[[T, Report], R]
 
 _TEXT_BYTES: Final = 1024
 """Of what a fork marks: cut, or filled up with zeros."""
+
+
+_MAX_WHY: Final = 100
+"""Characters of what a function ended its process with."""
 
 
 class ProcessError(Exception):
@@ -109,13 +113,18 @@ class _Process(NamedTuple):
         # Apart from reading it: an error of unpickling does not mean that the process died, and its end may not come.
         kind, value = pickle.loads(message)  # noqa: S301  # our own process's
         if isinstance(value, ProcessError):
-            value.task = self.tasks[0]
+            self._place(value)
         return kind, value
 
     def _died(self) -> ProcessDiedError:
         error = ProcessDiedError(f"it died with exit code {self.wait()}")
-        error.task, error.marked = self.tasks[0], self.mark.read() if self.mark is not None else ""
+        self._place(error)
         return error
+
+    def _place(self, error: ProcessError) -> None:
+        error.task = self.tasks[0]
+        if isinstance(error, ProcessDiedError) and self.mark is not None:
+            error.marked = self.mark.read()
 
 
 class Team(Generic[T, R]):
@@ -319,6 +328,10 @@ def _outcome(function: Callable[[Any, Any], Any], task: Any, report: Any) -> tup
         return "done", function(task, report)
     except Exception as error:  # whatever it is, the parent raises it
         return "error", _sendable(error)
+    except BaseException as error:  # as one that ends it: it says why, and Python prints no traceback of it
+        return "error", ProcessDiedError(
+            f"it was ended by {type(error).__name__}: {one_line(text_of(error))[:_MAX_WHY]}"
+        )
 
 
 def _sendable(error: Exception) -> Exception:
