@@ -117,9 +117,19 @@ def shown(value: object) -> str:
         return text if is_whole else f"{text[: _MAX_SHOWN - 1]}…{text[-1]}"
     try:
         text = _shortened.repr(value)
-    except ValueError:  # an integer with more digits than Python prints
+    except (Exception, SystemExit):  # an integer with more digits than Python prints, or what a class does in its place
         text = f"a {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error of somebody else's class, whose `__str__` may fail itself: then what it was made with."""
+    try:
+        return str(error)
+    except (Exception, SystemExit) as failure:
+        why = f"no text, since its __str__ raised {type(failure).__name__}"
+    # What torch hands on of a worker stands there, too, with the place of the error.
+    return " ".join([f"({why})", *(arg for arg in error.args if isinstance(arg, str))])
 
 
 def without_secrets(text: str) -> str:

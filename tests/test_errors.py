@@ -1,5 +1,6 @@
 """What messages say of data: a terminal obeys nothing of it, and it stays short."""
 
+import dataclasses
 import io
 import pickle
 import tarfile
@@ -9,8 +10,23 @@ from pathlib import Path
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ShardError
-from streamdata.errors import StreamdataError, did_you_mean, listing, printable, shown, without_secrets
+from streamdata.errors import StreamdataError, did_you_mean, listing, printable, shown, text_of, without_secrets
 from streamdata.fields import lacks
+
+
+class MuteError(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError("none")
+
+    __repr__ = __str__
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """Takes no note."""
+
 
 ESCAPE = "\x1b]0;owned\x07"
 
@@ -114,3 +130,26 @@ def test_a_failing_function_tells_no_escape_codes(tmp_path: Path, caplog: pytest
     assert [sample["a"] for sample in islice(MergedDataset([source]), 3)] == ["b"] * 3
     assert r"\x1b[31m" in caplog.text
     assert "\x1b" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error", [MuteError("but this"), ValueError(MuteError("inner")), FrozenError(), StopIteration(2)]
+)
+def test_a_failing_functions_place_is_told_whatever_its_error_can_do(tmp_path: Path, error: Exception) -> None:
+    """Its class may have no text, and take no note."""
+    (tmp_path / "a.jsonl").write_text("{}\n")
+
+    def fail(record: dict) -> dict:
+        raise error
+
+    source = JsonlIterableDataset(str(tmp_path / "a.jsonl"), name="a", percent=1.0, single_process_fn=fail)
+    with pytest.raises(type(error) if isinstance(error, ValueError | MuteError) else RuntimeError) as caught:
+        list(MergedDataset([source]))
+    assert "single_process_fn failed at" in "".join(caught.value.__notes__)
+
+
+def test_an_error_without_text_is_told_by_what_it_was_made_with() -> None:
+    """Torch makes an error of a worker again with the text of its traceback."""
+    assert text_of(MuteError("at record 3")) == "(no text, since its __str__ raised LookupError) at record 3"
+    assert text_of(ValueError("as it is")) == "as it is"
+    assert "MuteError" in shown([MuteError()])

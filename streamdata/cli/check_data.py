@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from streamdata.cli.ticker import Ticker
 from streamdata.errors import one_line
 from streamdata.plan.data_check import DataCheck, DataTask
-from streamdata.plan.data_faults import Findings
+from streamdata.plan.data_faults import Fault, Findings
 from streamdata.run.processes import ProcessDiedError, forks
 
 _REMEDY = re.compile(r"\.?\n  (?=\S)")
@@ -61,17 +62,23 @@ def _parts(check: DataCheck, tasks: Sequence[DataTask], count: int) -> Iterator[
     """What is found in each task, as it comes; that its process died is a fault, and new ones do the other tasks."""
     waiting = dict.fromkeys(tasks)
     while waiting:
+        found = defaultdict[DataTask, Findings](Findings)  # what is under way when a process dies is read again
         try:
             # One reads in a process of its own, too: a function that ends it must not end the command.
             with forks(check, count) as team:
-                for task, part in team.run(tuple(waiting)):
+                for task, counted in team.run(tuple(waiting), report=partial(_take, found)):
                     del waiting[task]
-                    yield task, part
+                    found[task].join(counted)
+                    yield task, found[task]
         except ProcessDiedError as error:
-            part = Findings()
-            check.note_death(error.task, error, part)
+            check.note_death(error.task, error, found[error.task])
             del waiting[error.task]
-            yield error.task, part
+            yield error.task, found[error.task]
+
+
+def _take(found: Mapping[DataTask, Findings], told: tuple[DataTask, Fault]) -> None:
+    task, fault = told
+    found[task].faults.append(fault)
 
 
 def _progress(done: int, total: int, found: Findings, seconds: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from streamdata.cli.interrupt import INTERRUPTED, TERMINATED, TerminatedError, ends_by_signals
-from streamdata.errors import StreamdataError, printable, without_secrets
+from streamdata.errors import StreamdataError, printable, text_of, without_secrets
 
 _MAX_LINES = 10
 """Of a message; where it was raised, and what shows the rest, are two more."""
@@ -55,7 +55,7 @@ def _is_of_functions(error: Exception, more: tuple[type[Exception], ...]) -> boo
 
 def _lines(error: Exception, *, is_expected: bool) -> list[str]:
     """The message and its notes; of what may come from anywhere, its type and where it was raised."""
-    message, frames = str(error), traceback.extract_tb(error.__traceback__)
+    message, frames = text_of(error), traceback.extract_tb(error.__traceback__)
     place = (frames[-1].filename, str(frames[-1].lineno), frames[-1].name) if frames else None
     if message.startswith("Caught ") and " in DataLoader worker process " in message:
         message, place = _of_worker(message)

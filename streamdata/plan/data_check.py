@@ -4,7 +4,7 @@ Nothing stops at the first fault: after a record that cannot be read the next on
 shard, as far as its format allows. Records of both parts of a holdout are read, and those that a run would skip.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from streamdata.plan.data_faults import Findings, Kind, described
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
 from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
-from streamdata.run.processes import ProcessDiedError
+from streamdata.run.processes import ForkReport, ProcessDiedError
 from streamdata.shards.urls import find_shards
 from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
 from streamdata.sources.own_stream import is_own_stream
@@ -104,37 +104,38 @@ class DataCheck:
         for first in range(0, len(dataset), _RECORDS_OF_TASK):
             yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
 
-    def __call__(self, task: DataTask, report: Callable[[str], None] = lambda _: None) -> Findings:
-        """Read a task's records, and hand them to the source's functions; report each record before.
+    def __call__(self, task: DataTask, report: ForkReport) -> Findings:
+        """Read a task's records, and hand them to the source's functions.
+
+        Each fault is sent as it is found, with the task; what is returned, and marked before, has their counts alone.
 
         Raises:
             RecipeError: The source cannot be built.
         """
-        report("")
-        found, source = Findings(), self._sources[task.source]
-
-        def note(kind: Kind, message: str) -> None:
-            found.add(kind, source.name, message)
-
+        source = self._sources[task.source]
+        reading = _Reading(task, source.name, report)
+        note = reading.note
         try:
             dataset = self._dataset(task)
         except RecipeError as error:
             if not _is_of_data(error.__cause__):
                 raise
-            note("damaged", str(error.__cause__))
-            return found
+            note("damaged", f"{error.__cause__}\n  Nothing of it was read.")
+            return reading.found
         if isinstance(dataset, ShardDataset):
             records = shard_records(dataset, note)
         elif is_own_stream(dataset):
             records = streamed_records(dataset, source.name, note)
         else:
             records = map_style_records(dataset, task.first, task.last, source.name, note)
-        _process(dataset, _looked_at(records, source.name, found, note, report), source.name, found, note)
-        return found
+        _process(dataset, reading, records)
+        return reading.found
 
     def note_death(self, task: DataTask, error: ProcessDiedError, found: Findings) -> None:
-        """Note that the process that read a task died, and at which record."""
-        at = f"at {printable(error.reported)}" if error.reported else "before its first record"
+        """Note that the process that read a task died, and at which record; what it had counted counts."""
+        counted, record = Findings.from_mark(error.marked)
+        found.join(counted)
+        at = f"at {printable(record)}" if record else "before its first record"
         place = task.url or (f"records {task.first:,} to {task.last:,}" if task.last else "all of its records")
         found.add(
             "process died",
@@ -162,32 +163,52 @@ def _is_of_data(error: BaseException | None) -> bool:
     return isinstance(error, StreamdataError | OSError) and not isinstance(error, RecipeError)
 
 
-def _looked_at(
-    records: Iterator[Record],
-    name: str,
-    found: Findings,
-    note: Callable[[Kind, str], None],
-    report: Callable[[str], None],
-) -> Iterator[Record]:
+class _Reading:
+    """What was found in a task so far. Its process may die at any record: each fault is sent, the counts are marked."""
+
+    def __init__(self, task: DataTask, name: str, report: ForkReport) -> None:
+        self.name, self.found = name, Findings()
+        self._task, self._report, self._record = task, report, ""
+
+    def begin(self, record: Record) -> None:
+        """Count a record that was read."""
+        self.found.num_records += 1
+        self._record = describe_record(record)
+        self._report.mark(self.found.mark(self._record))
+
+    def note(self, kind: Kind, message: str) -> None:
+        """Note a fault."""
+        fault = self.found.add(kind, self.name, message)
+        self._report.mark(self.found.mark(self._record))
+        if fault is not None:
+            self.found.faults.clear()
+            self._report.send((self._task, fault))
+
+
+def _looked_at(records: Iterator[Record], reading: _Reading) -> Iterator[Record]:
     """The same records, counted, with the fields of a lane; images that do not decode are noted."""
     for record in records:
-        found.num_records += 1
-        report(describe_record(record))
+        reading.begin(record)
         for field in IMAGE_FIELDS:
             if isinstance(data := record.get(field), bytes):
                 try:
                     decode_image(data).load()
                 except Exception as error:  # Pillow raises many kinds
-                    note("image", f"{describe_record(record)}: field {shown(field)}: {described(error)}")
-        yield record | {DATASET_NAME: name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
+                    reading.note("image", f"{describe_record(record)}: field {shown(field)}: {described(error)}")
+        yield record | {DATASET_NAME: reading.name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
 class _NotingTally(Tally):
     """Notes each failure of a function, and forgives it."""
 
-    def __init__(self, name: str, found: Findings, note: Callable[[Kind, str], None]) -> None:
-        super().__init__(name, max_bad=0)
-        self._found, self._note, self._last_failure = found, note, 0
+    def __init__(self, reading: _Reading) -> None:
+        super().__init__(reading.name, max_bad=0)
+        self._reading, self._last_failure = reading, 0
+
+    def drop(self, record: str, reason: str) -> None:
+        """Count it there."""
+        super().drop(record, reason)
+        self._reading.found.num_dropped = self.dropped
 
     def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
         """Note it.
@@ -196,22 +217,21 @@ class _NotingTally(Tally):
             Exception: `error` itself, of a stream function that would fail without end: it took no record since.
         """
         if what == _STREAM_FUNCTION:
-            if self._found.num_records == self._last_failure:
+            if self._reading.found.num_records == self._last_failure:
                 raise error
-            self._last_failure = self._found.num_records
-        self._note("function", f"{record}: {what} raised {described(error)}")
+            self._last_failure = self._reading.found.num_records
+        self._reading.note("function", f"{record}: {what} raised {described(error)}")
 
 
-def _process(
-    dataset: Any, records: Iterable[Record], name: str, found: Findings, note: Callable[[Kind, str], None]
-) -> None:
+def _process(dataset: Any, reading: _Reading, read: Iterator[Record]) -> None:
     """Hand records to the functions of a source, and forget what they make of them."""
-    tally = _NotingTally(name, found, note)
-    records = iter(records)
+    tally, records = _NotingTally(reading), _looked_at(read, reading)
     single, stream = (getattr(dataset, attribute, None) for attribute in ("single_process_fn", "process_fn"))
     pairs: Any = zip(records, ((0, 0, number, 0) for number in count(1)), strict=False)
     if single is not None:
-        pairs = call_per_record(_checked(single, name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0))
+        pairs = call_per_record(
+            _checked(single, reading.name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0)
+        )
     if stream is not None:
         feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, _STREAM_FUNCTION)
         pairs = run_bursts(stream, feed, None)
@@ -219,10 +239,9 @@ def _process(
         for _ in pairs:
             pass
     except (Exception, SystemExit) as error:  # such as a stream function that ends before its records do
-        note("function", f"{described(error)}; it was given no more records")
+        reading.note("function", f"{described(error)}; it was given no more records")
         for _ in records:  # to look at, without it
             pass
-    found.num_dropped += tally.dropped
 
 
 def _checked(function: PerRecordFn, name: str) -> PerRecordFn:

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self, get_args
 
-from streamdata.errors import StreamdataError, one_line, without_secrets
+from streamdata.errors import StreamdataError, one_line, text_of, without_secrets
 
 Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "process died"]
 MAX_LISTED: Final = 100
@@ -47,11 +47,13 @@ class Findings:
     faults: list[Fault] = field(default_factory=list)
     counts: Counter[Kind] = field(default_factory=Counter)
 
-    def add(self, kind: Kind, source: str, message: str, number: int = 1) -> None:
-        """Note a fault, or several of which one message tells."""
-        self.counts[kind] += number
-        if sum(fault.kind == kind for fault in self.faults) < MAX_LISTED:
-            self.faults.append(Fault(kind, source, without_secrets(message)))
+    def add(self, kind: Kind, source: str, message: str) -> Fault | None:
+        """Note a fault, and return it if it is listed."""
+        self.counts[kind] += 1
+        if self.counts[kind] > MAX_LISTED:
+            return None
+        self.faults.append(Fault(kind, source, without_secrets(message)))
+        return self.faults[-1]
 
     def join(self, other: "Findings") -> None:
         """Add what was found elsewhere."""
@@ -60,10 +62,24 @@ class Findings:
         self.faults += other.faults
         self.counts += other.counts
 
+    def mark(self, at: str) -> str:
+        """What is counted, and where, as a text that may lose its end."""
+        kinds = (self.counts.get(kind, 0) for kind in get_args(Kind))
+        return " ".join(map(str, (self.num_records, self.num_dropped, *kinds, at)))
+
+    @classmethod
+    def from_mark(cls, text: str) -> tuple[Self, str]:
+        """What a mark says; an empty one, that there is nothing yet."""
+        if not text:
+            return cls(), ""
+        records, dropped, *counts, at = text.split(" ", 2 + len(get_args(Kind)))
+        kinds = zip(get_args(Kind), map(int, counts), strict=True)
+        return cls(int(records), int(dropped), counts=Counter({kind: count for kind, count in kinds if count})), at
+
 
 def described(error: BaseException) -> str:
     """What an error of somebody else's code is: its type, and its message in one line, cut where it is long."""
-    text, is_ours = str(error), isinstance(error, StreamdataError)
+    text, is_ours = text_of(error), isinstance(error, StreamdataError)
     most = _MAX_OUR_CHARS if is_ours else _MAX_CHARS
     cut = text[:most] + ("…" if len(text) > most else "")
     return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}"

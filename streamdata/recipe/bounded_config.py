@@ -95,6 +95,8 @@ class _BoundedContainer(Container):
             raise ExpansionError("oc.create: expected values without interpolations, got some")
         if kwargs["inter_type"] == "oc.env" and isinstance(value, str):
             expansion.environment.add(str(kwargs["inter_args"][0]), value)
+        if kwargs["inter_type"] == "oc.decode":
+            expansion.environment.add_decoded(str(kwargs["inter_args"][0]), value)
         expansion.count(value)
         return value
 

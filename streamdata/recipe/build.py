@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamdata.errors import did_you_mean, shown
+from streamdata.errors import did_you_mean, shown, text_of
 from streamdata.recipe.defaults import FOR_ALL, for_all
 from streamdata.recipe.limits import RecipeLimits, read_limits
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, folders_of, load_recipe, locations_of
@@ -153,7 +153,7 @@ class _Builder:
                 return call(**others, **said)
             except (Exception, SystemExit) as error:  # whatever a constructor raises is wrapped
                 failure = error
-        message = f"{type(failure).__name__}: {failure}"  # not above: it may quote what no context may
+        message = f"{type(failure).__name__}: {text_of(failure)}"  # not above: it may quote what no context may
         return self.locations.report(path, message, target=name, cause=failure, is_told=True)
 
     def _include(self, node: dict[Any, Any], path: Path) -> Any:
@@ -194,7 +194,7 @@ class _Builder:
             try:
                 setattr(obj, key, value)
             except (Exception, SystemExit) as error:  # a property's setter may raise anything
-                message = f"setting the attribute {shown(key)} failed with {type(error).__name__}: {error}"
+                message = f"setting the attribute {shown(key)} failed with {type(error).__name__}: {text_of(error)}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
                 self.locations.report(at, message + guess, key=True, target=_name_of(node), cause=error)
 
@@ -212,7 +212,9 @@ class _Builder:
             try:
                 remember(self.uses[num_uses_before:])
             except (Exception, SystemExit) as error:  # it is the object's own code
-                self.locations.report(path, f"{type(error).__name__}: {error}", target=_name_of(node), cause=error)
+                self.locations.report(
+                    path, f"{type(error).__name__}: {text_of(error)}", target=_name_of(node), cause=error
+                )
         return obj
 
 

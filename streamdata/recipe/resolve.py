@@ -11,7 +11,6 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import (
     GrammarParseError,
     MissingMandatoryValue,
-    OmegaConfBaseException,
     UnsupportedInterpolationType,
 )
 
@@ -107,7 +106,7 @@ class _Resolution:
             is_interpolated = value is INTERPOLATED
             if is_interpolated:
                 value = config[key]
-        except (OmegaConfBaseException, RecursionError) as error:
+        except Exception as error:  # of OmegaConf, and what its own message raises where it cannot quote a resolver's
             refusal = error
         else:
             found = self.node(value, below)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeGuard
 
-from streamdata.errors import did_you_mean, shown
+from streamdata.errors import did_you_mean, shown, text_of
 from streamdata.recipe.stages import is_stage, stage_builder
 from streamdata.recipe.trust import refusal_of_module, refusal_of_name, refusal_of_object
 
@@ -54,7 +54,7 @@ def _import(name: str) -> types.ModuleType | None:
     except (Exception, SystemExit) as error:  # a script ends so: its code must not be the trainer's
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             return None
-        raise TargetError(f"importing {shown(name)} failed with {type(error).__name__}: {error}") from error
+        raise TargetError(f"importing {shown(name)} failed with {type(error).__name__}: {text_of(error)}") from error
 
 
 def _attribute(obj: object, part: str, reached: str) -> object:
@@ -70,7 +70,7 @@ def _attribute(obj: object, part: str, reached: str) -> object:
         raise TargetError(f"{kind} {shown(reached)} has no {shown(part)}{did_you_mean(part, known)}") from error
     except (Exception, SystemExit) as error:
         raise TargetError(
-            f"reading {shown(part)} of {shown(reached)} failed with {type(error).__name__}: {error}"
+            f"reading {shown(part)} of {shown(reached)} failed with {type(error).__name__}: {text_of(error)}"
         ) from error
 
 

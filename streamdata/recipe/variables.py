@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamdata.errors import did_you_mean, listing, shown
+from streamdata.errors import did_you_mean, listing, shown, text_of
 from streamdata.recipe.interpolation import Interpolation, LiteralPart, Part, closing, join, parsing_cost, split
 from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS
 from streamdata.recipe.locations import UNKNOWN, Key, Locations, Path, Unknown, UnreadableError
@@ -50,12 +50,12 @@ class _Reference:
 
 def quotes_value(error: BaseException) -> bool:
     """Whether the text of an error of OmegaConf's has a value in it."""
-    return _RETURNED.search(str(error)) is not None
+    return _RETURNED.search(text_of(error)) is not None
 
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error of OmegaConf's, values left out; the others repeat the path."""
-    return _RETURNED.sub("instead returned another value", str(error).partition("\n")[0])[:_MAX_LINE]
+    return _RETURNED.sub("instead returned another value", text_of(error).partition("\n")[0])[:_MAX_LINE]
 
 
 class References:

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
+from streamdata.errors import one_line, text_of
 from streamdata.run.trainer import end_when_closed, end_with_trainer
 
 T = TypeVar("T")
@@ -29,8 +30,12 @@ R = TypeVar("R")
 Report = Callable[[Any], None]
 Function = Callable[[T, Report], R]
 
-_TEXT_BYTES: Final = 512
-"""Of what a fork reports: cut, or filled up with zeros."""
+_TEXT_BYTES: Final = 1024
+"""Of what a fork marks: cut, or filled up with zeros."""
+
+
+_MAX_WHY: Final = 100
+"""Characters of what a function ended its process with."""
 
 
 class ProcessError(Exception):
@@ -47,19 +52,53 @@ class ProcessDiedError(ProcessError):
     """A process died while it did a task; others may do the other tasks.
 
     Attributes:
-        reported: What a fork had reported last, "" for nothing.
+        marked: What a fork had marked last in this task, "" for nothing.
     """
 
-    reported = ""
+    marked = ""
+
+
+class ForkReport(NamedTuple):
+    """What a fork tells on the way.
+
+    Attributes:
+        send: Sends a value to `Team.run`.
+        mark: Takes a text in place of the one before, at no cost: it is known where the fork dies.
+    """
+
+    send: Report
+    mark: Callable[[str], None]
+
+
+class _Mark:
+    """A text in memory that a fork shares with its parent."""
+
+    def __init__(self) -> None:
+        self._memory = mmap(-1, 1 + 2 * _TEXT_BYTES)
+
+    def write(self, text: str) -> None:
+        # Beside the text before, which counts until this one is complete: a fork may be killed at any instruction.
+        place = 1 - self._memory[0]
+        self._memory[self._span(place)] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+        self._memory[0] = place
+
+    def read(self) -> str:
+        return self._memory[self._span(self._memory[0])].rstrip(b"\0").decode(errors="replace")
+
+    @staticmethod
+    def _span(place: int) -> slice:
+        return slice(1 + place * _TEXT_BYTES, 1 + (place + 1) * _TEXT_BYTES)
 
 
 class _Process(NamedTuple):
     wait: Callable[[], int | None]  # for its end; returns the exit code
     connection: "Connection[Any, Any]"
     tasks: "deque[Any]"  # sent and not done yet, in the order in which they will be done
-    reported: bytes | mmap = b""
+    mark: _Mark | None = None
 
     def send(self, task: Any) -> None:
+        if self.mark is not None and not self.tasks:
+            self.mark.write("")  # that of the task before: it may die before it begins this one
         self.tasks.append(task)
         try:
             self.connection.send(task)
@@ -74,13 +113,18 @@ class _Process(NamedTuple):
         # Apart from reading it: an error of unpickling does not mean that the process died, and its end may not come.
         kind, value = pickle.loads(message)  # noqa: S301  # our own process's
         if isinstance(value, ProcessError):
-            value.task = self.tasks[0]
+            self._place(value)
         return kind, value
 
     def _died(self) -> ProcessDiedError:
         error = ProcessDiedError(f"it died with exit code {self.wait()}")
-        error.task, error.reported = self.tasks[0], self.reported[:].rstrip(b"\0").decode(errors="replace")
+        self._place(error)
         return error
+
+    def _place(self, error: ProcessError) -> None:
+        error.task = self.tasks[0]
+        if isinstance(error, ProcessDiedError) and self.mark is not None:
+            error.marked = self.mark.read()
 
 
 class Team(Generic[T, R]):
@@ -155,11 +199,11 @@ def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
 
 
 @contextmanager
-def forks(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
+def forks(function: Callable[[T, ForkReport], R], count: int) -> Iterator[Team[T, R]]:
     """As `processes`, with forks of this process: nothing but results and errors is pickled.
 
     Args:
-        function: Called with a task, and with what takes texts: the last one is known where the process dies.
+        function: Called with a task, and with what takes its reports.
         count: How many.
     """
     with ExitStack() as stack:
@@ -175,7 +219,7 @@ def _pickled(function: Any) -> Iterator[IO[bytes]]:
         try:
             pickle.dump(function, file)
         except Exception as error:  # whatever its parts raise when they are pickled
-            raise ProcessError(f"{type(error).__name__}: {error}") from error
+            raise ProcessError(f"{type(error).__name__}: {text_of(error)}") from error
         file.flush()
         yield file
 
@@ -217,13 +261,13 @@ def _start(file: IO[bytes], stack: ExitStack) -> _Process:
     return _Process(child.wait, connection, deque())
 
 
-def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
+def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Process:
     ours, theirs = _pair()
-    reported = mmap(-1, _TEXT_BYTES)  # memory that a fork shares
+    mark = _Mark()
     connection = stack.enter_context(Connection(ours.detach()))
     # The next fork must have no copy of theirs: that it closes is how the death of this one is known.
     with theirs:
-        child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, reported))
+        child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, mark))
         child.start()
 
     def wait_for_end() -> int | None:
@@ -233,20 +277,17 @@ def _fork(function: Function[Any, Any], stack: ExitStack) -> _Process:
     # Before its connection is closed, with which it would end in order, after the task that it is at.
     stack.callback(wait_for_end)
     stack.callback(child.kill)
-    return _Process(wait_for_end, connection, deque(), reported)
+    return _Process(wait_for_end, connection, deque(), mark)
 
 
-def _work_in_fork(function: Function[Any, Any], parent: socket.socket, reported: mmap) -> None:
+def _work_in_fork(function: Callable[[Any, ForkReport], Any], theirs: socket.socket, mark: _Mark) -> None:
     end_with_trainer()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if (torch := sys.modules.get("torch")) is not None:
         # Of the threads that its parent may have used a fork has none, and would wait for them.
         torch.set_num_threads(1)
-
-    def report(text: str) -> None:
-        reported[:] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-
-    _work(function, Connection(parent.detach()), report)
+    parent: Connection[Any, Any] = Connection(theirs.detach())
+    _work(function, parent, ForkReport(_sender(parent), mark.write))
 
 
 def main() -> None:
@@ -254,10 +295,14 @@ def main() -> None:
     end_when_closed(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    _work(_unpickled(int(sys.argv[2])), parent, lambda value: parent.send(("report", value)))
+    _work(_unpickled(int(sys.argv[2])), parent, _sender(parent))
 
 
-def _work(function: Function[Any, Any], parent: "Connection[Any, Any]", report: Report) -> None:
+def _sender(parent: "Connection[Any, Any]") -> Report:
+    return lambda value: parent.send(("report", value))
+
+
+def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", report: Any) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             task = parent.recv()
@@ -270,7 +315,7 @@ def _unpickled(descriptor: int) -> Function[Any, Any]:
         with open(descriptor, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             function: Function[Any, Any] = pickle.loads(content)  # noqa: S301  # our own parent's, whose file no other has
     except Exception as error:  # of whatever it imports: the parent gets it as the answer to its first task
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {text_of(error)}"
 
         def function(*_: Any) -> Any:
             raise ProcessError(why)
@@ -278,11 +323,15 @@ def _unpickled(descriptor: int) -> Function[Any, Any]:
     return function
 
 
-def _outcome(function: Function[Any, Any], task: Any, report: Report) -> tuple[str, Any]:
+def _outcome(function: Callable[[Any, Any], Any], task: Any, report: Any) -> tuple[str, Any]:
     try:
         return "done", function(task, report)
     except Exception as error:  # whatever it is, the parent raises it
         return "error", _sendable(error)
+    except BaseException as error:  # as one that ends it: it says why, and Python prints no traceback of it
+        return "error", ProcessDiedError(
+            f"it was ended by {type(error).__name__}: {one_line(text_of(error))[:_MAX_WHY]}"
+        )
 
 
 def _sendable(error: Exception) -> Exception:
@@ -290,5 +339,5 @@ def _sendable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # it was made here
     except Exception:
-        return ProcessError(f"{type(error).__name__}: {error}")
+        return ProcessError(f"{type(error).__name__}: {text_of(error)}")
     return error

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from streamdata.errors import shown
+from streamdata.errors import shown, text_of
 from streamdata.show.browse_jobs import BrowseJobs, StillReadingError
 from streamdata.show.browse_line import StepMark, TimeLine
 from streamdata.show.browse_steps import BrowseSteps, PagePlace, StepsPage
@@ -79,7 +79,7 @@ class BrowsePages:
         except StillReadingError as error:
             return self._rendered("reading", "Reading …", progress=str(error), again=_again(path, query))
         except Exception as error:  # of the data, a process function or a store: the other pages can still be read
-            lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+            lines = [f"{type(error).__name__}: {text_of(error)}", *getattr(error, "__notes__", ())]
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             fields = {"message": "\n".join(lines), "again": _again(path, query)}
             return self._rendered("problem", "This cannot be read", status, **fields)

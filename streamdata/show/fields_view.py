@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
+from streamdata.errors import text_of
 from streamdata.fields import is_reserved
 from streamdata.show.limits import Limits, short_name
 from streamdata.show.model import (
@@ -204,7 +205,7 @@ def _image_of_array(array: "np.ndarray[Any, Any]") -> ImageView:
 
 
 def _broken(error: Exception) -> ImageView:
-    return ImageView(width=0, height=0, mode="", image=None, problem=f"not shown: {error}".partition("\n")[0])
+    return ImageView(width=0, height=0, mode="", image=None, problem=f"not shown: {text_of(error)}".partition("\n")[0])
 
 
 def _numbers(array: "np.ndarray[Any, Any]") -> NumbersView:

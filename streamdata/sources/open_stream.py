@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch.utils.data._utils import worker as torch_worker
 
-from streamdata.errors import shown
+from streamdata.errors import shown, text_of
 from streamdata.run import stable_seed
 from streamdata.sources.tally import raise_noted
 
@@ -129,7 +129,7 @@ class OpenStream:
         try:
             plain = json.loads(json.dumps(state, allow_nan=False))  # a copy: it may go on changing what it said
         except (TypeError, ValueError) as error:
-            self._refuse(str(error))
+            self._refuse(text_of(error))
         if plain != state:  # keys that are no texts, and tuples, would come back as others
             self._refuse("read again it is something else")
         return [plain]

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, NoReturn
 
 from numpy import ndarray
 
-from streamdata.errors import SourceError, printable, shown
+from streamdata.errors import SourceError, printable, shown, text_of
 from streamdata.progress import COUNTS
 
 logger = logging.getLogger("streamdata")
@@ -17,14 +18,16 @@ def raise_noted(error: Exception | SystemExit, note: str) -> NoReturn:
     """Raise what somebody else's code raised, with a note.
 
     StopIteration and SystemExit become the cause of a RuntimeError: one would end the loop that it passes through, the
-    other the process, and neither would say why.
+    other the process, and neither would say why. So does one that takes no note, such as a frozen dataclass.
     """
-    if isinstance(error, StopIteration | SystemExit):
-        failure = RuntimeError(f"{type(error).__name__}: {error}")
-        failure.add_note(note)
-        raise failure from error
-    error.add_note(note)
-    raise error
+    if not isinstance(error, StopIteration | SystemExit):
+        with suppress(Exception):  # whatever a class does in place of `add_note` or setting an attribute
+            error.add_note(note)
+        if note in getattr(error, "__notes__", ()):
+            raise error
+    failure = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
+    failure.add_note(note)
+    raise failure from error
 
 
 class Tally:
@@ -67,7 +70,7 @@ class Tally:
         Raises:
             Exception: `error` as `raise_noted` raises it, with the record.
         """
-        self._last = printable(f"{record}: {what} raised {type(error).__name__}: {error}")
+        self._last = printable(f"{record}: {what} raised {type(error).__name__}: {text_of(error)}")
         # It was counted when the burst was first fed, and then forgiven: there is nothing to raise, either.
         if self.replaying:
             return

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streamdata.errors import shown
+from streamdata.errors import shown, text_of
 from streamdata.mixing import MergedDataset
 from streamdata.progress import States, to_state
 from streamdata.view.fingerprint import fingerprint
@@ -117,7 +117,7 @@ def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _
             try:
                 recording.saved[number] = json.dumps(states)
             except (TypeError, ValueError) as error:
-                raise _StateNotJsonError(f"its state after sample {number} is not JSON: {error}") from error
+                raise _StateNotJsonError(f"its state after sample {number} is not JSON: {text_of(error)}") from error
     return recording
 
 
@@ -130,7 +130,7 @@ def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_sa
         stream = dataset.__iter_from__(json.loads(recording.saved[step]))
         again = [fingerprint(sample) for sample in itertools.islice(stream, num_samples - step)]
     except Exception as error:  # a user's function may raise anything; here it is the finding
-        return f"{where}, it raised {type(error).__name__}: {error}"
+        return f"{where}, it raised {type(error).__name__}: {text_of(error)}"
     for number, (before, after) in enumerate(zip(rest, again, strict=False), step + 1):
         names = [repr(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
         if names:

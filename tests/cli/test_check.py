@@ -143,7 +143,20 @@ def test_data_names_what_a_process_died_at_and_goes_on(
     assert lines[0].startswith(f"error: process died: a: {recipe.parent}/a.jsonl: expected the process that reads it")
     assert f"it died with exit code 9 at {recipe.parent}/a.jsonl, key '7'; the records after" in lines[0]
     assert lines[1].startswith(f"error: damaged: b: {recipe.parent}/b.jsonl:41:")
-    assert done.stdout.endswith("data: 40 records of 2 sources read: damaged: 1, process died: 1\n")
+    assert done.stdout.endswith("data: 48 records of 2 sources read: damaged: 1, process died: 1\n")
+
+
+def test_data_keeps_what_was_found_before_a_process_died(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """The function's faults, a line that is damaged, and how many records were read, all of them once."""
+    recipe = write_recipe(params=function("failing_then_dying"))
+    path = recipe.parent / "a.jsonl"
+    path.write_text("{\n" * 200 + path.read_text())
+    done = streamdata("check", recipe, "--data", "-j", 2)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert [line.split(":")[1] for line in lines] == [" damaged"] * 100 + [" function"] * 2 + [" process died"]
+    assert "key '205': single_process_fn raised ValueError: no 5" in lines[-2]
+    counts = "damaged: 200, function: 2, process died: 1"
+    assert done.stdout.endswith(f"data: 48 records of 2 sources read: {counts}\n")
 
 
 def test_data_shows_a_fault_as_one_line(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from streamdata.plan.data_check import DataCheck
 from streamdata.plan.data_faults import MAX_LISTED, Findings
+from streamdata.run.processes import ForkReport
 from tests.shard_files import write_jsonl, write_tars
 
 
@@ -22,8 +23,9 @@ def checked(*datasets):
     """What is found in a mixture of these."""
     found, recipe = Findings(), {"target": "streamdata.MergedDataset", "params": {"datasets": list(datasets)}}
     check = DataCheck(recipe, {}, None)
+    told = ForkReport(send=lambda fault: found.faults.append(fault[1]), mark=lambda _: None)
     for task in list(check.tasks(found)):
-        found.join(check(task))
+        found.join(check(task, told))
     return found
 
 
@@ -79,7 +81,8 @@ def test_a_damaged_shard_does_not_hide_the_others(tmp_path):
     assert sorted((fault.source, fault.kind) for fault in found.faults) == [
         ("gz", "damaged"), ("none", "damaged"), ("tars", "damaged"),
     ]  # fmt: skip
-    assert any(str(cut) in fault.message for fault in found.faults)
+    (message,) = (fault.message for fault in found.faults if str(cut) in fault.message)
+    assert message.endswith("Nothing of it was read.")
 
 
 def test_lines_of_sidecars_without_a_record_are_counted(tmp_path):
@@ -259,3 +262,11 @@ def test_messages_of_functions_are_one_line_and_cut(tmp_path):
     (fault,) = checked(data).faults
     assert "ValueError: no\\nerror: forged line" in fault.message
     assert len(fault.message) < 300 + len(str(tmp_path))
+
+
+def test_an_error_without_text_has_its_place(tmp_path):
+    """The function goes on after it."""
+    found = checked(source("JsonlIterableDataset", write_jsonl(tmp_path, [20]), single_process_fn=function("mute")))
+    assert (found.num_records, found.counts) == (20, {"function": 4})
+    assert "key '5'" in found.faults[1].message
+    assert "raised MuteError: (no text, since its __str__ raised LookupError)" in found.faults[1].message

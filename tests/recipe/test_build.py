@@ -119,6 +119,14 @@ def test_a_target_that_exits_is_an_error_like_others(zoo: Path, write: Write, co
         instantiate_from_yaml(write(text))
 
 
+def test_an_error_without_text_has_its_location(zoo: Path, write: Write) -> None:
+    """Its class may fail where it is to become text."""
+    mute = "class MuteError(Exception):\n    def __str__(self): raise LookupError\n    __repr__ = __str__\n"
+    (zoo / "script.py").write_text(f"{mute}def make(): raise MuteError")
+    with pytest.raises(RecipeError, match=re.escape("recipe.yaml:1:1: root (script.make): MuteError: (no text")):
+        instantiate_from_yaml(write("target: script.make\nparams: {}\n"))
+
+
 def test_an_interrupt_of_a_target_is_passed_on(zoo: Path, write: Write) -> None:
     """As it is."""
     (zoo / "script.py").write_text("def leave(): raise KeyboardInterrupt")

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,30 @@ def test_an_error_names_the_variable_in_place_of_its_value(write: Write, monkeyp
     told += "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
     assert "canary" not in told
     assert "91c" not in told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (" padded-91c \n", "v.strip()"),
+        ("first line\nsecond-91c", "v.partition('\\n')[2]"),
+        ("it's \"91c\\", "__import__('json').dumps(v)"),
+        ("eighté-91c", "__import__('json').dumps(v)"),
+        ("eighté\n91c", "__import__('json').dumps(v, ensure_ascii=False)"),
+        ("it's-a-91c", "repr([chr(34) + v])"),
+        ("Upper-91C", "v.lower()"),
+        ("[secret-91c, {key: 'other-91c'}]", "v"),
+        ("[secret-91c, 'https://host']", "v"),
+    ],
+)
+def test_other_forms_of_a_value_are_not_told(write: Write, monkeypatch, zoo: Path, value: str, told: str) -> None:
+    """Stripped, a line, escaped by JSON, in other quotes, in lower case, decoded."""
+    (zoo / "script.py").write_text(f"def make(v): raise ValueError({told})")
+    monkeypatch.setenv("CANARY", value)
+    kind = "oc.decode:${oc.env:CANARY}" if value.startswith("[") else "oc.env:CANARY"
+    with pytest.raises(RecipeError, match=r"\$\{oc.env:CANARY\}") as caught:
+        instantiate_from_yaml(write(f"target: script.make\nparams: {{v: '${{{kind}}}'}}\n"))
+    assert "91c" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("value", ["/no/such/folder", "~/no_such_folder", "file:///no/such/folder", "no_such"])

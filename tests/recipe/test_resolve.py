@@ -54,6 +54,23 @@ def test_resolvers_of_the_application_work_and_survive(write: Write, register: C
     assert OmegaConf.has_resolver("thing")
 
 
+def test_an_error_of_a_resolver_without_text_has_its_location(
+    write: Write, register: Callable[[str, Any], None]
+) -> None:
+    """OmegaConf fails where it quotes it."""
+
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise LookupError("no text")
+
+    def fail() -> None:
+        raise MuteError
+
+    register("mute", fail)
+    with pytest.raises(RecipeError, match=r"recipe.yaml:1:4: a: no text"):
+        instantiate_from_yaml(write("a: '${mute:}'\n"))
+
+
 def test_no_resolver_of_ours_is_registered(write: Write) -> None:
     """Building leaves OmegaConf's global state alone."""
     instantiate_from_yaml(write("a: ${variables:x}\nb: ${dynamic_objs:o}\n"), {"x": 1}, {"o": 2})

@@ -98,31 +98,68 @@ def test_a_process_that_dies_is_an_error():
 
 @pytest.mark.parametrize("start", [processes, forks])
 def test_other_sockets_timeouts_are_not_theirs(start):
+    """Each waits for its tasks as long as it takes."""
     socket.setdefaulttimeout(2)
     try:
-        with start(end_at_third, 1) as team:
+        with start(same, 1) as team:
             time.sleep(0.3)  # in which it waits for a task
-            assert list(team.run([0])) == [(0, None)]
+            assert list(team.run([0])) == [(0, 0)]
     finally:
         socket.setdefaulttimeout(None)
 
 
+def same(task, report):
+    """Reports nothing."""
+    return task
+
+
 def end_at_third(task, report):
-    """As `end`, after two reports; of the task before nothing is left."""
+    """As `end`, after three reports."""
     for number in range(3):
-        report(f"{task}: {number}")
+        report.mark(f"{task}: {number}")
+        report.send(number)
     if task:
         os.kill(os.getpid(), signal.SIGKILL)
-    report("")
 
 
-def test_a_fork_that_dies_leaves_what_it_reported_last():
+def test_a_fork_that_dies_leaves_what_it_sent_and_marked_last():
     """Whatever ended it."""
+    sent = []
     with forks(end_at_third, 1) as team:
         assert list(team.run([0])) == [(0, None)]
         with pytest.raises(ProcessDiedError, match=r"^it died with exit code -9$") as caught:
-            list(team.run([5]))
-    assert (caught.value.task, caught.value.reported) == (5, "5: 2")
+            list(team.run([5], report=sent.append))
+    assert (caught.value.task, caught.value.marked, sent) == (5, "5: 2", [0, 1, 2])
+
+
+def interrupt(task, report):
+    """As a function that asks to end all."""
+    report.mark("at one")
+    raise GeneratorExit(f"a\n{'b' * 500}")
+
+
+def test_what_would_end_a_fork_is_told_once(capfd):
+    """By the error alone."""
+    with (
+        forks(interrupt, 1) as team,
+        pytest.raises(ProcessDiedError, match=r"^it was ended by GeneratorExit: a\\nb{97}$") as caught,
+    ):
+        list(team.run([1]))
+    assert (caught.value.task, caught.value.marked, capfd.readouterr().err) == (1, "at one", "")
+
+
+def end_at_once(task, report):
+    """Before it marks anything."""
+    if task == 2:
+        os._exit(3)
+    report.mark("at one")
+
+
+def test_a_mark_is_of_its_task_alone():
+    """That of the task before does not count."""
+    with forks(end_at_once, 1) as team, pytest.raises(ProcessDiedError) as caught:
+        list(team.run([1, 2]))
+    assert (caught.value.task, caught.value.marked) == (2, "")
 
 
 def end_within_a_message(task, report):

@@ -59,6 +59,25 @@ def dying(record: dict) -> dict:
     return record
 
 
+def failing_then_dying(record: dict) -> dict:
+    """Both."""
+    return failing(dying(record))
+
+
+class MuteError(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError
+
+
+def mute(record: dict) -> dict:
+    """As `failing`, with such an error."""
+    if record["value"] % 5 == 0:
+        raise MuteError
+    return record
+
+
 def wordy(record: dict) -> dict:
     """Its message would be taken for several lines."""
     raise ValueError(f"no\nerror: forged line {'x' * 100_000}")

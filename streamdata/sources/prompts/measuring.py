@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError, one_line
+from streamdata.errors import SourceError, one_line, text_of
 from streamdata.run.processes import ProcessError, Team, processes
 
 logger = logging.getLogger("streamdata")
@@ -120,5 +120,5 @@ def lengths_of(reader: Measures, chunk: Chunk, _: object = None) -> list[int]:
         for index in chunk[1]:
             found.append(reader.measure(index))  # noqa: PERF401  # what was found before a failure counts
     except Exception as error:  # whatever it is, the parent meets it again
-        logger.debug("row %d: %s", chunk[1][len(found)], one_line(error))
+        logger.debug("row %d: %s", chunk[1][len(found)], one_line(text_of(error)))
     return found

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import shown
+from streamdata.errors import shown, text_of
 from streamdata.run.recent import Recent
 from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.stored_rows import Row
@@ -233,7 +233,7 @@ def _function_digest(function: Any) -> str | None:
     except Exception as error:
         raise ValueError(
             f"{WHO}: expected a chat_template_func that can be sent to other processes, got {shown(function)}: "
-            f"{error}\n"
+            f"{text_of(error)}\n"
             "  Define it at the top of a module."
         ) from error
     return content_digest(function)
