@@ -9,13 +9,16 @@ from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import RecipeError, StreamdataError, printable, shown
+from streamdata.errors import RecipeError, ShardError, StreamdataError, printable, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind, described
-from streamdata.plan.data_records import map_style_records, shard_records, streamed_records
+from streamdata.plan.data_records import map_style_records, shard_records, streamed_records, tar_records
+from streamdata.recipe.limits import ShardLimits, read_limits
 from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
+from streamdata.remote.addresses import signed_url
 from streamdata.run.processes import ForkReport, ProcessDiedError
+from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.urls import find_shards
 from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
 from streamdata.sources.own_stream import is_own_stream
@@ -28,6 +31,8 @@ from streamdata.sources.tally import Tally
 _STREAM_FUNCTION: Final = "process_fn"
 _RECORDS_OF_TASK: Final = 10_000
 """Of a map-style dataset."""
+_TAR: Final = "streamdata.MetaDistributedWebDataset"
+_READ_ALONE: Final = "\n  Its records up to what is wrong with it are read without a sidecar, and given to no function."
 
 
 class DataTask(NamedTuple):
@@ -35,7 +40,7 @@ class DataTask(NamedTuple):
 
     Attributes:
         source: The number of the source in the recipe.
-        url: Its shard; None where it has none, or all are read at once.
+        url: Its shard, as it is to be reached; None where it has none, or all are read at once.
         first: The first record of a map-style dataset.
         last: After its last one.
     """
@@ -89,13 +94,8 @@ class DataCheck:
                 found.add("damaged", source.name, str(error))
 
     def _tasks(self, number: int, source: RecipeSource) -> Iterator[DataTask]:
-        suffixes = SHARD_SUFFIXES.get(source.target)
-        if suffixes is not None and "path" in source.params:
-            with source.settings():
-                options = options_of_source(source.params.get("storage_options"), source.target)
-                more = source.params.get("include_dirs")
-                urls = dict.fromkeys(find_shards(source.params["path"], suffixes, more, options).urls)
-            yield from (DataTask(number, str(url)) for url in urls)
+        if source.target in SHARD_SUFFIXES and "path" in source.params:
+            yield from (DataTask(number, url) for url in dict.fromkeys(_shards(source, source.params["path"])))
             return
         dataset = source.build()
         if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
@@ -120,7 +120,10 @@ class DataCheck:
         except RecipeError as error:
             if not _is_of_data(error.__cause__):
                 raise
-            note("damaged", f"{error.__cause__}\n  Nothing of it was read.")
+            told, is_tar = str(error.__cause__), source.target == _TAR and isinstance(error.__cause__, ShardError)
+            note("damaged", told + (_READ_ALONE if is_tar and task.url else "\n  Nothing of it was read."))
+            if is_tar and task.url:
+                _process(None, reading, tar_records(self._tar(source, task.url), told, note))
             return reading.found
         if isinstance(dataset, ShardDataset):
             records = shard_records(dataset, note)
@@ -154,9 +157,22 @@ class DataCheck:
             names = ("process_fn", "single_process_fn")
             functions = {} if first is None else {name: getattr(first, name) for name in names if name in source.params}
             folders = {"include_dirs": None} if "include_dirs" in source.params else {}
-            dataset = source.build(path=[task.url], **folders, **functions)
+            dataset = source.build(path=[signed_url(task.url)], **folders, **functions)
         self._built.setdefault(task.source, dataset)
         return dataset
+
+    def _tar(self, source: RecipeSource, url: str) -> SequentialTar:
+        """A shard without its sidecar, from its start."""
+        limits = read_limits(source.params.get("limits"), ShardLimits, source.target)
+        return SequentialTar(_shards(source, [signed_url(url)]), limits=limits)
+
+
+def _shards(source: RecipeSource, path: Any) -> list[str]:
+    """The shards that a path finds, as the source reaches them."""
+    with source.settings():
+        options = options_of_source(source.params.get("storage_options"), source.target)
+        folders = source.params.get("include_dirs") if path is source.params.get("path") else None
+        return find_shards(path, SHARD_SUFFIXES[source.target], folders, options).urls
 
 
 def _is_of_data(error: BaseException | None) -> bool:

@@ -55,6 +55,19 @@ def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
     sidecars.check(note)
 
 
+def tar_records(tar: SequentialTar, told: str, note: Note) -> Iterator[Record]:
+    """The records of a tar of which no index can be made, up to what is wrong with it.
+
+    Args:
+        tar: The shard, without its sidecar.
+        told: Why there is no index. If that lies in the tar and not in its sidecar, it is not noted again.
+        note: Takes what is wrong.
+    """
+    is_told = told.startswith(f"shard '{tar.urls[0]}': offset ")
+    for number, record in enumerate(_streamed(tar, (lambda *_: None) if is_told else note)):
+        yield record | {CURSOR: number}
+
+
 def map_style_records(dataset: Any, first: int, last: int, name: str, note: Note) -> Iterator[Record]:
     """The records [first, last) of a map-style dataset."""
     for index in range(first, last):

@@ -7,10 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 
 from streamdata.plan.data_check import DataCheck
 from streamdata.plan.data_faults import MAX_LISTED, Findings
 from streamdata.run.processes import ForkReport
+from tests.remote.servers import http_server
 from tests.shard_files import write_jsonl, write_tars
 
 
@@ -82,7 +84,36 @@ def test_a_damaged_shard_does_not_hide_the_others(tmp_path):
         ("gz", "damaged"), ("none", "damaged"), ("tars", "damaged"),
     ]  # fmt: skip
     (message,) = (fault.message for fault in found.faults if str(cut) in fault.message)
-    assert message.endswith("Nothing of it was read.")
+    assert message.endswith("without a sidecar, and given to no function.")
+
+
+@pytest.mark.parametrize("fault", ["cut", "sidecar", "both"])
+def test_a_tar_without_an_index_is_read_up_to_its_fault(tmp_path, fault):
+    """Its records are looked at: one holds an image that is none."""
+    folder, members = tmp_path / "s", {"jpg": b"no image", "bin": bytes(2000)}
+    folder.mkdir()
+    with webdataset.TarWriter(str(folder / "0.tar"), encoder=False, mtime=0) as writer:
+        for number in range(4):
+            writer.write({"__key__": str(number), **(members if number == 1 else {"bin": bytes(2000)})})
+    data = (folder / "0.tar").read_bytes()
+    bad = "{broken\n" if fault != "cut" else ""
+    (folder / "0.meta.jsonl").write_text(bad + "".join(f'{{"key": "{number}", "n": 1}}\n' for number in range(4)))
+    (folder / "0.tar").write_bytes(data if fault == "sidecar" else data[:10_000])
+    fails = {"single_process_fn": function("failing")}
+    found = checked(source("MetaDistributedWebDataset", folder, meta_names=["n"], **fails))
+    assert found.num_records == (4 if fault == "sidecar" else 3)
+    assert found.counts == {"damaged": 2 if fault == "both" else 1, "image": 1}
+
+
+def test_signed_urls_are_asked_as_they_are(tmp_path, monkeypatch):
+    """Not by the bare url, which is what findings say."""
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path))
+    with http_server({"b/0.jsonl": b'{"n": 1}\n{"n":\n'}) as server:
+        found = checked(source("JsonlIterableDataset", f"{server.url}/b/0.jsonl?sig=k4N"))
+        asked = [request.target for request in server.log if "0.jsonl" in request.target]
+    assert found.num_records == 1
+    assert set(asked) == {"/b/0.jsonl?sig=k4N"}
+    assert "k4N" not in str(found.faults)
 
 
 def test_lines_of_sidecars_without_a_record_are_counted(tmp_path):
