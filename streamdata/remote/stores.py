@@ -213,7 +213,10 @@ def _check_web(url: str) -> None:
         return
     except ValueError:  # it quotes the password
         pass
-    raise ValueError(f"shards: expected the url of a web server, got '{bare_url(url)}', whose host is none")
+    raise ValueError(
+        f"shards: expected the url of a web server, got '{bare_url(url)}', whose host is none\n"
+        "  Write its name in ASCII, or its address in brackets behind the password."
+    )
 
 
 def canonical_url(url: str) -> str:
