@@ -28,8 +28,19 @@ def pytest_configure() -> None:
     FORKSERVER.set_forkserver_preload(PRELOADED)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported to collect the tests is there to stay: no collection of garbage has to walk through it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """All that is imported to collect the tests stays: nothing of it is garbage yet."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_collection_walks_through_what_stays():
+    """What was imported so far is there to stay: to walk through it at each collection of garbage took a minute."""
     gc.collect()
     gc.freeze()
 

@@ -63,6 +63,7 @@ def soak(folder: Path, *, records: int, start_method: str = "fork", bound: int =
         (folder / "killed").mkdir()
         tasks = [(rank, folder, 2) for rank in range(RANKS)] + [(RANKS - 1, folder / "killed", 99)]
         *left, killed = [forked(partial(_in_group, *task, start_method, settings)) for task in tasks]
+        os.setpgid(killed, killed)  # here too: on a busy machine it may not have come to that when it is killed
         most, ends = 0, time.monotonic() + (0.3 if start_method == "fork" else 6)
         while left:
             most = max(most, _bytes_below(cache))
@@ -82,7 +83,7 @@ def soak(folder: Path, *, records: int, start_method: str = "fork", bound: int =
 
 
 def _in_group(*arguments: Any) -> None:
-    os.setsid()  # so that its workers are killed with it
+    os.setpgid(0, 0)  # so that its workers are killed with it
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)
     _rank(*arguments)
 
