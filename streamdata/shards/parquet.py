@@ -115,7 +115,7 @@ class ParquetShards:
         return self.decoder.kept_here(self.max_open_bytes) if self.fits else DecodedRuns(self._kept_bytes)
 
     def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
-        """Decode in threads what the windows that come later will need, and let go of what no window needs.
+        """Decode in a thread what the windows that come later will need, and let go of what no window needs.
 
         Args:
             present: Group and first row of each run of the present window.

@@ -1,4 +1,4 @@
-"""Runs of rows of parquet's row groups: `run → decoded, at once or ahead in threads → its rows by number`."""
+"""Runs of rows of parquet's row groups: `run → decoded, at once or ahead in a thread → its rows by number`."""
 
 import logging
 import threading
@@ -112,7 +112,7 @@ class RunDecoder:
         return self._own.decoded
 
     def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
-        """Decode runs in threads, and let go of what is neither among these nor of the present ones."""
+        """Decode runs in a thread, and let go of what is neither among these nor of the present ones."""
         self._ahead.ask(present, self._tasks(later), self._decode_apart)
 
     def _tasks(self, runs: Sequence[GroupRun]) -> list[list[GroupRun]]:

@@ -27,7 +27,7 @@ class Scale:
 
     tar_records: int = 20_000
     jsonl_rows: int = 50_000
-    parquet_rows: int = 40_000
+    parquet_rows: int = 240_000
     remote_records: int = 4000
     cached_records: int = 16_000
     small_remote_records: int = 131_072
