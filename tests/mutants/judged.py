@@ -5,8 +5,13 @@ _ONLY_TIME = "The result is the same; only the time that it takes differs."
 JUDGED: dict[tuple[str, str, str], str] = {
     (
         "mixing/blend_rule.py",
-        "return scan if num_datasets <= SCANNED else pursue",
-        "return scan if num_datasets > SCANNED else pursue",
+        "rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]",
+        "rule = by_numpy if compiled is None else compiled[len(shares) <= SCANNED]",
+    ): _ONLY_TIME,
+    (
+        "mixing/blend_rule.py",
+        "rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]",
+        "rule = by_numpy if compiled is None else compiled[len(shares) >= SCANNED]",
     ): _ONLY_TIME,
     (
         "mixing/blend_rule.py",
@@ -65,11 +70,6 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "has_short_pax = overrides.count == 1 and raw[156:157] == _PAX and len(raw) <= 3 * BLOCK",
         "has_short_pax = overrides.count == 1 or raw[156:157] == _PAX and len(raw) <= 3 * BLOCK",
     ): "The fast reader tries what it cannot read, sees that, and leaves it to the other. " + _ONLY_TIME,
-    (
-        "shards/tar_index.py",
-        "end = 0",
-        "end = 1",
-    ): "It stands only for an archive without records, and is divided by 512.",
     (
         "shards/tar_records.py",
         "if len(self) >= _MAX_FIELD_NAMES:",
