@@ -41,6 +41,11 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
     ("mixing/blend_index.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
+        "progress/cursor_table.py",
+        "rows = np.full(len(is_last), -1)",
+        "rows = np.full(len(is_last), -2)",
+    ): "Only that it is below 0 counts.",
+    (
         "shards/tar.py",
         "self._is_kept = is_remote and size <= shards.max_kept_bytes",
         "self._is_kept = is_remote and size < shards.max_kept_bytes",

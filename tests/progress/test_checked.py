@@ -7,6 +7,7 @@ import pytest
 
 from streamdata import MergedDataset, StateError, merge_states, to_state
 from streamdata.progress import compact
+from streamdata.progress.checked import count
 from tests.mixing.test_resume import Packer, one_to_many
 from tests.streams import Numbers, resumed, through_json
 
@@ -31,6 +32,13 @@ def deep(levels):
 
 FIELDS = ["draws", "clock", "epoch", "window", "taken", "part", "given", "dropped", "bad", "round", "function"]
 DAMAGED = {"huge": 10**400, "int64": 2**63, "negative": -1, "text": "1", "deep": deep(100_000), "nan": float("nan")}
+
+
+def test_a_count_is_one_that_a_float_can_hold():
+    """So that whoever reads states as JSON has the same number."""
+    assert count(2**53 - 1) == 2**53 - 1
+    with pytest.raises(ValueError, match=r"expected a count below 2\*\*53, got 9007199254740992"):
+        count(2**53)
 
 
 @pytest.fixture(scope="module")
