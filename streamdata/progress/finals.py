@@ -25,8 +25,7 @@ class Finals:
     position: Column
     """(L, 4): epoch, window, taken, part."""
     pulled: Column
-    """(L, 4): the position after what the open burst of a stream function has pulled; without one, the position; -1
-    where there is such a burst and the entry does not say it."""
+    """(L, 4): the position after what the open burst of a stream function has pulled; -1 where the entry says none."""
     draws: Column
     tokens: Column
     given: Column
@@ -60,12 +59,10 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
             del functions[lane]
         for row, fields in cursors.rare().items():
             functions[int(numbers[row])] = fields.get("function"), fields.get("left_out", "")
-    position = np.stack([columns[name] for name in _POSITION], axis=1)
-    is_unsaid = (columns["given"] > 0) & (pulled[:, -1] < 0)
     return Finals(
         is_held=is_held,
-        position=position,
-        pulled=np.where((pulled[:, -1:] < 0) & ~is_unsaid[:, None], position, pulled),
+        position=np.stack([columns[name] for name in _POSITION], axis=1),
+        pulled=pulled,
         draws=columns["draws"],
         tokens=columns["tokens"],
         given=columns["given"],
