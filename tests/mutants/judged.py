@@ -41,6 +41,16 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
     ("mixing/blend_index.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
+        "mixing/counting.py",
+        "if node.source.count(np.zeros(1, np.int64), node.part) is None:",
+        "if node.source.count(np.zeros(2, np.int64), node.part) is None:",
+    ): "Whether there is a count counts, not how large it is.",
+    (
+        "run/permutation.py",
+        "self._left, self._right = np.uint64(left), np.uint64(-(-size // left))",
+        "self._left, self._right = np.uint64(left), (-(-size // left))",
+    ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
+    (
         "progress/cursor_table.py",
         "rows = np.full(len(is_last), -1)",
         "rows = np.full(len(is_last), -2)",
