@@ -99,6 +99,14 @@ def test_shards_are_counted(tmp_path, world, part):
         assert_counted(make, *world, states)
 
 
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
+def test_lanes_without_a_share_get_nothing(stop):
+    """Of two blocks and six lanes four have none."""
+    make = lambda: MergedDataset([Numbers("a", 2)], cyclic=False, stop=stop)  # noqa: E731
+    assert sorted(in_world(make, 3, 0).samples_left(2).ravel().tolist()) == [0, 0, 0, 0, 1, 1]
+    assert_counted(make, 3, 2, {})
+
+
 def test_a_bounded_source_ends_an_endless_one():
     """By max_epochs, beside one without end, which is not counted to its end."""
     make = lambda: MergedDataset([Numbers("a", 10, 0.2, max_epochs=3), Numbers("b", 7, 0.8)])  # noqa: E731
