@@ -55,10 +55,12 @@ def rewound(found: SavedStep) -> StatesTable:
     expected = max((samples[part.origin.rank] for part in found.saved), default=0)
     for rank in found.missing:
         step = held[rank].step if rank in held else loaded.step if loaded is not None else None
-        place = f"from its entry of step {step}" if rank in there and step is not None else "from its start"
+        # Of what came from elsewhere rank 0 has saved all: see `part_of_rank`.
+        entry = "its entry in what rank 0 had loaded" if step is None else f"its entry of step {step}"
+        place = entry if rank in there else "its start"
         again = max(0, expected - samples[rank])
         logger.warning(
-            "states: %s lacks rank %d: it goes on %s; about %d of its samples come again",
+            "states: %s lacks rank %d: it goes on from %s; about %d of its samples come again",
             found.folder,
             rank,
             place,

@@ -449,6 +449,19 @@ def test_a_rank_that_no_older_step_has_goes_on_from_what_was_loaded_or_its_start
     assert states[f"idle/0/{rank}"] is True
 
 
+def test_a_rank_that_no_step_has_goes_on_from_states_that_came_from_elsewhere(tmp_path, caplog):
+    """No file but rank 0's has what these said of it."""
+    sent = through_json(merge_states(*run(tmp_path / "before", [1])))
+    for rank in range(2):
+        apart(step_of_a_rank, tmp_path, rank, sent)
+    (tmp_path / "step-2" / "rank-1.states").unlink()
+    states = load_states(tmp_path, missing="rewind")
+    assert "lacks rank 1: it goes on from its entry in what rank 0 had loaded; about 2 of its samples" in caplog.text
+    of_rank = {key for key in sent if not key.startswith("generation/") and key.split("/")[3] == "1"}
+    assert of_rank
+    assert {key: states[key] for key in of_rank} == {key: sent[key] for key in of_rank}
+
+
 @pytest.mark.parametrize("keep", [lambda states: states, dict, lambda states: through_json(dict(states))])
 def test_more_ranks_go_on_from_what_a_single_one_saved(tmp_path, caplog, keep):
     """Whose states are all there are: a rank that has delivered nothing of them saves, and one that is missing rewinds.
