@@ -6,7 +6,6 @@ from typing import Any
 
 from streamdata.errors import StateError, shown
 from streamdata.progress.base import Base
-from streamdata.progress.left_out import read_left_out
 from streamdata.recipe.percent import check_weight
 from streamdata.run import MAX_WORKERS
 
@@ -16,12 +15,8 @@ _FORMATS = (1, FORMAT)
 """What can be read: in the first, the topology never changes, and open bursts do not say what they have pulled."""
 _BEGUN_WITH = ("step", "pass", "base", "dealt", "history")
 """In headers after a change of topology, always."""
-_REQUIRED = ("draws", "epoch", "taken")
-# Written only where they are not zero, see `to_state`.
-_OPTIONAL = ("part", "given", "dropped", "bad", "skipped", "records", "skips", "round", "tokens")
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
-_MAX_CLOCK = 2.0**63
 MAX_RANKS = 1 << 17
 """More than any job has; a damaged number must not become a list of so many."""
 _MAX_LANES = 1 << 22
@@ -39,10 +34,6 @@ def count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"expected a count below 2**53, got {shown(value)}")
     return value
-
-
-def _count_or_negative(value: Any) -> int:
-    return count(abs(value) if type(value) is int else value)
 
 
 def _is_finite(value: Any) -> bool:
@@ -118,40 +109,6 @@ def _check_base(base: Mapping[str, Any]) -> None:
         _, _, _, _ = map(count, counts)
     for number in (*base.get("rounds", {}).values(), *base.get("shifts", {}).values()):
         count(number)
-
-
-def checked_cursor(value: Any, *, follows: bool = False) -> Mapping[str, Any]:
-    """A node's entry.
-
-    Args:
-        value: The entry.
-        follows: Whether the topology is not the first: then it may stand in a piece, and owe its source some draws.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    for name in _REQUIRED:
-        count(value[name])
-    counted = _count_or_negative if follows else count
-    counted(value["window"])  # below 0 it is a piece that another lane had begun
-    for name in _OPTIONAL:
-        count(value.get(name, 0))
-    if "pulled" in value:
-        epoch, window, taken, part = value["pulled"]
-        counted(window)
-        for number in (epoch, taken, part):
-            count(number)
-    if not _is_finite(value.get("cost", 0.0)) or value.get("cost", 0.0) < 0:
-        raise ValueError(f"expected a cost, got {shown(value['cost'])}")
-    clock = value["clock"]
-    if not _is_finite(clock) or not (-_MAX_CLOCK if follows else 0) <= clock < _MAX_CLOCK:
-        raise ValueError(f"expected a clock, got {shown(clock)}")
-    read_left_out(value.get("left_out", ""))
-    if not all(_is_finite(number) and number >= 0 for number in value.get("told", [])):
-        raise ValueError(f"expected times, got {shown(value['told'])}")
-    check_levels(value.get("function", {}))
-    check_levels({"": value.get("stream", [])})
-    return {**value, "clock": float(clock)}
 
 
 def checked_lane(value: Any) -> Mapping[str, Any]:

@@ -75,13 +75,6 @@ class _InMemory:
 _in_memory = _InMemory()
 
 
-def _published_in_memory(parts: Sequence[bytes]) -> Path:
-    file = os.memfd_create("streamdata-index")  # open as long as the process: it may be read at any time
-    with open(file, "wb", closefd=False) as target:
-        target.writelines(parts)
-    return Path(f"/proc/self/fd/{file}")
-
-
 def cache_directory() -> Path:
     """$STREAMDATA_CACHE, by default ~/.cache/streamdata."""
     named = os.environ.get("STREAMDATA_CACHE")
