@@ -31,9 +31,11 @@ MAX_TOKENS: Final = 10_000
 """Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
 _RANGE_BITS: Final = 63
 _NAMES_OF_DICTS: Final = frozenset(dir(dict))
+_NAMES_OF_LOOPS: Final = frozenset(("depth", "first", "index", "index0", "last", "length", "revindex", "revindex0"))
 _SEQUENCES: Final = frozenset((list, tuple, str))
 _OF_JINJA: Final = frozenset(("_loop_vars", "_block_vars"))
-_KEY_BYTES: Final = 128  # for a key that is looked up
+_KEY_BYTES: Final = 192  # for a key that is looked up
+_ABSENT: Final = object()
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 """What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
@@ -108,9 +110,9 @@ def compile_template(source: str) -> SandboxedTemplate:
 
 
 def _limited_class() -> Any:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    """The sandbox that measures."""
 
-    class LimitedEnvironment(ImmutableSandboxedEnvironment):
+    class LimitedEnvironment(_looking_up()):  # type: ignore[misc]  # the sandbox of jinja
         intercepted_binops = frozenset({"*", "**", "+", "-", "%", "/", "//"})
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -124,41 +126,53 @@ def _limited_class() -> Any:
             check_integer(made)
             return made
 
-        def getattr(self, obj: Any, attribute: str) -> Any:
-            if type(obj) is not dict or attribute in _NAMES_OF_DICTS:
-                budget_of_rendering.get().spend(OPERATION_BYTES * (1 if type(obj) is dict else 3))
-                return super().getattr(obj, attribute)
-            # What templates do most, without the error that a dict has no such attribute.
-            budget_of_rendering.get().spend(_KEY_BYTES)
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-
-        def getitem(self, obj: Any, argument: Any) -> Any:
-            if _holds(obj, argument):
-                budget_of_rendering.get().spend(_KEY_BYTES)
-                return obj[argument]
-            budget_of_rendering.get().spend(4 * OPERATION_BYTES)
-            return super().getitem(obj, argument)
-
-        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            budget_of_rendering.get().spend(OPERATION_BYTES * (type(obj) is not dict))
-            return super().is_safe_attribute(obj, attr, value)
-
         def wrap_str_format(self, value: Any) -> Any:
             return _bounded_format(self, value) if super().wrap_str_format(value) else None
 
     return LimitedEnvironment
 
 
+def _looking_up() -> Any:
+    """The sandbox whose lookups are measured; what templates do most comes first, at once."""
+    from jinja2.runtime import LoopContext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
+
+    class LookingUp(ImmutableSandboxedEnvironment):
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            kind = type(obj)
+            if kind is dict and attribute not in _NAMES_OF_DICTS:
+                budget_of_rendering.get().spend(_KEY_BYTES)
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            is_known = kind is LoopContext and attribute in _NAMES_OF_LOOPS
+            if is_known or (issubclass(kind, Namespace) and attribute[:1] != "_"):
+                budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
+                value = getattr(obj, attribute, _ABSENT)
+                return value if value is not _ABSENT else self.undefined(obj=obj, name=attribute)
+            budget_of_rendering.get().spend(OPERATION_BYTES * (1 if kind is dict else 6))
+            return super().getattr(obj, attribute)
+
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            kind, key = type(obj), type(argument)
+            if key is str if kind is dict else key is int and kind in _SEQUENCES:
+                budget_of_rendering.get().spend(_KEY_BYTES)
+                try:
+                    return obj[argument]
+                except LookupError:
+                    pass  # it is an attribute, or not there at all: jinja looks
+            budget_of_rendering.get().spend(6 * OPERATION_BYTES)
+            return super().getitem(obj, argument)
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            budget_of_rendering.get().spend(OPERATION_BYTES * (type(obj) is not dict))
+            return super().is_safe_attribute(obj, attr, value)
+
+    return LookingUp
+
+
 def _given(kwargs: dict[str, Any]) -> dict[str, Any]:
     """What a call is given by name: in a loop or block jinja adds variables of its own, which no function sees."""
     return {name: value for name, value in kwargs.items() if name not in _OF_JINJA} if kwargs else kwargs
-
-
-def _holds(value: Any, key: Any) -> bool:
-    """Whether a mapping has a name, or a sequence an item, which is what templates look up most."""
-    if type(value) is dict:
-        return type(key) is str and key in value
-    return type(value) in _SEQUENCES and type(key) is int and -len(value) <= key < len(value)
 
 
 def _counted(undefined: Any) -> Any:
@@ -168,7 +182,7 @@ def _counted(undefined: Any) -> Any:
         __slots__ = ()
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
+            budget_of_rendering.get().spend(5 * OPERATION_BYTES // 2)
             super().__init__(*args, **kwargs)
 
     return CountedUndefined

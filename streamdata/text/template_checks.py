@@ -27,10 +27,10 @@ MAX_EXPONENT: Final = 64
 _REFERENCE_BYTES: Final = 8
 MAX_PRECISION: Final = 400  # digits; a float has no more
 ESCAPED: Final = 6  # characters that one may become, in JSON, HTML or a representation
-_FORMAT_BYTES: Final = 32  # of a format, which is looked through for widths
+_FORMAT_BYTES: Final = 64  # of a format, which is looked through for widths
 _SHORT_PART: Final = 8
 _SHORT_OF_LONG, _SHORT_TEXT, _MAX_PLACES = 100, 30_000, 2500  # where Python begins to search in linear time
-_CALL_BYTES: Final = 8 * OPERATION_BYTES
+_CALL_BYTES: Final = 10 * OPERATION_BYTES
 _MACRO_BYTES: Final = 6 * OPERATION_BYTES
 _BINDING: Final = ("Macro", "LoopContext")  # of jinja: calls that give their arguments names, and read none of them
 _LONG_WIDTH = re.compile(r"[%).:<>=^][-+ #0]*\d{6}|\d{7}")

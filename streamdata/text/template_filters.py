@@ -115,7 +115,7 @@ def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def counted(*args: Any) -> Any:
-        budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)  # some raise and catch an error within
+        budget_of_rendering.get().spend(5 * OPERATION_BYTES // 2)  # some raise and catch an error within
         return function(*args)
 
     return counted

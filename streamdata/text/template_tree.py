@@ -26,6 +26,7 @@ from streamdata.text.template_checks import check_comparison
 _MAX_COPIED_NODES: Final = 1024
 _MAX_PAIRS: Final = 64  # whose keys need no check
 _NODES_PER_STEP: Final = 32  # of the body of a loop, at least one step
+_SLOW_BYTES: Final = 3 * OPERATION_BYTES // 2
 _SLOW: Final = (nodes.NSRef, nodes.AssignBlock, nodes.FilterBlock, nodes.For, nodes.Macro, nodes.CallBlock)
 
 
@@ -49,7 +50,7 @@ def _step_of(node: Any) -> Any:
     """What counts one round of a loop, by the number of nodes and the text in its body; it is true."""
     steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
     size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-    size += OPERATION_BYTES * sum(1 for _ in node.find_all(_SLOW))
+    size += _SLOW_BYTES * sum(2 if isinstance(slow, nodes.For) else 1 for slow in node.find_all(_SLOW))
     return _own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno)
 
 
