@@ -1,0 +1,29 @@
+"""Seconds of CPU, as a quiet processor counts them.
+
+Neighbours on a machine make each of its seconds worth less, by a half and more. So where a limit is missed, the time
+counts by what a fixed piece of Python takes just then.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_ROUNDS: Final = 500_000
+_QUIET_SECONDS: Final = 0.05  # that the rounds take on the machine that the limits are for
+
+
+@contextmanager
+def cpu_within(seconds: float) -> Iterator[None]:
+    """What happens takes less than so many seconds of CPU."""
+    began = time.process_time()
+    yield
+    took = time.process_time() - began
+    assert took < seconds or took / _slowness() < seconds
+
+
+def _slowness() -> float:
+    began, length = time.process_time(), 0
+    for number in range(_ROUNDS):
+        length += len(str(number))
+    return max(1, (time.process_time() - began) / _QUIET_SECONDS)
