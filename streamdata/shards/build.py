@@ -15,7 +15,7 @@ from streamdata.errors import one_line
 from streamdata.remote.network import import_client
 from streamdata.run.processes import ProcessError, processes
 from streamdata.shards.index_file import IndexHeader
-from streamdata.shards.indexing import Found, IndexJob, build, find
+from streamdata.shards.indexing import Found, IndexJob, build, build_each, find
 from streamdata.shards.one_pass import Ahead
 from streamdata.shards.publish import locked
 from streamdata.shards.storage import is_remote
@@ -32,6 +32,9 @@ _MAX_DEATHS = 4
 
 Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""
+Work = Callable[..., tuple[IndexJob, ...]]
+"""Indexes a shard; returns what cannot be built."""
+Report = Callable[[tuple[IndexJob, ...]], object]
 
 
 def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[IndexHeader]:
@@ -64,9 +67,8 @@ def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -
         if index is None:
             found[job] = find(job)
     for task in by_shard([job for job, index in found.items() if index is None]):
-        build(*task)  # one that could not be indexed raises here what is wrong with it
-        for job in task:
-            found[job] = find(job)
+        # One that could not be indexed raises here what is wrong with it.
+        found.update(zip(task, build(*task), strict=True))
 
 
 def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
@@ -83,9 +85,9 @@ def build_missing(
     min_bytes: int | None = None,
     num_processes: int | None = None,
     is_kept_beside: bool = True,
-    report: Callable[[tuple[IndexJob, ...]], object] = lambda _: None,
-) -> None:
-    """Build indexes, many shards at a time; those that fail are left out.
+    report: Report = lambda _: None,
+) -> set[IndexJob]:
+    """Build indexes, many shards at a time; return those that cannot be built.
 
     Args:
         jobs: The indexes.
@@ -99,30 +101,30 @@ def build_missing(
     remote, local = ([task for task in tasks if is_remote(task[0].url) is kind] for kind in (True, False))
     size = sum(max(task[0].stamp.size, _SHARD_BYTES) for task in local)
     count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
+    unbuilt: set[IndexJob] = set()
     if remote:
-        _build_in_threads(remote, work, report)
+        _build_in_threads(remote, work, report, unbuilt)
     if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
-        local = _build_in_processes(local, count, work, report)
+        local = _build_in_processes(local, count, work, report, unbuilt)
     for task in local:
-        report(work(task))
+        unbuilt.update(work(task))
+        report(task)
+    return unbuilt
 
 
-def _build_in_threads(
-    tasks: Tasks, work: Callable[..., tuple[IndexJob, ...]], report: Callable[[tuple[IndexJob, ...]], object]
-) -> None:
+def _build_in_threads(tasks: Tasks, work: Work, report: Report, unbuilt: set[IndexJob]) -> None:
     logger.info("indexing %d remote shards", len(tasks))
     count = min(_MAX_REQUESTS, len(tasks))
     with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(count) as threads:
         fetching.submit(import_client, tasks[0][0].url)
         ahead = Ahead(fetching, _MAX_REQUESTS // count)
-        for task in threads.map(partial(work, ahead=ahead), tasks):
+        for task, failed in zip(tasks, threads.map(partial(work, ahead=ahead), tasks), strict=True):
+            unbuilt.update(failed)
             report(task)
 
 
-def _build_in_processes(
-    tasks: Tasks, count: int, work: Callable[..., object], report: Callable[[tuple[IndexJob, ...]], object]
-) -> Tasks:
+def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, unbuilt: set[IndexJob]) -> Tasks:
     """Build indexes; return what is left where processes died."""
     waiting = sorted(
         tasks, key=lambda task: -task[0].stamp.size
@@ -131,8 +133,9 @@ def _build_in_processes(
     for _ in range(_MAX_DEATHS):
         try:
             with processes(work, count) as team:
-                for task, _ in team.run(tuple(waiting)):
+                for task, failed in team.run(tuple(waiting)):
                     waiting.remove(task)
+                    unbuilt.update(failed)
                     report(task)
             return left
         except ProcessError as error:
@@ -145,9 +148,10 @@ def _build_in_processes(
 def _build_quietly(
     task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: Ahead | None = None
 ) -> tuple[IndexJob, ...]:
-    """Index a shard; one that fails is left to the caller, which then says why."""
+    """Index a shard; return what cannot be built, which is left to the caller, which then says why."""
     try:
-        build(*task, is_kept_beside=is_kept_beside, ahead=ahead)
+        built = build_each(*task, is_kept_beside=is_kept_beside, ahead=ahead)
     except Exception as error:  # whatever it is, the caller meets it again
         logger.debug("index of %s: %s", one_line(task[0].url), one_line(error))
-    return task
+        return task
+    return tuple(job for job, found in zip(task, built, strict=True) if not isinstance(found, Found))

@@ -20,7 +20,7 @@ from streamdata.shards.build import headers_of
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.held import SharedVersions, shared_versions
 from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
-from streamdata.shards.indexing import KINDS, IndexJob, build, find, warn_of_skipped
+from streamdata.shards.indexing import KINDS, IndexJob, build, open_index, warn_of_skipped
 from streamdata.shards.listed import ListedFacts
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
 from streamdata.shards.one_pass import ByteSource, byte_source
@@ -35,7 +35,6 @@ from streamdata.shards.storage import (
     FileStamp,
     base_name,
     check_shards,
-    check_stamp,
     close_unused,
     is_remote,
     kept_as,
@@ -352,24 +351,16 @@ class RecordBytes:
 def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:
     """The rows of each run (first, count), and the row after it, from an index that is built again if it is damaged."""
     try:
-        rows: list[bytes] = open_files.get(job, _open_index).runs(runs)
+        rows: list[bytes] = open_files.get(job, open_index).runs(runs)
         return rows
     except IndexDamageError as damage:
         logger.warning("index of '%s': %s; it is built again", one_line(job.url), damage)
-    path = build(job).path
+    (built,) = build(job)
     open_files.forget(job)
     try:
-        rows = open_files.get(job, lambda _: IndexFile(Path(path), KINDS[job.kind].dtype)).runs(runs)
+        rows = open_files.get(job, lambda _: IndexFile(Path(built.path), KINDS[job.kind].dtype)).runs(runs)
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Check the disk that holds it."
         ) from damage
     return rows
-
-
-def _open_index(job: IndexJob) -> IndexFile:
-    """The index; built again where it is gone."""
-    found = find(job)
-    if found is None:
-        check_stamp(job.url, job.stamp)
-    return IndexFile(Path((found or build(job)).path), KINDS[job.kind].dtype)

@@ -15,13 +15,14 @@ import numpy as np
 from streamdata.errors import ShardError, one_line
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards import jsonl_index, sidecar, tar_index
-from streamdata.shards.index_file import Contents, IndexDamageError, IndexHeader, encode, read_header
+from streamdata.shards.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
 from streamdata.shards.one_pass import Ahead, byte_source
 from streamdata.shards.publish import cache_directory, publish_index
 from streamdata.shards.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.shards.tar_records import records
 
 logger = logging.getLogger(__name__)
+_MAX_OPENINGS = 8
 _MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds some, more while it is being written
 
 
@@ -114,34 +115,59 @@ def find(job: IndexJob) -> Found | None:
     return None
 
 
-def build(job: IndexJob, *others: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> Found:
-    """Build and publish the index, wherever it may be written.
+def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:
+    """The index; built where it is not there, or no longer: whoever has put it into a manifest deletes it.
+
+    Raises:
+        ShardError: The shard is damaged, or another one, or its index is deleted as often as it is built.
+        IndexDamageError: What was found is none.
+    """
+    for _ in range(_MAX_OPENINGS):
+        found = find(job)
+        if found is None:
+            check_stamp(job.url, job.stamp)
+            (found,) = build(job, is_kept_beside=is_kept_beside)
+        try:
+            return IndexFile(Path(found.path), KINDS[job.kind].dtype)
+        except FileNotFoundError:
+            logger.debug("index '%s': another process has deleted it", one_line(found.path))
+    raise ShardError(
+        f"index of '{job.url}': built {_MAX_OPENINGS} times, and each time deleted by another process\n"
+        f"  See what deletes files below '{cache_directory()}'."
+    )
+
+
+def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found]:
+    """Build and publish indexes of one shard in one pass, wherever they may be written.
 
     Args:
-        job: The index.
-        others: More of the same shard, which are built in the same pass, and published like it.
-        is_kept_beside: Whether it may be written beside the shard; else it is written in the cache.
+        jobs: The indexes.
+        is_kept_beside: Whether they may be written beside the shard; else they are written in the cache.
         ahead: What fetches pieces of a remote shard early.
 
     Raises:
         ShardError: The shard is damaged, or it changed meanwhile; those that could be built are published.
     """
-    jobs = (job, *others)
+    built = []
+    for found in build_each(*jobs, is_kept_beside=is_kept_beside, ahead=ahead):
+        if isinstance(found, ShardError):
+            raise found
+        built.append(found)
+    return built
+
+
+def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found | ShardError]:
+    """As `build`; in the place of an index that cannot be built of a sound shard is why not."""
     contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
-    read = {job.url: job.stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}
+    read = {jobs[0].url: jobs[0].stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}
     for url, stamp in read.items():
         if not is_remote(url):  # there each answer was of the version asked for
             check_stamp(url, stamp)
-    published: list[Found | ShardError] = [
+    return [
         found if isinstance(found, ShardError) else _publish(which, found, is_kept_beside=is_kept_beside)
         for which, found in zip(jobs, contents, strict=True)
     ]
-    for found in published:
-        if isinstance(found, ShardError):
-            raise found
-    assert isinstance(published[0], Found), "the first is no error"
-    return published[0]
 
 
 def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Found:

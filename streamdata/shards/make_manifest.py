@@ -19,8 +19,8 @@ from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import check_can_put, put_once
 from streamdata.run.publish import publish_made
 from streamdata.shards.build import build_missing
-from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader
-from streamdata.shards.indexing import JOIN, KINDS, IndexJob, build, find, forget_cached, sidecar_kind
+from streamdata.shards.index_file import IndexDamageError, IndexHeader
+from streamdata.shards.indexing import JOIN, KINDS, IndexJob, build, find, forget_cached, open_index, sidecar_kind
 from streamdata.shards.inventory import Inventory
 from streamdata.shards.manifest import (
     ENTRY,
@@ -88,7 +88,8 @@ def make_manifest(
     """
     with _saying_where_else():  # now, not when all is indexed
         _check_can_write(stock.target)
-    with locked("manifest", stock.target):
+    # By its real path: under another name it is the same, and what it says of other files must be kept.
+    with locked("manifest", stock.target if is_remote(stock.target) else os.path.realpath(local_path(stock.target))):
         old = _earlier(stock.target)
         kept = _kept_from(old, stock) if old else {}
         wanted = [job._replace(limits=limits) for job in _jobs(stock)]
@@ -96,8 +97,8 @@ def make_manifest(
         if old is not None and not jobs and _is_same(old[0], stock):
             report(IndexProgress(0, 0, 0, 0))
             return stock.target
-        _build(jobs, report, num_processes)
-        indexes = [*kept.values(), *_built(jobs)]
+        unbuilt = _build(jobs, report, num_processes)
+        indexes = [*kept.values(), *_built(jobs, unbuilt)]
         if old is not None:
             stock, indexes = _with_others(stock, old, indexes)
         _publish(stock, indexes)
@@ -136,7 +137,8 @@ def _jobs(stock: Inventory) -> list[IndexJob]:
     return jobs
 
 
-def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) -> None:
+def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) -> set[IndexJob]:
+    """Build what is missing; what cannot be built."""
     missing = [job for job in jobs if find(job) is None]
     sizes = {job.url: job.stamp.size for job in missing}
     done = IndexProgress(0, len(sizes), 0, sum(sizes.values()))
@@ -147,20 +149,20 @@ def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) 
         done = done._replace(shards=done.shards + 1, bytes=done.bytes + task[0].stamp.size)
         report(done)
 
-    build_missing(missing, num_processes=num_processes, is_kept_beside=False, report=note)
+    return build_missing(missing, num_processes=num_processes, is_kept_beside=False, report=note)
 
 
-def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
+def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]:
     """The indexes of the jobs. Those of sidecars that join by no such key are left out; a source says why."""
     unjoined = []
     for job in jobs:
-        found = find(job)
-        if found is None and job.kind in _JOINS:
+        if job in unbuilt and job.kind in _JOINS:
             unjoined += [job.sidecar] if job.kind == JOIN else []
             continue
-        found = found or build(job, is_kept_beside=False)  # where this failed it raises here what is wrong
-        rows = _Rows(Path(found.path), job)
-        yield _Index(found.header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
+        # What could not be built raises here what is wrong; what was, another process may have deleted since.
+        header = (find(job) or build(job, is_kept_beside=False)[0]).header
+        rows = _Rows(job)
+        yield _Index(header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
     if unjoined:
         logger.warning(
             "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
@@ -172,8 +174,8 @@ def _built(jobs: Sequence[IndexJob]) -> Iterator[_Index]:
 class _Rows:
     """The rows of an index file, read when they are written into a manifest."""
 
-    def __init__(self, path: Path, job: IndexJob) -> None:
-        self._path, self._job = path, job
+    def __init__(self, job: IndexJob) -> None:
+        self._job = job
 
     def digest(self) -> bytes:
         """By which equal rows are known: what the keys of a sidecar are makes no difference mostly."""
@@ -182,11 +184,13 @@ class _Rows:
     def __call__(self) -> bytes:
         dtype = KINDS[self._job.kind].dtype
         try:
-            index = IndexFile(self._path, dtype)
+            index = open_index(self._job, is_kept_beside=False)
             (rows,) = index.runs([(0, index.header.num_records)])
-        except (IndexDamageError, FileNotFoundError) as damage:
+        except IndexDamageError as damage:
+            found = find(self._job)
             raise ShardError(
-                f"index of '{self._job.url}': {damage}\n  Delete '{self._path}', and run streamdata index again."
+                f"index of '{self._job.url}': {damage}\n"
+                f"  Delete '{found and found.path}', and run streamdata index again."
             ) from damage
         return encode_rows(rows, dtype.itemsize)
 

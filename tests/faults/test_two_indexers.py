@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import streamdata.shards.make_manifest as make_manifest_module
 from streamdata import MergedDataset, MetaDistributedWebDataset, named
+from streamdata.errors import ShardError
+from streamdata.shards import build, indexing
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
 from tests.shard_files import write_tars
@@ -79,3 +82,77 @@ def test_an_indexer_that_is_killed_is_gone_on_from(folder: Path, monkeypatch: py
     assert kept
     assert all(path.stat().st_mtime_ns == mtime for path, mtime in kept.items())
     read(folder)
+
+
+@pytest.fixture
+def deleting(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str], None]:
+    """Let an indexer that has published its manifest delete the cached indexes, after a function is called."""
+
+    def delete_after(module: object, name: str) -> None:
+        real: Callable[..., object] = getattr(module, name)
+        cache, times = Path(os.environ["STREAMDATA_CACHE"]), [2]
+
+        def call_and_delete(*args: object, **kwargs: object) -> object:
+            returned = real(*args, **kwargs)
+            found = list(cache.rglob("*.index")) if times[0] else []
+            times[0] -= bool(found)
+            for path in found:
+                path.unlink()
+            return returned
+
+        monkeypatch.setattr(module, name, call_and_delete)
+
+    return delete_after
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(make_manifest_module, "build_missing"), (make_manifest_module, "find"), (indexing, "find")]
+)
+def test_a_manifest_is_whole_whatever_another_indexer_deletes(
+    folder: Path, tmp_path: Path, deleting: Callable[[object, str], None], module: object, name: str
+) -> None:
+    """Such as of the same shards, with its manifest elsewhere: indexes that are gone are built again."""
+    index(folder)
+    manifest = folder / "streamdata.manifest"
+    whole = manifest.read_bytes()
+    manifest.unlink()
+    deleting(module, name)
+    index(folder)
+    assert manifest.read_bytes() == whole
+
+
+def test_a_reader_goes_on_whatever_an_indexer_deletes(
+    folder: Path, deleting: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moment at which it finds an index in the cache, and the one at which it opens that."""
+    monkeypatch.setattr("streamdata.shards.indexing._beside", lambda _: None)  # as where only the cache can be written
+    deleting(indexing, "find")
+    deleting(build, "find")
+    deleting(build, "build_missing")
+    read(folder)
+
+
+def test_an_index_that_is_always_deleted_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an endless loop."""
+    monkeypatch.setattr("streamdata.shards.indexing._beside", lambda _: None)
+    real = indexing.IndexFile
+
+    def delete_and_open(path: Path, dtype: object) -> object:
+        path.unlink()
+        return real(path, dtype)
+
+    monkeypatch.setattr(indexing, "IndexFile", delete_and_open)
+    with pytest.raises(ShardError, match="built 8 times, and each time deleted by another process"):
+        read(folder)
+
+
+def test_one_manifest_has_one_lock_by_any_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of other shards meanwhile is not lost."""
+    (folder.parent / "link").symlink_to(folder)
+    monkeypatch.chdir(folder.parent)
+    index(folder)
+    locks = Path(os.environ["STREAMDATA_CACHE"]) / "locks"
+    before = set(locks.iterdir())
+    for name in ("shards", "link", "./shards/../link"):
+        index(Path(name))
+    assert set(locks.iterdir()) == before

@@ -27,14 +27,14 @@ def indexes(folder):
 def builds(monkeypatch):
     """The urls of the indexes that were built."""
     urls = []
-    real = indexing.build
+    real = indexing.build_each
 
-    def build_and_note(job, *others, **options):
-        urls.append(job.url)
-        return real(job, *others, **options)
+    def build_and_note(*jobs, **options):
+        urls.append(jobs[0].url)
+        return real(*jobs, **options)
 
-    monkeypatch.setattr(indexed, "build", build_and_note)
-    monkeypatch.setattr(build, "build", build_and_note)
+    monkeypatch.setattr(indexing, "build_each", build_and_note)
+    monkeypatch.setattr(build, "build_each", build_and_note)
     return urls
 
 

@@ -91,7 +91,7 @@ def asks_nothing(monkeypatch):
             monkeypatch.setattr(f"streamdata.shards.{room}.stamps_of", lambda urls: refuse() if urls else [])
         for name in ("files_in", "files_matching", "is_folder"):
             monkeypatch.setattr(f"streamdata.shards.listing.Listings.{name}", refuse)
-        monkeypatch.setattr("streamdata.shards.build.build", refuse)
+        monkeypatch.setattr("streamdata.shards.build.build_each", refuse)
 
     return begin
 
@@ -99,9 +99,9 @@ def asks_nothing(monkeypatch):
 @pytest.fixture
 def builds(monkeypatch):
     """The urls of the shards that were indexed."""
-    urls, real = [], build.build
+    urls, real = [], build.build_each
     monkeypatch.setattr(
-        build, "build", lambda job, *more, **options: (urls.append(job.url), real(job, *more, **options))
+        build, "build_each", lambda *jobs, **options: (urls.append(jobs[0].url), real(*jobs, **options))[1]
     )
     return urls
 
@@ -438,8 +438,8 @@ def index_in_a_child(urls, go, said):
         return child
     try:
         signal.alarm(30)
-        real = build.build
-        build.build = lambda job, *more, **options: (os.write(said, b"built\n"), real(job, *more, **options))[1]
+        real = build.build_each
+        build.build_each = lambda *jobs, **options: (os.write(said, b"built\n"), real(*jobs, **options))[1]
         publish.logger.info = lambda *_: os.write(said, b"waits\n")
         os.read(go, 1)
         os.write(said, b"found %d\n" % JsonlShards(urls).num_records.sum())
