@@ -1,5 +1,7 @@
-"""From which loaded states a trainer's states descend."""
+"""From which loaded states a trainer's states descend, and since which loading of them."""
 
+import os
+import secrets
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -21,31 +23,46 @@ class Descent(NamedTuple):
     """The digest of the loaded states; `NOTHING_LOADED`; None where nobody knows."""
     is_as_loaded: bool
     """Whether nothing was delivered since."""
+    run: str
+    """What this process alone has delivered since it loaded them: another one that loads them has another name."""
+
+
+class _Loaded(NamedTuple):
+    table: StatesTable
+    run: str
 
 
 class _Remembered:
     """What this process loaded: `dict(states)` loses what `Columns` know of themselves, and shows it by its entries."""
 
-    loaded: ClassVar[deque[StatesTable]] = deque(maxlen=_MAX_REMEMBERED)
+    loaded: ClassVar[deque[_Loaded]] = deque(maxlen=_MAX_REMEMBERED)
+    run: ClassVar[str] = secrets.token_hex(8)
+    """Since nothing was loaded, as far as it knows."""
 
 
 def remember(loaded: Columns) -> None:
     """Know states again that descend from these, when they are saved as a plain dict."""
     # Not the mapping: the trainer goes on to write into that.
-    _Remembered.loaded.appendleft(loaded.table())
+    _Remembered.loaded.appendleft(_Loaded(loaded.table(), secrets.token_hex(8)))
 
 
 def descent_of(states: Mapping[str, Any], rank: int) -> Descent:
     """From which loaded states a rank's states descend."""
     if isinstance(states, Columns) and states.parent is not None:
-        return Descent(states.parent, states.is_as_loaded and states.table().digest() == states.parent)
+        run = next((one.run for one in _Remembered.loaded if one.table.digest() == states.parent), _Remembered.run)
+        return _descent(states.parent, states.is_as_loaded and states.table().digest() == states.parent, run)
     table = Columns.of(states).table()
     # By content: `dict(states)` has it, and so has what a trainer wrote and read by its own means in this process.
-    for loaded in _Remembered.loaded:
+    for loaded, run in _Remembered.loaded:
         is_as_loaded = bool(loaded.cursors) and table.digest() == loaded.digest()
         if is_as_loaded or _descends(table, loaded, rank):
-            return Descent(loaded.digest(), is_as_loaded)
-    return Descent(NOTHING_LOADED if _is_of_rank_alone(table, rank) else None, is_as_loaded=False)
+            return _descent(loaded.digest(), is_as_loaded, run)
+    return _descent(NOTHING_LOADED if _is_of_rank_alone(table, rank) else None, False, _Remembered.run)
+
+
+def _descent(parent: str | None, is_as_loaded: bool, run: str) -> Descent:
+    # A process that was forked has the memory of the one that loaded, which may fork another one for each attempt.
+    return Descent(parent, is_as_loaded, f"{run}-{os.getpid()}")
 
 
 def present_generations(headers: Mapping[int, Mapping[str, Any]]) -> list[int]:

@@ -2,8 +2,10 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 from streamdata.errors import StateError
@@ -30,6 +32,19 @@ class _Loaded(NamedTuple):
     table: StatesTable
 
 
+class _Filled(NamedTuple):
+    """A step, filled up."""
+
+    table: StatesTable
+    held: Mapping[int, _Held]
+    """By rank, of those that have not saved it."""
+    loaded: _Loaded | None
+
+
+_Tables = dict[int, StatesTable | None]
+"""What loading an older step gives, rewound if need be; None if that is an error."""
+
+
 def rewound(found: SavedStep) -> StatesTable:
     """The states of a step, and of ranks that have not saved it their newest entries of older steps of its branch.
 
@@ -38,17 +53,7 @@ def rewound(found: SavedStep) -> StatesTable:
     Raises:
         StateError: The files do not belong together; or what rank 0 saves for all is in no file.
     """
-    # First of all: nothing may be rewound to fill up a mixture of runs.
-    check_together(found.saved)
-    held = {rank: newest for rank in found.missing if (newest := _newest_of(rank, found)) is not None}
-    rest = [rank for rank in found.missing if rank not in held]
-    loaded = _loaded(found) if rest else None
-    if 0 in rest and loaded is None and found.saved[0].origin.parent != NOTHING_LOADED:
-        raise StateError(
-            f"{found.folder}: rank 0 has not saved this step, and no step is there that it had loaded: what all ranks "
-            "had delivered before is in no file\n  Load an older step."
-        )
-    table = join_ranks([*found.saved, *(newest.part for newest in held.values())], _copies(loaded, rest))
+    table, held, loaded = _filled(found, {})
     present = present_generations(table.headers())
     there, samples = table.ranks(present), _samples(table, present)
     # Ranks deliver in step: how far the missing one had come, the furthest of the others tells.
@@ -69,31 +74,67 @@ def rewound(found: SavedStep) -> StatesTable:
     return table
 
 
-def _newest_of(rank: int, found: SavedStep) -> _Held | None:
+def _filled(found: SavedStep, tables: _Tables) -> _Filled:
+    # First of all: nothing may be rewound to fill up a mixture of runs.
+    check_together(found.saved)
+    is_given_up = cache(partial(_is_given_up, found))
+    held = {rank: newest for rank in found.missing if (newest := _newest_of(rank, found, is_given_up)) is not None}
+    rest = [rank for rank in found.missing if rank not in held]
+    loaded = _loaded(found, tables) if rest else None
+    if 0 in rest and loaded is None and found.saved[0].origin.parent != NOTHING_LOADED:
+        raise StateError(
+            f"{found.folder}: rank 0 has not saved this step, and no step is there that it had loaded: what all ranks "
+            "had delivered before is in no file\n  Load an older step."
+        )
+    parts = [*found.saved, *(newest.part for newest in held.values())]
+    return _Filled(join_ranks(parts, _copies(loaded, rest)), held, loaded)
+
+
+def _newest_of(rank: int, found: SavedStep, is_given_up: Callable[[int], bool]) -> _Held | None:
     """The newest entries of a rank in an older step of the same branch."""
     for step in steps_in(found.directory):
         part = read_rank(found.directory, step, rank) if step < found.step else None
-        if part is not None and part.origin.parent == found.saved[0].origin.parent:
-            # As if of this step: of which older one it is, is what is to be overlooked here, and nothing else.
-            part = replace(part, origin=replace(part.origin, step=found.step))
-            try:
-                check_together([*found.saved, part])
-            except StateError:  # of a run that was given up
-                continue
-            return _Held(step, part)
+        if part is None or part.origin.parent != found.saved[0].origin.parent or is_given_up(step):
+            continue
+        # As if of this step: of which older one it is, is what is to be overlooked here, and nothing else.
+        part = replace(part, origin=replace(part.origin, step=found.step))
+        try:
+            check_together([*found.saved, part])
+        except StateError:  # of a run that was given up
+            continue
+        return _Held(step, part)
     return None
 
 
-def _loaded(found: SavedStep) -> _Loaded | None:
-    """What the step's ranks had loaded, if that is an older step that is still there in full."""
-    for step in steps_in(found.directory) if found.saved[0].origin.parent else ():
-        older = read_step(found.directory, step) if step < found.step else None
-        if older is not None and not older.missing:
-            table = join_ranks(older.saved)
-            # By content, not by name: steps are saved anew after a run was given up.
-            if table.digest() == found.saved[0].origin.parent:
-                return _Loaded(step, table)
+def _is_given_up(found: SavedStep, step: int) -> bool:
+    """Whether an older step is of another run, which had loaded the same: by the first rank that has saved both."""
+    for part in found.saved:
+        older = read_rank(found.directory, step, part.origin.rank)
+        if older is not None:
+            return older.origin.run != part.origin.run
+    return False
+
+
+def _loaded(found: SavedStep, tables: _Tables) -> _Loaded | None:
+    """What the step's ranks had loaded, if that is an older step that is still there."""
+    parent = found.saved[0].origin.parent
+    for step in steps_in(found.directory) if parent else ():
+        table = _table_of(found.directory, step, tables) if step < found.step else None
+        # By content, not by name: steps are saved anew after a run was given up.
+        if table is not None and table.digest() == parent:
+            return _Loaded(step, table)
     return None
+
+
+def _table_of(directory: Path, step: int, tables: _Tables) -> StatesTable | None:
+    if step not in tables:
+        older = read_step(directory, step)
+        try:
+            # Also one that lacks ranks may have been loaded: rewound, as this one is.
+            tables[step] = _filled(older, tables).table if older.saved else None
+        except StateError:  # of rank 0 nothing is held: then it was not loaded either
+            tables[step] = None
+    return tables[step]
 
 
 def _copies(loaded: _Loaded | None, ranks: Sequence[int]) -> list[StatesTable]:

@@ -71,7 +71,7 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel, step: int) -> t
             f"states: they are of dp_size={newest['dp_size']}, got size={group.dp_size}\n"
             "  Under tensor or pipeline parallelism use save_states with rank and size of the data-parallel replicas."
         )
-    origin = Origin(rank=group.dp_rank, size=group.dp_size, step=step, parent=descent.parent)
+    origin = Origin(rank=group.dp_rank, size=group.dp_size, step=step, parent=descent.parent, run=descent.run)
     present = present_generations(headers)
     own, rest = columns.divided(group.dp_rank, present)
     if missing := (own.generations() | rest.generations()) - headers.keys():

@@ -499,6 +499,39 @@ def test_rewinding_does_not_take_what_a_given_up_run_saved(tmp_path, caplog):
     assert "lacks rank 1: it goes on from its entry of step 1" in caplog.text
 
 
+@pytest.mark.parametrize("settings", [{"num_workers": 2, "batches": 5}, {"batches": 9}])
+def test_rewinding_takes_nothing_of_a_run_that_had_loaded_the_same_and_was_given_up(tmp_path, caplog, settings):
+    """Which had come further, or had other workers: what it delivered after what was loaded would be lost."""
+    run(tmp_path, [1])
+    at_1 = dict(load_states(tmp_path))
+    run(tmp_path, [2], states=lambda: load_states(tmp_path, step=1), **settings)
+    run(tmp_path, [3], states=lambda: load_states(tmp_path, step=1))
+    (tmp_path / "step-3" / "rank-1.states").unlink()
+    states = dict(load_states(tmp_path, missing="rewind"))
+    assert "lacks rank 1: it goes on from its entry of step 1; about" in caplog.text
+    of_rank = {key for key in at_1 if not key.startswith("generation/") and key.split("/")[3] == "1"}
+    assert {key: states[key] for key in of_rank} == {key: at_1[key] for key in of_rank}
+    assert not {key for key in states if key.startswith("cursor/1/")}  # of the other workers' generation
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_what_was_rewound_is_rewound_to(tmp_path, caplog, rank):
+    """A run that had gone on from a step that lacked a rank lacks one, too: the same one or another."""
+    run(tmp_path, [1, 2], size=3)
+    (tmp_path / "step-2" / "rank-1.states").unlink()
+    at_2 = dict(load_states(tmp_path, missing="rewind"))
+    run(tmp_path, [3], size=3, states=lambda: load_states(tmp_path, missing="rewind", step=2))
+    (tmp_path / "step-3" / f"rank-{rank}.states").unlink()
+    caplog.clear()
+    states = dict(load_states(tmp_path, missing="rewind"))
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
+        f"states: {tmp_path}/step-3 lacks rank {rank}: it goes on from its entry of step 2"
+    ]
+    of_rank = {key for key in at_2 if not key.startswith("generation/") and key.split("/")[3] == str(rank)}
+    assert of_rank
+    assert {key: states[key] for key in of_rank} == {key: at_2[key] for key in of_rank}
+
+
 @pytest.mark.parametrize("step", ["9", 9.0, True])
 def test_the_step_that_is_asked_for_is_an_int(tmp_path, step):
     """Text would name the folder."""
