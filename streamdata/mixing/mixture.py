@@ -18,6 +18,7 @@ from streamdata.mixing.told import Told
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
+from streamdata.recipe.percent import LEAST, MOST
 from streamdata.remote.network import network
 from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
@@ -274,7 +275,7 @@ class Mixture:
         """What a sample costs, added to what those of its source have cost."""
         try:
             value = weigh(sample)
-            is_cost = 0 < value < math.inf  # in here: what is not even a number fails in the comparison
+            is_cost = LEAST <= value <= MOST  # in here: what is not even a number fails in the comparison
         except (Exception, SystemExit) as error:
             who, at = f"source {shown(self._children[i].path)}: cost", describe_record(sample)
             raise_noted(
@@ -290,7 +291,7 @@ class Mixture:
         raise ValueError(
             f"source {shown(self._children[i].path)}: cost gave {shown(value)}, expected a positive number, "
             f"at {describe_record(sample)}\n"
-            "  It says how much of the mixture a sample takes, such as its number of tokens."
+            f"  It says how much of the mixture a sample takes, such as its number of tokens: {LEAST:g} to {MOST:g}."
         )
 
     def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:

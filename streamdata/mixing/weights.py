@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.errors import shown
 from streamdata.mixing.schedule import Shares
-from streamdata.recipe.percent import SizeWeight, Weight, read_percent
+from streamdata.recipe.percent import LEAST, MOST, SizeWeight, Weight, read_percent
 from streamdata.sources.part import range_of
 
 
@@ -90,5 +90,11 @@ def _of_size(child: Any, weight: SizeWeight) -> float:
         raise ValueError(
             f"source {shown(child.path)}: percent is by {weight.by}, and how many it has is "
             f"{'not known' if size is None else 'none'}\n  That is known of {of_what}: give numbers as percent."
+        )
+    # As logarithms: the power itself may be no float.
+    if not math.log(LEAST) <= weight.exponent * math.log(size) <= math.log(MOST):
+        raise ValueError(
+            f"source {shown(child.path)}: expected a percent from {LEAST:g} to {MOST:g}, got {size} {weight.by} to the "
+            f"power of {weight.exponent:g}\n  Give an exponent that is nearer to 0."
         )
     return math.pow(size, weight.exponent)

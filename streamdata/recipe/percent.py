@@ -17,6 +17,8 @@ and one text for one schedule, since headers are compared."""
 
 STEPS: Final = "steps"
 SIZES: Final = ("tokens", "records")
+LEAST, MOST = 1e-100, 1e100
+"""Positive percents, times and costs lie between them, so that no clock of any number of samples is without end."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ def read_percent(percent: Any) -> Weight | SizeWeight:
         return _read_points(percent)
     raise ValueError(
         f"expected a positive number as percent, got {shown(percent)}\n"
-        "  Set its attribute `percent`; they need not add to 1. 0 leaves a source out; a list of [time, percent] "
-        "is a schedule."
+        f"  Set its attribute `percent`, from {LEAST:g} to {MOST:g}; they need not add to 1. 0 leaves a source out; a "
+        "list of [time, percent] is a schedule."
     )
 
 
@@ -94,7 +96,8 @@ def _read_points(points: Any) -> Points:
         numbers = [_number(number) for number in point] if is_pair else [None]
         if None in numbers:
             raise ValueError(
-                f"expected [time, percent], two numbers >= 0, in the schedule of percent, got {shown(point)}"
+                f"expected [time, percent], two numbers >= 0, in the schedule of percent, got {shown(point)}\n"
+                f"  Those that are not 0 are from {LEAST:g} to {MOST:g}."
             )
         read.append([number for number in numbers if number is not None])
         if len(read) > 1 and read[-1][0] <= read[-2][0]:
@@ -105,7 +108,7 @@ def _read_points(points: Any) -> Points:
 
 
 def _number(value: Any) -> float | None:
-    """The value as a float, if it is a finite number >= 0."""
+    """The value as a float, if it is 0 or within the bounds."""
     # Python's bool is a Real, NumPy's is not: `percent: yes` in a recipe is a slip, not the weight 1.
     # By type first: to ask an abstract class takes ten times as long, and a mixture may have thousands of sources.
     if type(value) not in (int, float) and (isinstance(value, bool) or not isinstance(value, Real)):
@@ -114,4 +117,4 @@ def _number(value: Any) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    return number if 0 <= number < math.inf else None
+    return number if number == 0 or LEAST <= number <= MOST else None

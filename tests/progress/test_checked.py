@@ -1,7 +1,7 @@
 """Damaged numbers in states end in a StateError, whatever their size or depth."""
 
 import copy
-from itertools import islice
+from itertools import islice, product
 
 import pytest
 
@@ -50,8 +50,8 @@ def states():
     return through_json(states)
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("field", FIELDS)
+# A clock may be as high where a source is rare.
+@pytest.mark.parametrize(("field", "damage"), [pair for pair in product(FIELDS, DAMAGED) if pair != ("clock", "int64")])
 def test_a_damaged_field_of_a_cursor_is_refused(states, field, damage):
     """When it is loaded; none of it reaches NumPy or the stack."""
     for key in ("cursor/0/0/0/0/a", "cursor/0/0/0/0/b"):

@@ -135,8 +135,8 @@ def deep(levels):
 DAMAGED = [10**400, 2**53, 2**63 - 1, -1, "1", None, True, 1.5, [1], float("nan"), float("inf"), deep(100_000)]
 FIELDS = [*REQUIRED, *OPTIONAL]
 FINE = {
-    ("window", -1), ("clock", -1), ("clock", 2**53), ("clock", 1.5), ("cost", 2**53), ("cost", 2**63 - 1),
-    ("cost", 1.5),
+    ("window", -1), ("clock", -1), ("clock", 2**53), ("clock", 2**63 - 1), ("clock", 1.5), ("cost", 2**53),
+    ("cost", 2**63 - 1), ("cost", 1.5),
 }  # fmt: skip
 
 
