@@ -27,7 +27,7 @@ class Descent(NamedTuple):
     """What this process alone has delivered since it loaded them: another one that loads them has another name."""
 
 
-class _Loaded(NamedTuple):
+class _LoadedTable(NamedTuple):
     table: StatesTable
     run: str
 
@@ -35,7 +35,7 @@ class _Loaded(NamedTuple):
 class _Remembered:
     """What this process loaded: `dict(states)` loses what `Columns` know of themselves, and shows it by its entries."""
 
-    loaded: ClassVar[deque[_Loaded]] = deque(maxlen=_MAX_REMEMBERED)
+    loaded: ClassVar[deque[_LoadedTable]] = deque(maxlen=_MAX_REMEMBERED)
     run: ClassVar[str] = secrets.token_hex(8)
     """Since nothing was loaded, as far as it knows."""
 
@@ -43,7 +43,7 @@ class _Remembered:
 def remember(loaded: Columns) -> None:
     """Know states again that descend from these, when they are saved as a plain dict."""
     # Not the mapping: the trainer goes on to write into that.
-    _Remembered.loaded.appendleft(_Loaded(loaded.table(), secrets.token_hex(8)))
+    _Remembered.loaded.appendleft(_LoadedTable(loaded.table(), secrets.token_hex(8)))
 
 
 def descent_of(states: Mapping[str, Any], rank: int) -> Descent:
