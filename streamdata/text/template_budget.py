@@ -24,6 +24,9 @@ _MAX_PRINTED: Final = 1 << 24  # bytes of a value that is printed in Python's wa
 _MAX_ODD_KEYS: Final = 64
 _KEY_BITS: Final = 60  # an integer of so many is its own hash
 _ATOMS = (int, float, bool, type(None))
+MAX_WIDTH: Final = 4
+"""Bytes of a character, once it is joined with others."""
+_LONG: Final = 256  # characters, from which on the size of a text tells their width
 
 
 @dataclass
@@ -35,12 +38,16 @@ class Budget:
         marks: How many generation marks were made, if they are wanted.
         steps: Of loops and macros.
         size: In bytes, of all values.
+        printed: How many characters were printed.
+        width: Bytes of each of them: as many as the widest takes, since they are joined.
     """
 
     chars: int
     marks: int | None = None
     steps: int = MAX_STEPS
     size: int = MAX_BYTES
+    printed: int = 0
+    width: int = 1
 
     def step(self, steps: int, size: int) -> None:
         """Takes a round of a loop, or a call of a macro, whose body has so many bytes of text."""
@@ -50,11 +57,19 @@ class Budget:
         if size:
             self.spend(size)
 
-    def check_size(self, size: int, does: str) -> None:
-        """Takes a value that an operation is about to make."""
+    def check_size(self, size: int, does: str, width: int = 1) -> None:
+        """Takes a value of so many characters, or items, of that width, which an operation is about to make."""
         if size > self.chars:
             raise OverflowError(f"it {does} a value to {size:,} items (max_chars)")
-        self.spend(size)
+        self.spend(size * width)
+
+    def print_text(self, text: str) -> None:
+        """Takes a text that will be joined with all that is printed."""
+        if (width := width_of(text)) > self.width:
+            self.spend((width - self.width) * self.printed)
+            self.width = width
+        self.printed += len(text)
+        self.spend(len(text) * self.width)
 
     def spend(self, size: int) -> None:
         """Takes so many bytes."""
@@ -74,11 +89,23 @@ class Extent:
         size: Bytes of all texts and objects, each as often as it would be printed.
         num_objects: How many these are.
         depth: How deep they are nested.
+        width: Bytes of a character of all texts, if they are joined.
     """
 
     size: int = 0
     num_objects: int = 0
     depth: int = 0
+    width: int = 1
+
+
+def width_of(*values: Any) -> int:
+    """Bytes of a character of the texts among these values, when they are joined: 1, 2 or 4; about, where it is 2."""
+    width = 1
+    for value in values:
+        if isinstance(value, str) and not value.isascii():
+            length = len(value)
+            width = max(width, round(sys.getsizeof(value) / length) if length >= _LONG else MAX_WIDTH)
+    return min(width, MAX_WIDTH)
 
 
 def size_of(value: Any) -> int:
@@ -124,6 +151,7 @@ def extent_of(value: Any) -> Extent:
             extent.num_objects += 1
             if isinstance(node, str | bytes):
                 extent.size += sys.getsizeof(node) * copies
+                extent.width = max(extent.width, width_of(node))
                 continue
             if type(node) is int:
                 extent.size += _integer_size(node)

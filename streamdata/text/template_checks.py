@@ -11,15 +11,18 @@ from typing import Any, Final
 
 from streamdata.text.template_budget import (
     MAX_BITS,
+    MAX_WIDTH,
     OBJECT_BYTES,
     OPERATION_BYTES,
     as_list,
     budget_of_rendering,
     check_integer,
     check_keys,
+    extent_of,
     printed_size,
     shallow_size,
     size_of,
+    width_of,
 )
 
 MAX_BASE: Final = 1 << 64
@@ -44,7 +47,7 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     budget = budget_of_rendering.get()
     budget.spend(OPERATION_BYTES)
     if operator == "+" and type(left) is str and type(right) is str:  # what templates do most
-        budget.check_size(len(left) + len(right), "joins")
+        budget.check_size(len(left) + len(right), "joins", width_of(left, right))
         return
     if isinstance(left, int | float) and isinstance(right, int | float):
         _check_numbers(operator, left, right)
@@ -61,7 +64,7 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     item_bytes = 1 if isinstance(left, str | bytes) or isinstance(right, str | bytes) else _REFERENCE_BYTES
     if operator == "+":
         is_markup = hasattr(left, "__html__") or hasattr(right, "__html__")  # which escapes what is joined to it
-        budget.check_size(sum(sizes) * (ESCAPED if is_markup else 1), "joins")
+        budget.check_size(sum(sizes) * (ESCAPED if is_markup else 1), "joins", width_of(left, right))
         budget.spend(item_bytes * sum(sizes) + sum(size_of(value) for value in (left, right) if type(value) is tuple))
     else:
         value, times = (left, right) if isinstance(right, int) else (right, left)
@@ -87,7 +90,7 @@ def _check_repeated(value: Any, times: Any, item_bytes: int) -> None:
         budget, times = budget_of_rendering.get(), max(times, 0)
         budget.check_size(len(value) * times, "repeats")
         # A tuple may become a key, and is hashed all through then.
-        budget.spend(times * (size_of(value) if type(value) is tuple else item_bytes * len(value)))
+        budget.spend(times * (size_of(value) if type(value) is tuple else item_bytes * width_of(value) * len(value)))
 
 
 def check_percent(template: str | bytes, values: Any) -> None:
@@ -102,14 +105,15 @@ def check_percent(template: str | bytes, values: Any) -> None:
         widths += [abs(item) for item in items if isinstance(item, int)]
     largest = max(map(size_of, items), default=0)
     size = len(text) + text.count("%") * (ESCAPED * largest + max(widths, default=0))
-    budget_of_rendering.get().check_size(size, "formats")
+    width = MAX_WIDTH if "c" in text else width_of(text, *items)  # %c makes any character of a number
+    budget_of_rendering.get().check_size(size, "formats", width)
 
 
 def check_spec(spec: str, value: Any) -> None:
     """Estimates what a field of `"{:5d}".format(value)` makes."""
     budget = budget_of_rendering.get()
     budget.spend(OPERATION_BYTES + _FORMAT_BYTES * len(spec) + printed_size(value))
-    budget.check_size(max(_widths(":" + spec), default=0), "formats")
+    budget.check_size(max(_widths(":" + spec), default=0), "formats", width_of(spec, value))
 
 
 def _widths(text: str) -> list[int]:
@@ -203,22 +207,22 @@ def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     if hasattr(text, "__html__"):  # which escapes what it is given
         budget.check_size(ESCAPED * sum(map(size_of, args)), "escapes")
     if name in ("ljust", "rjust", "center", "zfill"):
-        budget.check_size(max(len(text), integer(args, kwargs, 0, "width", 0)), "pads")
+        budget.check_size(max(len(text), integer(args, kwargs, 0, "width", 0)), "pads", width_of(text, *args))
     elif name == "expandtabs":
         tabs = text.count(b"\t" if isinstance(text, bytes) else "\t")
-        budget.check_size(len(text) + tabs * integer(args, kwargs, 0, "tabsize", 8), "pads")
+        budget.check_size(len(text) + tabs * integer(args, kwargs, 0, "tabsize", 8), "pads", width_of(text))
     elif name == "replace":
         check_replace(text, *args[:3], **kwargs)
     elif name == "join":
         items = args[0] if args else ()
-        separators = len(text) * len(items) if hasattr(items, "__len__") else 0
-        budget.check_size(size_of(items) + separators, "joins")
+        check_join(text, items)
     elif name in ("split", "rsplit", "splitlines"):
         _check_split(text, name, args, kwargs)
     elif name == "translate":
         table = args[0] if args else {}
         values = table.values() if isinstance(table, dict) else ()
-        budget.check_size(len(text) * max((len(v) for v in values if isinstance(v, str)), default=1), "translates")
+        longest = max((len(v) for v in values if isinstance(v, str)), default=1)
+        budget.check_size(len(text) * longest, "translates", MAX_WIDTH)  # a table may make any character of another
         budget.spend(OBJECT_BYTES * len(text))
     elif name == "encode":
         encoding = (*args, *kwargs.values(), "utf-8")[0]
@@ -257,7 +261,17 @@ def check_replace(text: Any, old: Any = "", new: Any = "", count: Any = -1) -> N
     found = len(text) + 1 if not old else text.count(old)
     if isinstance(count, int) and count >= 0:
         found = min(found, count)
-    budget_of_rendering.get().check_size(len(text) + found * max(0, len(new) - len(old)), "replaces in")
+    size = len(text) + found * max(0, len(new) - len(old))
+    width = width_of(text, new)
+    budget_of_rendering.get().spend(len(text) * (width - 1))  # Python first makes the text as wide
+    budget_of_rendering.get().check_size(size, "replaces in", width)
+
+
+def check_join(separator: Any, items: Any) -> None:
+    """Estimates what `join` makes."""
+    extent = extent_of(items)
+    separators = len(separator) * len(items) if hasattr(items, "__len__") else 0
+    budget_of_rendering.get().check_size(extent.size + separators, "joins", max(extent.width, width_of(separator)))
 
 
 def _check_split(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

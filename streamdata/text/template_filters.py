@@ -16,6 +16,7 @@ from streamdata.text.template_budget import (
     printed_size,
     shallow_size,
     size_of,
+    width_of,
 )
 from streamdata.text.template_checks import (
     ESCAPED,
@@ -23,6 +24,7 @@ from streamdata.text.template_checks import (
     argument,
     check_binop,
     check_comparison,
+    check_join,
     check_percent,
     check_replace,
     check_strip,
@@ -161,21 +163,22 @@ def _attr(_value: Any, _args: _Args, _kwargs: _Kwargs) -> None:  # which asks ea
     budget_of_rendering.get().spend(16 * OPERATION_BYTES)
 
 
-def _center(_: Any, args: _Args, kwargs: _Kwargs) -> None:
-    budget_of_rendering.get().check_size(integer(args, kwargs, 0, "width", 80), "pads")
+def _center(value: Any, args: _Args, kwargs: _Kwargs) -> None:
+    budget_of_rendering.get().check_size(integer(args, kwargs, 0, "width", 80), "pads", width_of(str(value)))
 
 
 def _indent(value: Any, args: _Args, kwargs: _Kwargs) -> None:
     width, text = argument(args, kwargs, 0, "width", 4), str(value)
     size = len(width) if isinstance(width, str) else width
-    budget_of_rendering.get().check_size(len(text) + size * (1 + num_lines(text)), "indents")
+    size = len(text) + size * (1 + num_lines(text))
+    budget_of_rendering.get().check_size(size, "indents", width_of(text, width))
 
 
 def _wordwrap(value: Any, args: _Args, kwargs: _Kwargs) -> None:
     budget, text = budget_of_rendering.get(), str(value)
     end = argument(args, kwargs, 2, "wrapstring", None) or "\n"
     pieces = len(text) // max(1, integer(args, kwargs, 0, "width", 79))
-    budget.check_size(len(text) + (num_lines(text) + pieces + 1) * len(end), "wraps")
+    budget.check_size(len(text) + (num_lines(text) + pieces + 1) * len(end), "wraps", width_of(text, end))
     budget.spend(len(text) * pieces // 8)  # a long word's rest is copied for each line
 
 
@@ -185,12 +188,10 @@ def _replace(value: Any, args: _Args, kwargs: _Kwargs) -> None:
 
 
 def _join(value: Any, args: _Args, kwargs: _Kwargs) -> None:
-    num_items = len(value) if hasattr(value, "__len__") else 0
-    separators = num_items * len(str(argument(args, kwargs, 0, "d", "")))
-    for item in value if num_items else ():
+    for item in value if hasattr(value, "__len__") else ():
         if not isinstance(item, str):
             printed_size(item)
-    budget_of_rendering.get().check_size(separators + size_of(value), "joins")
+    check_join(str(argument(args, kwargs, 0, "d", "")), value)
 
 
 def _format(value: Any, args: _Args, kwargs: _Kwargs) -> None:

@@ -13,6 +13,7 @@ from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 from streamdata.text.template_budget import (
+    MAX_WIDTH,
     OPERATION_BYTES,
     budget_of_rendering,
     check_integer,
@@ -20,6 +21,7 @@ from streamdata.text.template_budget import (
     printed_size,
     shallow_size,
     size_of,
+    width_of,
 )
 from streamdata.text.template_checks import check_comparison
 
@@ -49,7 +51,7 @@ def measured(tree: nodes.Template) -> nodes.Template:
 def _step_of(node: Any) -> Any:
     """What counts one round of a loop, by the number of nodes and the text in its body; it is true."""
     steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
-    size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+    size = sum(MAX_WIDTH * len(data.data) for data in node.find_all(nodes.TemplateData))
     size += _SLOW_BYTES * sum(2 if isinstance(slow, nodes.For) else 1 for slow in node.find_all(_SLOW))
     return _own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno)
 
@@ -132,15 +134,18 @@ def _step(steps: int, size: int) -> bool:
 
 def _printed(value: Any) -> str:
     """A value as the text that is printed for it."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + (len(value) if type(value) is str else printed_size(value)))
-    return str(value)
+    budget = budget_of_rendering.get()
+    budget.spend(OPERATION_BYTES + (0 if type(value) is str else printed_size(value)))
+    text = str(value)
+    budget.print_text(text)
+    return text
 
 
 def _concatenated(*parts: Any) -> str:
     budget = budget_of_rendering.get()
     budget.spend(OPERATION_BYTES + sum(map(printed_size, parts)))
     texts = list(map(str, parts))
-    budget.check_size(sum(map(len, texts)), "joins")
+    budget.check_size(sum(map(len, texts)), "joins", width_of(*texts))
     return "".join(texts)
 
 

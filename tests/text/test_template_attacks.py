@@ -26,6 +26,7 @@ SAME_HASH = (
     "{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = n.x + [i * (2 ** 61 - 1)] %}{% endfor %}"
 )
 NEARLY = "{% set x, y = 'a' * 2499, 'a' * 1247 ~ 'ba' %}" + "{% for i in range(9999) %}" * 2  # y is all but in x
+WIDE = "{% set x = '🙂' * 16000000 %}"
 INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
 SPENT = f"more than {MAX_BYTES:,} bytes"
 
@@ -187,6 +188,20 @@ ATTACKS = {
     "many macros": ("{%macro a()%}{%endmacro%}" * 10000, TOKENS),
     "many conditions": ("{%if a%}{%endif%}" * 14000, TOKENS),
     "comparisons within one another": ("{{ " + "1<(" * 30 + "1" + ")<1" * 30 + " }}", "within one another"),
+    "wide characters that are repeated": ("{% set x = '🙂' * 30000000 %}" * 4, SPENT),
+    "wide characters that are joined": (WIDE + "{% set y, z, v = x + x, x + x, x + x %}", SPENT),
+    "the same, printed": (WIDE + "{{ x }}" * 4, SPENT),
+    "the same, captured": (WIDE + "{% set y %}{{ x }}{{ x }}{% endset %}" * 4, SPENT),
+    "text that one wide character makes wide": (
+        "{% set x = 'x' * 30000000 %}" + "{% set y %}{{ x }}{{ '🙂' }}{% endset %}" * 3,
+        SPENT,
+    ),
+    "the same, of a list": ("{{ ['x' * 40000000, '🙂'] | join }}" * 2, SPENT),
+    "the same, of %c": ("{% set x = '%99999c%99999c' % (128578, 128578) %}" * 400, SPENT),
+    "wide characters that are padded": ("{% set x = '🙂'.ljust(60000000) %}" * 4, SPENT),
+    "the same, by a filter": ("{% set x = '🙂' | center(60000000) %}" * 4, SPENT),
+    "wide characters that are expanded": ("{% set x = ('🙂' ~ '\t' * 60).expandtabs(1000000) %}" * 4, SPENT),
+    "wide characters in the place of others": ("{% set x = ('a' * 9999999).replace('a', '🙂' * 6) %}" * 3, SPENT),
     "a long template": ("{{ 1 }}" * (MAX_SOURCE_CHARS // 7 + 1), "characters, more than"),
 }
 
