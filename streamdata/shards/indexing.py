@@ -207,7 +207,10 @@ def _tried(job: IndexJob, own: tar_index.TarRows, joins: dict[str, sidecar.JoinR
 
 def forget_cached(job: IndexJob) -> None:
     """Delete the index from the cache, where it is kept elsewhere now."""
-    Path(_cached(job)).unlink(missing_ok=True)
+    try:
+        Path(_cached(job)).unlink(missing_ok=True)
+    except OSError as error:  # a cache that is shared may be read-only
+        logger.info("index '%s' stays in the cache: %s", one_line(_cached(job)), one_line(error))
 
 
 def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:

@@ -1,5 +1,7 @@
 """Several processes that index the same folder at once, one of which is killed."""
 
+import errno
+import logging
 import os
 import signal
 import time
@@ -144,6 +146,21 @@ def test_an_index_that_is_always_deleted_is_an_error(folder: Path, monkeypatch: 
     monkeypatch.setattr(indexing, "IndexFile", delete_and_open)
     with pytest.raises(ShardError, match="built 8 times, and each time deleted by another process"):
         read(folder)
+
+
+def test_a_cache_that_cannot_be_written_keeps_its_indexes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The manifest is there all the same."""
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "streamdata"):
+        patch.setattr(Path, "unlink", refuse)
+        index(folder)
+    assert "stays in the cache: [Errno 30] Read-only file system" in caplog.text
+    read(folder)
 
 
 def test_one_manifest_has_one_lock_by_any_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
