@@ -81,7 +81,7 @@ def _filled(found: SavedStep, tables: _Tables) -> _Filled:
     held = {rank: newest for rank in found.missing if (newest := _newest_of(rank, found, is_given_up)) is not None}
     rest = [rank for rank in found.missing if rank not in held]
     loaded = _loaded(found, tables) if rest else None
-    if 0 in rest and loaded is None and found.saved[0].origin.parent != NOTHING_LOADED:
+    if 0 in rest and loaded is None and found.parent != NOTHING_LOADED:
         raise StateError(
             f"{found.folder}: rank 0 has not saved this step, and no step is there that it had loaded: what all ranks "
             "had delivered before is in no file\n  Load an older step."
@@ -94,34 +94,36 @@ def _newest_of(rank: int, found: SavedStep, is_given_up: Callable[[int], bool]) 
     """The newest entries of a rank in an older step of the same branch."""
     for step in steps_in(found.directory):
         part = read_rank(found.directory, step, rank) if step < found.step else None
-        if part is None or part.origin.parent != found.saved[0].origin.parent or is_given_up(step):
+        if part is None or is_given_up(step):
             continue
         # As if of this step: of which older one it is, is what is to be overlooked here, and nothing else.
         part = replace(part, origin=replace(part.origin, step=found.step))
         try:
             check_together([*found.saved, part])
-        except StateError:  # of a run that was given up
+        except StateError:  # of another branch
             continue
         return _Held(step, part)
     return None
 
 
 def _is_given_up(found: SavedStep, step: int) -> bool:
-    """Whether an older step is of another run, which had loaded the same: by the first rank that has saved both."""
+    """Whether an older step is of another run, which had loaded the same: by the first rank that has saved both.
+
+    Where none has, nobody knows. Then it counts as given up: to deliver again is better than to lose.
+    """
     for part in found.saved:
         older = read_rank(found.directory, step, part.origin.rank)
         if older is not None:
             return older.origin.run != part.origin.run
-    return False
+    return True
 
 
 def _loaded(found: SavedStep, tables: _Tables) -> _Loaded | None:
     """What the step's ranks had loaded, if that is an older step that is still there."""
-    parent = found.saved[0].origin.parent
-    for step in steps_in(found.directory) if parent else ():
+    for step in steps_in(found.directory) if found.parent else ():
         table = _table_of(found.directory, step, tables) if step < found.step else None
         # By content, not by name: steps are saved anew after a run was given up.
-        if table is not None and table.digest() == parent:
+        if table is not None and table.digest() == found.parent:
             return _Loaded(step, table)
     return None
 

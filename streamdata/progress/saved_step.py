@@ -35,6 +35,11 @@ class SavedStep:
         return self.saved[0].origin.size if self.saved else 0
 
     @property
+    def parent(self) -> str | None:
+        """What its ranks had loaded, as far as one of them knows."""
+        return next((part.origin.parent for part in self.saved if part.origin.parent is not None), None)
+
+    @property
     def missing(self) -> list[int]:
         """The ranks that have not saved it; of a step without files, one at least."""
         # Of an empty folder nobody knows how many there were; rank 0 at least.

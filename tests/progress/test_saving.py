@@ -514,6 +514,33 @@ def test_rewinding_takes_nothing_of_a_run_that_had_loaded_the_same_and_was_given
     assert not {key for key in states if key.startswith("cursor/1/")}  # of the other workers' generation
 
 
+def test_rewinding_takes_nothing_of_a_step_of_which_nobody_knows_the_run(tmp_path, caplog):
+    """No rank has saved both: to deliver again is better than to lose."""
+    run(tmp_path, [1])
+    run(tmp_path, [2], states=lambda: load_states(tmp_path, step=1), batches=9)
+    (tmp_path / "step-2" / "rank-0.states").unlink()
+    run(tmp_path, [3], states=lambda: load_states(tmp_path, step=1))
+    (tmp_path / "step-3" / "rank-1.states").unlink()
+    load_states(tmp_path, missing="rewind")
+    assert "lacks rank 1: it goes on from its entry of step 1; about" in caplog.text
+
+
+def test_rewinding_finds_what_was_loaded_where_rank_0_does_not_know_it(tmp_path, caplog):
+    """In a plain dict of nobody else's entries it cannot tell what it had loaded; another rank can."""
+    ranks = [Rank(rank, 3) for rank in range(3)]
+    for rank, batches in zip(ranks, (1, 0, 0), strict=True):
+        rank.take(batches)
+        rank.save(tmp_path, 1)
+    ranks = [Rank(rank, 3, through_json(dict(load_states(tmp_path)))) for rank in range(3)]
+    for step in (2, 3):
+        for rank in ranks:
+            rank.take(4)
+            rank.save(tmp_path, step)
+    (tmp_path / "step-3" / "rank-1.states").unlink()
+    load_states(tmp_path, missing="rewind")
+    assert "lacks rank 1: it goes on from its entry of step 2; about 10 of its samples come again" in caplog.text
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_what_was_rewound_is_rewound_to(tmp_path, caplog, rank):
     """A run that had gone on from a step that lacked a rank lacks one, too: the same one or another."""
