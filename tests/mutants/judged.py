@@ -91,4 +91,14 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
     ("shards/tar_records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
+    (
+        "progress/rewinding.py",
+        "is_given_up = cache(partial(_is_given_up, found))",
+        "is_given_up = (partial(_is_given_up, found))",
+    ): _ONLY_TIME,
+    (
+        "progress/rewinding.py",
+        "part = read_rank(found.directory, step, rank) if step < found.step else None",
+        "part = read_rank(found.directory, step, rank) if step <= found.step else None",
+    ): "Of the step itself the rank has no file: it is missing.",
 }

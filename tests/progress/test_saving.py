@@ -479,6 +479,16 @@ def test_more_ranks_go_on_from_what_a_single_one_saved(tmp_path, caplog, keep):
     assert "rank 2: it goes on from its entry of step 2; about 8 of its samples" in caplog.text
 
 
+def test_what_rank_0_saves_for_ranks_that_are_no_more_is_rewound_to(tmp_path):
+    """What was delivered before the topology changed, nobody else has saved."""
+    run(tmp_path, [1], size=3)
+    at_1 = dict(load_states(tmp_path))
+    run(tmp_path, [2], size=2, states=lambda: load_states(tmp_path, step=1))
+    (tmp_path / "step-2" / "rank-0.states").unlink()
+    states = load_states(tmp_path, missing="rewind")
+    assert {key: states.get(key) for key in at_1} == at_1
+
+
 def test_what_no_file_has_cannot_be_rewound(tmp_path):
     """Rank 0 saves for all what they had loaded: without it and the step that was loaded, that is lost."""
     run(tmp_path, [1])
