@@ -35,6 +35,7 @@ from streamdata.shards.streams import ForwardStream
 from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_headers import MAX_EXTENSIONS, members_of
 from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
+from tests.cpu import cpu_within
 
 zstandard = pytest.importorskip("zstandard")
 LINE = b'{"a": "' + b"x" * 91 + b'"}'  # 100 bytes
@@ -88,6 +89,40 @@ def test_a_row_over_many_lines_counts_as_one(tmp_path: Path) -> None:
         next(rows)
 
 
+def read_to_the_end(path: Path) -> None:
+    """Read whatever its name says; of JSON Lines, which are indexed, the record after the first."""
+    if path.name == "a.meta.jsonl":
+        MetaDistributedWebDataset(str(path.with_name("a.tar")), meta_names=["m"])
+    elif path.name == "a.jsonl":
+        shards = JsonlIterableDataset(str(path)).source.shards
+        assert shards.anomalies() == {"blank lines": 3_000_000}
+        list(shards.window(*[np.array([number]) for number in (0, 1, 1)]).take([0]))
+    else:
+        records(JsonlIterableDataset(str(path)))
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.meta.jsonl"])
+def test_many_blank_lines_take_no_time(name: str, blank: bytes, write_tar: Callable[..., str], tmp_path: Path) -> None:
+    """The line after them keeps its number, which errors tell; a Python loop took four seconds for ten megabytes."""
+    content = b'{"key": "0"}\n' + blank * 3_000_000 + b"{\n"
+    (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith("gz") else content)
+    write_tar([("0.a", b"")], "a.tar")
+    with cpu_within(0.7), pytest.raises(ShardError, match=rf"{name}:3000002:"):
+        read_to_the_end(tmp_path / name)
+
+
+@pytest.mark.parametrize("before", [b"", b'{"a": 1}\n' * 200_000])
+def test_blank_lines_in_a_row_are_bounded_like_a_line(before: bytes) -> None:
+    """A file of nothing else has no end; the error names the first. With something between them they may be more."""
+    number = len(before) // 9 + 1
+    of = lambda content: lines_of(ForwardStream("a.jsonl", io.BytesIO(before + content)), "a.jsonl", max_bytes=100)  # noqa: E731
+    assert sum(piece.num_blank for piece in of((b" \n" * 50 + b"{}\n") * 3)) == 150
+    for content in (b"\n" * 101, b" \n" * 51 + b"{}", b"\n" * 3_000_000):
+        with pytest.raises(ShardError, match=rf"a\.jsonl:{number}: expected at most 100 bytes of blank lines in a row"):
+            list(of(content))
+
+
 def test_limits_are_checked_again_where_an_index_is_there(tmp_path: Path) -> None:
     """It may have been built under others; blank lines behind a line do not count."""
     path = tmp_path / "a.jsonl"
@@ -98,6 +133,16 @@ def test_limits_are_checked_again_where_an_index_is_there(tmp_path: Path) -> Non
     with pytest.raises(ShardError, match=r"a\.jsonl:2: expected a line of at most 99 bytes"):
         JsonlShards([str(path)], limits=ShardLimits(line_bytes=99)).window(*runs)
     assert len(shards.window(*runs)) == 2
+
+
+def test_blank_lines_are_checked_again_where_an_index_is_there(tmp_path: Path) -> None:
+    """It may have been built when they had no bound."""
+    (tmp_path / "a.jsonl").write_bytes(b"{}\n" + b"\n" * 101 + b"{}")
+    path, runs = str(tmp_path / "a.jsonl"), [np.array([number]) for number in (0, 0, 2)]
+    JsonlShards([path])
+    with pytest.raises(ShardError, match=r"a\.jsonl:1, behind it: expected at most 100 bytes of blank lines in a row"):
+        JsonlShards([path], limits=ShardLimits(line_bytes=100)).window(*runs)
+    assert len(JsonlShards([path], limits=ShardLimits(line_bytes=101)).window(*runs)) == 2
 
 
 def test_a_member_is_refused_by_its_header(write_tar) -> None:
