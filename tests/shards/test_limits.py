@@ -1,5 +1,6 @@
 """What is larger than the limits is an error before it is in memory."""
 
+import csv
 import gzip
 import io
 import lzma
@@ -28,6 +29,7 @@ from streamdata import (
 )
 from streamdata.recipe.limits import ShardLimits
 from streamdata.shards import tar_headers
+from streamdata.shards.csv_rows import MAX_COLUMNS
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.parquet_rows import ParquetRows
@@ -36,6 +38,7 @@ from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_headers import MAX_EXTENSIONS, members_of
 from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
 from tests.cpu import cpu_within
+from tests.memory import begin_peak, peak
 
 zstandard = pytest.importorskip("zstandard")
 LINE = b'{"a": "' + b"x" * 91 + b'"}'  # 100 bytes
@@ -98,14 +101,15 @@ def read_to_the_end(path: Path) -> None:
         assert shards.anomalies() == {"blank lines": 3_000_000}
         list(shards.window(*[np.array([number]) for number in (0, 1, 1)]).take([0]))
     else:
-        records(JsonlIterableDataset(str(path)))
+        records((CsvDataset if path.suffix == ".csv" else JsonlIterableDataset)(str(path)))
 
 
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.meta.jsonl"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.meta.jsonl"])
 def test_many_blank_lines_take_no_time(name: str, blank: bytes, write_tar: Callable[..., str], tmp_path: Path) -> None:
     """The line after them keeps its number, which errors tell; a Python loop took four seconds for ten megabytes."""
-    content = b'{"key": "0"}\n' + blank * 3_000_000 + b"{\n"
+    head, broken = (b"a,b\n", b"1\n") if name == "a.csv" else (b'{"key": "0"}\n', b"{\n")
+    content = head + blank * 3_000_000 + broken
     (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith("gz") else content)
     write_tar([("0.a", b"")], "a.tar")
     with cpu_within(0.7), pytest.raises(ShardError, match=rf"{name}:3000002:"):
@@ -121,6 +125,48 @@ def test_blank_lines_in_a_row_are_bounded_like_a_line(before: bytes) -> None:
     for content in (b"\n" * 101, b" \n" * 51 + b"{}", b"\n" * 3_000_000):
         with pytest.raises(ShardError, match=rf"a\.jsonl:{number}: expected at most 100 bytes of blank lines in a row"):
             list(of(content))
+
+
+def test_blank_lines_of_csv_are_bounded_between_rows_alone(tmp_path: Path) -> None:
+    """Within quotes they are part of a value, which is read in a few pieces."""
+    limits = {"line_bytes": 100}
+    (tmp_path / "a.csv").write_bytes(b'a,b\n"' + b"\n" * 90 + b'",1\n' + b"\n" * 100 + b"1,2\n" + b"\n" * 101)
+    rows = CsvDataset(str(tmp_path / "a.csv"), limits=limits).source.shards.stream(0)
+    assert [next(rows)["a"], next(rows)["a"]] == ["\n" * 90, "1"]
+    with pytest.raises(
+        ShardError, match=r"a\.csv:194: expected at most 100 bytes of blank lines in a row, got at least"
+    ):
+        next(rows)
+    (tmp_path / "a.csv").write_bytes(b'a,b\n"' + b"\n" * 2_000_000 + b'",1,2\n')
+    with cpu_within(0.4), pytest.raises(ShardError, match="csv:2000002: expected 2 fields, as the header has, got 3"):
+        records(CsvDataset(str(tmp_path / "a.csv")))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"n," * (MAX_COLUMNS + 1) + b"n\n", 1),
+        (b"a,b\n" + b"," * 9_000_000 + b"\n", 2),
+        (b'a,b\n"x\n' + b"," * 200_000 + b'",' + b'"""",' * 2_000_000, 3),
+        (b'a,b\n"' + b'\n","' * 2_000_000, 125_001),
+    ],
+)
+def test_a_row_of_csv_has_a_bound_on_fields(content: bytes, line: int, tmp_path: Path) -> None:
+    """Before there is an object for each."""
+    (tmp_path / "a.csv").write_bytes(content)
+    begun = begin_peak()
+    with cpu_within(0.5), pytest.raises(ShardError, match=rf"a\.csv:{line}: expected a row of at most 100000 fields"):
+        records(CsvDataset(str(tmp_path / "a.csv")))
+    assert peak() - begun < 64 << 20
+
+
+def test_commas_within_values_of_csv_are_not_counted(tmp_path: Path) -> None:
+    """Nor are quotes within a value taken for its end."""
+    text, wide = ',"' * MAX_COLUMNS * 2, ["1"] * (MAX_COLUMNS - 2)
+    with (tmp_path / "a.csv").open("w") as file:
+        csv.writer(file).writerows([["a", 'b"', *map(str, range(len(wide)))], [text, f"x\n{text}", *wide]])
+    (record,) = records(CsvDataset(str(tmp_path / "a.csv")))
+    assert (record["a"], record['b"'], len(record)) == (text, f"x\n{text}", MAX_COLUMNS + 2)
 
 
 def test_limits_are_checked_again_where_an_index_is_there(tmp_path: Path) -> None:
