@@ -18,7 +18,7 @@ from streamdata.remote import network
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, check_compressed
-from streamdata.shards.storage import FileStamp, LocalShard, is_pipe, is_remote, submit_range
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
 from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class _LocalBytes(io.RawIOBase):
     """A local file from its start; whatever is read belongs to the version that was asked for."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
-        self._file, self._stamp = LocalShard(url), stamp
+        self._file, self._stamp = opened_anew(url), stamp
         self._at = 0
 
     def readable(self) -> bool:
