@@ -50,12 +50,15 @@ class ForwardStream:
         assert offset >= self._at, f"offset {offset} of '{self._url}' has been passed"
         while self._at < offset and self._some(min(offset - self._at, _SKIP_STEP)):
             pass
-        pieces = []
-        while size > 0 and self._at >= offset and (piece := self._some(min(size, _SKIP_STEP))):
-            pieces.append(piece)
-            size -= len(piece)
-            offset += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        piece = self._some(min(size, _SKIP_STEP)) if size > 0 and self._at >= offset else b""
+        if not piece or len(piece) == size:
+            return piece
+        # A buffer that grows in place and becomes the result: pieces that are joined are there twice.
+        whole = io.BytesIO()
+        while piece:
+            size -= whole.write(piece)
+            piece = self._some(min(size, _SKIP_STEP)) if size else b""
+        return whole.getvalue()
 
     def _some(self, size: int) -> bytes:
         try:

@@ -315,6 +315,17 @@ def test_damaged_and_greedy_frames_are_errors(content: bytes, got: str) -> None:
         unpacked(content)
 
 
+def test_a_member_that_is_cut_short_is_held_once(tmp_path: Path) -> None:
+    """Its pieces and what they are joined to were there at the same time."""
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(header("0.a", 1 << 29) + bytes(100 << 20), 1))
+    shards = MetaDistributedWebDataset(str(path)).source.shards
+    begun = begin_peak()
+    with pytest.raises(ShardError, match=r"expected 536870912 bytes of the member, .*got 104857600, where the file"):
+        next(shards.stream(0))
+    assert peak() - begun < 140 << 20
+
+
 @pytest.mark.parametrize(
     ("limits", "problem"),
     [
