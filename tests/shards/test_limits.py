@@ -1,5 +1,6 @@
 """What is larger than the limits is an error before it is in memory."""
 
+import bz2
 import csv
 import gzip
 import io
@@ -36,7 +37,7 @@ from streamdata.shards.parquet_rows import ParquetRows
 from streamdata.shards.streams import ForwardStream
 from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_headers import MAX_EXTENSIONS, members_of
-from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
+from streamdata.shards.zstd_frames import MAX_EMPTY_STREAMS, DamagedFrameError, ZstdFrames
 from tests.cpu import cpu_within
 from tests.memory import begin_peak, peak
 
@@ -313,6 +314,36 @@ def test_damaged_and_greedy_frames_are_errors(content: bytes, got: str) -> None:
     """A window is refused before it is made."""
     with pytest.raises(DamagedFrameError, match=got):
         unpacked(content)
+
+
+ROW = b'{"n": 1}\n'
+EMPTY = [
+    pytest.param(".gz", gzip.compress, gzip.compress(b""), id="gz"),
+    pytest.param(".bz2", bz2.compress, bz2.compress(b""), id="bz2"),
+    pytest.param(".xz", lzma.compress, lzma.compress(b""), id="xz"),
+    pytest.param(".zst", zstandard.compress, zstandard.compress(b""), id="zst"),
+    pytest.param(".zst", zstandard.compress, b"\x50\x2a\x4d\x18\0\0\0\0", id="zst, to be skipped"),
+]
+
+
+@pytest.mark.parametrize(("suffix", "compress", "empty"), EMPTY)
+def test_compressed_streams_without_bytes_are_few_in_a_row(
+    suffix: str, compress: Callable[[bytes], bytes], empty: bytes, tmp_path: Path
+) -> None:
+    """With something between them they may be more; half a million of them took 7 s."""
+    path, row = tmp_path / f"a.jsonl{suffix}", compress(ROW)
+    path.write_bytes((row + empty * MAX_EMPTY_STREAMS) * 2 + row)
+    assert len(records(JsonlIterableDataset(str(path)))) == 3
+    path.write_bytes(row + empty * 50_000 + row)
+    with cpu_within(0.2), pytest.raises(ShardError, match="more than 1000 empty streams in a row"):
+        records(JsonlIterableDataset(str(path)))
+
+
+def test_blocks_of_zstd_without_bytes_are_few_in_a_row() -> None:
+    """Within a frame, too."""
+    assert unpacked(frame(*[(0, b"")] * 1000, (0, b"x"))) == [b"x"]
+    with cpu_within(0.2), pytest.raises(DamagedFrameError, match="empty parts of one"):
+        unpacked(frame(*[(0, b"")] * 300_000, (0, b"x")))
 
 
 def test_a_member_that_is_cut_short_is_held_once(tmp_path: Path) -> None:
