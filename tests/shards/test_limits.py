@@ -29,7 +29,7 @@ from streamdata import (
     StreamdataError,
 )
 from streamdata.recipe.limits import ShardLimits
-from streamdata.shards import tar_headers
+from streamdata.shards import tar_headers, tar_records
 from streamdata.shards.csv_rows import MAX_COLUMNS
 from streamdata.shards.json_lines import lines_of
 from streamdata.shards.jsonl import JsonlShards
@@ -204,6 +204,31 @@ def test_a_member_is_refused_by_its_header(write_tar) -> None:
         TarShards([url], limits=small).window(*runs)
     with pytest.raises(ShardError, match="at most 599 bytes"):
         members(Path(url).read_bytes(), max_bytes=599)
+
+
+def read_tar(path: Path) -> int:
+    """How many records there are, of an archive by its index or read from its start."""
+    dataset = MetaDistributedWebDataset(str(path))
+    return dataset.num_records if path.suffix == ".tar" else len(records(dataset))
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+@pytest.mark.parametrize(
+    ("first", "more", "where"),
+    [("0.a", "0.{}", "of record '0'"), ("0.a", "no field {}", "of record '0'"), ("no", "no {}", "before the first")],
+)
+def test_the_members_of_a_record_have_a_bound(
+    name: str, first: str, more: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those between it and the next one, too; 400,000 took 4 s and 300 MB. Each record begins anew."""
+    monkeypatch.setattr(tar_records, "MAX_MEMBERS", 100)
+    path, pack = tmp_path / name, gzip.compress if name.endswith(".gz") else bytes
+    others = b"".join(header(more.format(number)) for number in range(99))
+    path.write_bytes(pack(header(first) + others + header("1.a") + header("1.b") + bytes(1024)))
+    assert read_tar(path) == 2 - (first == "no")
+    path.write_bytes(pack(header(first) + others + header(more.format("x")) + bytes(1024)))
+    with pytest.raises(ShardError, match=rf"offset 51200, .*: expected at most 100 members {where}"):
+        read_tar(path)
 
 
 def test_a_sidecar_has_lines_too(write_tar, tmp_path: Path) -> None:
