@@ -230,8 +230,9 @@ class _Joiner:
     def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
         self._sidecar = shards.sidecars[shard]
-        self._lines = _Lines(self._sidecar, shards.sidecar_stamps[shard])
-        self._keys = SidecarKeys(self._sidecar, max_bytes=shards.limits.line_bytes)
+        stamp = shards.sidecar_stamps[shard]
+        self._lines = _Lines(self._sidecar, stamp)
+        self._keys = SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes)
         self._used = np.zeros(len(self._keys) + 1, np.bool_)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
         self._first: RecordNames | None = None

@@ -82,6 +82,18 @@ def test_shards_that_are_read_from_their_start_are_missed_likewise(suffix: str, 
         next(shards.stream(0))
 
 
+def test_a_sidecar_of_a_shard_that_is_read_from_its_start_is_missed_likewise(tmp_path: Path) -> None:
+    """It is opened with the shard."""
+    path = write_shards(tmp_path / "s", ".tar.gz") / "00000.tar.gz"
+    shards = MetaDistributedWebDataset(str(path), meta_names=["score"]).source.shards
+    sidecar = path.with_name("00000.meta.jsonl")
+    sidecar.unlink()
+    with pytest.raises(
+        ShardError, match=f"shard '{sidecar}': it was removed after it was indexed, expected a file, got"
+    ):
+        next(shards.stream(0))
+
+
 def test_a_shard_that_is_removed_before_it_is_indexed_is_missed_likewise(folder: Path) -> None:
     """Between its listing and its turn."""
     path = folder / "00001.jsonl"
