@@ -141,13 +141,14 @@ class TaskInput:
         return RawBatch(0, [content if content.strip() else None], task.end)
 
     def _lines(self, source: ByteSource) -> Iterator[RawBatch]:
-        number = 0
         for lines in lines_of(source, self._task.url, is_whole=self._task.begin == 0, max_bytes=_ANY_SIZE):
-            bounds = zip(lines.starts.tolist(), lines.ends.tolist(), lines.is_blank.tolist(), strict=True)
-            records = [None if is_blank else lines.buffer[start:end] for start, end, is_blank in bounds]
-            size_bytes = 0 if is_sequential(self._task.url) else int(lines.ends[-1]) + 1 - int(lines.starts[0])
-            yield RawBatch(number, records, size_bytes)
-            number += len(records)
+            # From the first line to the last that are not blank: of others there may be a million.
+            first, stop = (int(lines.numbers[0]), int(lines.numbers[-1]) + 1) if len(lines.numbers) else (0, 0)
+            records: list[bytes | None] = [None] * (stop - first)
+            for number, _, line in lines.listed():
+                records[number - first] = line
+            size_bytes = 0 if is_sequential(self._task.url) else min(lines.end, len(lines.buffer))
+            yield RawBatch(first, records, size_bytes)
 
     @contextmanager
     def _source(self) -> Iterator[ByteSource]:

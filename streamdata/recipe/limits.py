@@ -13,7 +13,7 @@ class ShardLimits(NamedTuple):
     """What one record of a shard may be.
 
     Attributes:
-        line_bytes: Of a line of JSON Lines or CSV, or of a sidecar.
+        line_bytes: Of a line of JSON Lines or CSV, or of a sidecar; and of blank lines in a row.
         member_bytes: Of a member of a tar archive.
     """
 

@@ -5,14 +5,15 @@ Format: RFC 4180, in UTF-8; a quoted value may go over several lines.
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.chunks import ChunkBytes
-from streamdata.shards.json_lines import line_too_long
+from streamdata.shards.json_lines import line_too_long, too_many_blanks
 from streamdata.shards.readers import Record
 from streamdata.shards.sequential import SequentialFiles
 from streamdata.shards.signatures import HEAD_BYTES, refuse_foreign
@@ -20,7 +21,13 @@ from streamdata.shards.storage import told_url
 from streamdata.shards.streams import ForwardStream, open_stream
 
 CSV_SUFFIXES = tuple(f".csv{compressed}" for compressed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz"))
-_BUFFER_BYTES = 1 << 20
+MAX_COLUMNS: Final = 100_000
+"""How many fields a row may have: each is an object of 50 bytes and more, where two of the file may say it."""
+_BUFFER_BYTES = 1 << 16  # all of it is copied to look ahead
+_MANY_LINES = 16  # that are read one by one, before all that are like them are looked for ahead
+_EMPTY = frozenset({b"\n", b"\r\n"})
+_EMPTY_LINES = re.compile(rb"[\r\n]*\n")
+_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+')  # from behind the quote that opens a value to the one that closes it
 OnFlaw = Callable[[ShardError], None]
 """Called with what is wrong with a row, to go on with the next one; None to raise it."""
 
@@ -45,7 +52,7 @@ class SequentialCsv(SequentialFiles):
             for number, row in enumerate(_rows(reader, lines, url, on_flaw)):
                 if len(row) != len(names):
                     flaw = ShardError(
-                        f"{url}:{reader.line_num}: expected {len(names)} fields, as the header has, got {len(row)}\n"
+                        f"{url}:{lines.number}: expected {len(names)} fields, as the header has, got {len(row)}\n"
                         "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
                     )
                     if on_flaw is None:
@@ -72,13 +79,21 @@ class _StreamFile(io.RawIOBase):
 
 
 class _CsvLines:
-    """The lines of a file with their ends. Those of one row may have as many bytes as a line."""
+    """The lines of a file with their ends; of those within a quoted value, several at once where they are many.
+
+    Those of one row may have as many bytes as a line, and so may empty ones in a row, which hardly any are given of.
+    """
 
     def __init__(self, stream: ForwardStream, url: str, max_bytes: int) -> None:
         self._file = io.BufferedReader(_StreamFile(stream), _BUFFER_BYTES)
-        self._url, self._max_bytes, self._number = url, max_bytes, 0
+        self._url, self._max_bytes = url, max_bytes
+        self._unchecked_bytes = min(max_bytes, MAX_COLUMNS)  # of a row, which cannot have too many fields
+        self.number = 0
+        """Of the last line, from 1."""
         self.row_bytes = 0
         """Of the row under way; whoever takes rows begins each at 0."""
+        self._row_begin = self._num_separators = 0  # the number of its first line
+        self._empty_begin = self._empty_end = self._empty_bytes = 0  # of the last run of empty lines
         refuse_foreign(url, self._file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
 
     def __iter__(self) -> Iterator[str]:
@@ -88,16 +103,77 @@ class _CsvLines:
         line = self._file.readline(self._max_bytes + 1)
         if not line:
             raise StopIteration
-        self._number += 1
+        self.number += 1
+        is_quoted = self.row_bytes > 0
+        if not is_quoted:
+            if line in _EMPTY:
+                self._pass_empty(len(line))
+                return "\n"
+            self._row_begin, self._num_separators = self.number, 0
+        elif self.number - self._row_begin > _MANY_LINES:
+            line += self._quoted_lines(line)
         self.row_bytes += len(line)
+        if self.row_bytes > self._unchecked_bytes:
+            self._check_row(line, is_quoted=is_quoted)
+        return self._decoded(line)
+
+    def _pass_empty(self, size: int) -> None:
+        """Pass over the lines that come after an empty one between rows, if they are, too."""
+        if self.number > self._empty_end:
+            self._empty_begin, self._empty_bytes = self.number, 0
+        self._empty_bytes += size
+        if self.number - self._empty_begin >= _MANY_LINES and (found := _EMPTY_LINES.match(self._file.peek())):
+            lines = self._file.read(found.end())
+            self.number += lines.count(b"\n")
+            self._empty_bytes += len(lines)
+        self._empty_end = self.number + 1
+        if self._empty_bytes > self._max_bytes:
+            raise too_many_blanks(f"{self._url}:{self._empty_begin}", self._empty_bytes, self._max_bytes)
+
+    def _quoted_lines(self, line: bytes) -> bytes:
+        """The lines after one that begins in a quoted value, as far as they lie within that."""
+        if _quoted_end(line, 0) < len(line):
+            return b""
+        ahead = self._file.peek()
+        lines = self._file.read(ahead.rfind(b"\n", 0, _quoted_end(ahead, 0)) + 1)
+        self.number += lines.count(b"\n")
+        return lines
+
+    def _check_row(self, line: bytes, *, is_quoted: bool) -> None:
+        """Raise if the row under way has too many bytes, or too many fields."""
         if self.row_bytes > self._max_bytes:
-            raise line_too_long(f"{self._url}:{self._number}", self.row_bytes, self._max_bytes)
-        try:
-            return line.decode("utf-8-sig" if self._number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
+            raise line_too_long(f"{self._url}:{self.number}", self.row_bytes, self._max_bytes)
+        self._num_separators += _num_separators(line, is_quoted=is_quoted)
+        if self._num_separators >= MAX_COLUMNS:
             raise ShardError(
-                f"{self._url}:{self._number}: expected UTF-8, got {error}\n  Write the file as UTF-8."
-            ) from error
+                f"{self._url}:{self.number}: expected a row of at most {MAX_COLUMNS} fields, got more\n"
+                "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
+            )
+
+    def _decoded(self, line: bytes) -> str:
+        try:
+            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            number = self.number - line.count(b"\n", error.start, len(line) - 1)
+            got = f"{error.reason} {shown(line[error.start : error.start + 1])}"
+            raise ShardError(f"{self._url}:{number}: expected UTF-8, got {got}\n  Write the file as UTF-8.") from error
+
+
+def _quoted_end(text: bytes, begin: int) -> int:
+    """Where the quote stands that closes a value, of which something begins there; the end of the text without one."""
+    found = _QUOTED.match(text, begin)
+    return found.end() if found else begin
+
+
+def _num_separators(line: bytes, *, is_quoted: bool) -> int:
+    """How many commas of a line, which may begin in a quoted value, part fields; counting ends where there are many."""
+    count, at = 0, 0
+    if is_quoted or line.startswith(b'"'):
+        at = _quoted_end(line, int(not is_quoted)) + 1
+    while count < MAX_COLUMNS and (quote := line.find(b',"', at)) >= 0:
+        count += line.count(b",", at, quote + 1)
+        at = _quoted_end(line, quote + 2) + 1
+    return count + line.count(b",", at)
 
 
 def _rows(reader: Any, lines: _CsvLines, url: str, on_flaw: OnFlaw | None = None) -> Iterator[list[str]]:
@@ -108,7 +184,7 @@ def _rows(reader: Any, lines: _CsvLines, url: str, on_flaw: OnFlaw | None = None
             row = next(reader, None)
         except csv.Error as error:
             flaw = ShardError(
-                f"{url}:{reader.line_num}: expected a row of CSV, got: {error}\n"
+                f"{url}:{lines.number}: expected a row of CSV, got: {error}\n"
                 "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
             )
             if on_flaw is None:

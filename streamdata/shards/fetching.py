@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from streamdata.shards.storage import FileStamp, LocalShard, cut_short, is_remote, submit_range
+from streamdata.shards.storage import FileStamp, cut_short, is_remote, opened_anew, submit_range
 
 Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
 """Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
@@ -24,7 +24,7 @@ class FetchThreads:
 
 def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
     # Opened anew: what each of the threads kept open would be thousands of files.
-    file = LocalShard(url)
+    file = opened_anew(url)
     data = file.read(end - begin, begin)
     file.check(stamp)
     return _whole(url, begin, end, data)

@@ -12,7 +12,7 @@ from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
-from streamdata.shards.json_lines import line_too_long
+from streamdata.shards.json_lines import BLANK, line_too_long, too_many_blanks
 from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
@@ -87,9 +87,13 @@ class JsonlWindow:
         # With a line, blank lines that follow are counted: so where its bytes are too many, it is looked at.
         for position in np.flatnonzero(self._bytes.sizes > max_bytes).tolist():
             start = self._bytes.source(position).read(max_bytes + 1, int(self._bytes.begins[position]))
-            if len(start) > max_bytes and b"\n" not in start:
-                url = self._urls[int(self._bytes.shards[position])]
-                raise line_too_long(f"{url}:{int(self._numbers[position]) + 1}", len(start), max_bytes)
+            where = f"{self._urls[int(self._bytes.shards[position])]}:{int(self._numbers[position]) + 1}"
+            line, end, rest = start.partition(b"\n")
+            if len(line) > max_bytes:
+                raise line_too_long(where, len(line), max_bytes)
+            num_blank = int(self._bytes.sizes[position]) - len(line) - 1
+            if end and num_blank > max_bytes and not rest.strip(BLANK):
+                raise too_many_blanks(f"{where}, behind it", num_blank, max_bytes)
 
     def spans(self) -> list[FileSpans]:
         """Where its rows lie."""

@@ -25,15 +25,15 @@ def build_rows(
     """
     source = byte_source(url, stamp, ahead)
     parts = [np.zeros(0, DTYPE)]
-    blanks = first_blank = lines = long_integers = 0
+    blanks = first_blank = num_rows = long_integers = 0
     for piece in lines_of(source, url, max_bytes=max_bytes):
-        before = blanks + np.cumsum(piece.is_blank)
-        rows = np.zeros(len(before), DTYPE)
-        rows["offset"], rows["blanks"] = piece.starts + piece.offset, before
-        parts.append(rows[~piece.is_blank])
-        if not blanks and piece.is_blank.any():
-            first_blank = lines + int(piece.is_blank.argmax()) + 1
-        blanks, lines = int(before[-1]), lines + len(before)
+        rows = np.zeros(len(piece.numbers), DTYPE)
+        rows["offset"] = piece.starts + piece.offset
+        rows["blanks"] = piece.numbers - np.arange(num_rows, num_rows + len(rows))
+        parts.append(rows)
+        if not blanks and piece.num_blank:
+            first_blank = piece.first_blank() + 1
+        blanks, num_rows = blanks + piece.num_blank, num_rows + len(rows)
         if blanks > _MAX_BLANKS:
             raise ShardError(f"shard '{url}': {blanks} blank lines, expected at most {_MAX_BLANKS}\n  Remove them.")
         long_integers += _long_integers(piece)

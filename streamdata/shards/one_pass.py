@@ -5,7 +5,15 @@ from concurrent.futures import Executor, Future
 from typing import NamedTuple, Protocol
 
 from streamdata.remote import fetch_once
-from streamdata.shards.storage import FileStamp, LocalShard, checked_answer, is_remote, stamp_of, version_of_stamp
+from streamdata.shards.storage import (
+    FileStamp,
+    LocalShard,
+    checked_answer,
+    is_remote,
+    opened_anew,
+    stamp_of,
+    version_of_stamp,
+)
 
 _ALONE_BYTES = 8 << 20
 _AHEAD_BYTES = 4 << 20
@@ -93,4 +101,6 @@ class RemoteFile:
 
 def byte_source(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> ByteSource:
     """The file as bytes at offsets, for one pass over it; of a remote one each answer is of the version expected."""
-    return RemoteFile(url, stamp, ahead) if is_remote(url) else LocalShard(url)
+    if is_remote(url):
+        return RemoteFile(url, stamp, ahead)
+    return LocalShard(url) if stamp is None else opened_anew(url)

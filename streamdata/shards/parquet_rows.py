@@ -317,9 +317,6 @@ def _convert_lines(path: str, target: Path, line_bytes: int) -> None:
 
 
 def _parsed_lines(path: str, line_bytes: int) -> Iterator[list[Row]]:
-    stamp, number = stamp_of(path), 0
-    with open_stream(path, stamp) as stream:
+    with open_stream(path, stamp_of(path)) as stream:
         for lines in lines_of(stream, path, max_bytes=line_bytes):
-            found = [line for line, is_blank in enumerate(lines.is_blank.tolist()) if not is_blank]
-            yield [parse_row(lines.line(line), path, number + line + 1) for line in found]
-            number += len(lines.starts)
+            yield [parse_row(line, path, number + 1) for number, _, line in lines.listed()]

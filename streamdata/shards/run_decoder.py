@@ -24,7 +24,7 @@ from streamdata.shards.storage import (
     check_shards,
     is_remote,
     local_path,
-    opened,
+    opened_shard,
     submit_question,
     submit_range,
 )
@@ -277,13 +277,13 @@ class RunDecoder:
         url, stamp = self._groups.urls[number], self._groups.stamps[number]
         if not is_remote(url):
             check_shards(self._groups.urls, self._groups.stamps, [number])
-            opened(url).check(stamp, by_path=True)
+            opened_shard(url).check(stamp, by_path=True)
 
     def _open(self, number: int) -> OpenParquet:
         url, stamp = self._groups.urls[number], self._groups.stamps[number]
         if not is_remote(url):
             check_shards(self._groups.urls, self._groups.stamps, [number])
-            return OpenParquet(url, opened(url), import_pyarrow().OSFile(local_path(url)))
+            return OpenParquet(url, opened_shard(url), import_pyarrow().OSFile(local_path(url)))
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))
         return OpenParquet(url, NetworkedBytes(url, stamp))

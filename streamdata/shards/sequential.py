@@ -230,8 +230,9 @@ class _Joiner:
     def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
         self._sidecar = shards.sidecars[shard]
-        self._lines = _Lines(self._sidecar, shards.sidecar_stamps[shard])
-        self._keys = SidecarKeys(self._sidecar, max_bytes=shards.limits.line_bytes)
+        stamp = shards.sidecar_stamps[shard]
+        self._lines = _Lines(self._sidecar, stamp)
+        self._keys = SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes)
         self._used = np.zeros(len(self._keys) + 1, np.bool_)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
         self._first: RecordNames | None = None
@@ -295,15 +296,14 @@ class SequentialJsonl(SequentialFiles):
         url = self.urls[shard]
         self._learn(shard)
         notice = _Notice(self._counts, _BLANK, url)
-        number, told = 0, told_url(url)
+        told = told_url(url)
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):
-                first = int(lines.is_blank.argmax()) + 1
-                notice(int(lines.is_blank.sum()), f"line {number + first}")
+                if lines.num_blank:
+                    notice(lines.num_blank, f"line {lines.first_blank() + 1}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
-                for line in np.flatnonzero(~lines.is_blank).tolist():
-                    yield self._record(lines.line(line), told, number + line, doubtful=line in doubtful)
-                number += len(lines.starts)
+                for index, (number, _, line) in enumerate(lines.listed()):
+                    yield self._record(line, told, number, doubtful=index in doubtful)
 
     @staticmethod
     def _record(line: bytes, url: str, number: int, *, doubtful: bool) -> Record:

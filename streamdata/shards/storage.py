@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from streamdata.errors import ShardError, note_place, without_secrets
+from streamdata.errors import ShardError, note_place, place_of_io, without_secrets
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.recipe.regular_files import check_mode
 from streamdata.remote import Answer, Listed, network, stat_once
@@ -104,7 +104,8 @@ def stamp_of(url: str) -> FileStamp:
     """
     if is_remote(url):
         return _remote_stamp(url)
-    status = os.stat(local_path(url))
+    with place_of_io(url):
+        status = os.stat(local_path(url))
     if not stat.S_ISREG(status.st_mode):
         check_mode(url, status.st_mode, ShardError)
     return FileStamp(status.st_size, status.st_mtime_ns)
@@ -238,8 +239,9 @@ class LocalShard:
         self.url = url
         self._path = local_path(url)
         self.fd = -1
-        self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would make who opens it wait for its writer
-        status = os.fstat(self.fd)
+        with place_of_io(url):
+            self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # who opens a fifo would wait for its writer
+            status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             check_mode(url, status.st_mode, ShardError)
         self.size: int = status.st_size
@@ -297,6 +299,9 @@ class LocalShard:
                 status = os.stat(self._path)  # this is asked often
             except FileNotFoundError:
                 self._fail(expected)
+            except OSError as error:
+                note_place(error, self.url)
+                raise
             if (status.st_dev, status.st_ino) != self._identity:
                 self._fail(expected)
 
@@ -316,6 +321,14 @@ def opened_shard(url: str) -> LocalShard:
     """As `opened`, of a shard that was indexed."""
     try:
         return opened(url)
+    except FileNotFoundError as error:
+        raise removed(url) from error
+
+
+def opened_anew(url: str) -> LocalShard:
+    """As `opened_shard`, open for the caller alone."""
+    try:
+        return LocalShard(url)
     except FileNotFoundError as error:
         raise removed(url) from error
 

@@ -1,7 +1,6 @@
 """Shards that are read from their start: `url → opener → decompression by suffix → bytes, forward only`."""
 
 import bz2
-import gzip
 import io
 import logging
 import lzma
@@ -18,11 +17,13 @@ from streamdata.remote import network
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, check_compressed
-from streamdata.shards.storage import FileStamp, LocalShard, is_pipe, is_remote, submit_range
-from streamdata.shards.zstd_frames import DamagedFrameError, ZstdFrames
+from streamdata.shards.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
+from streamdata.shards.zstd_frames import MAX_EMPTY_STREAMS, DamagedFrameError, ZstdFrames, too_many_empty
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
+_PACKED_STEP = 1 << 16  # what is left of it is copied at each stream's end
+_UNPACKED_STEP = 1 << 15
 _MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
 _SKIP_STEP = 1 << 20
 _PIECE_BYTES, _PIECES_AHEAD = 4 << 20, 3
@@ -50,17 +51,20 @@ class ForwardStream:
         assert offset >= self._at, f"offset {offset} of '{self._url}' has been passed"
         while self._at < offset and self._some(min(offset - self._at, _SKIP_STEP)):
             pass
-        pieces = []
-        while size > 0 and self._at >= offset and (piece := self._some(min(size, _SKIP_STEP))):
-            pieces.append(piece)
-            size -= len(piece)
-            offset += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        piece = self._some(min(size, _SKIP_STEP)) if size > 0 and self._at >= offset else b""
+        if not piece or len(piece) == size:
+            return piece
+        # A buffer that grows in place and becomes the result: pieces that are joined are there twice.
+        whole = io.BytesIO()
+        while piece:
+            size -= whole.write(piece)
+            piece = self._some(min(size, _SKIP_STEP)) if size else b""
+        return whole.getvalue()
 
     def _some(self, size: int) -> bytes:
         try:
             piece = self._stream.read(size)
-        except (EOFError, gzip.BadGzipFile, zlib.error, DamagedFrameError) as error:
+        except DamagedFrameError as error:
             raise ShardError(
                 f"shard '{self._url}': offset {self._at} of the uncompressed data: expected more of it, got {error}\n"
                 "  The compressed file is damaged or incomplete: copy or write it again."
@@ -73,7 +77,7 @@ class _LocalBytes(io.RawIOBase):
     """A local file from its start; whatever is read belongs to the version that was asked for."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
-        self._file, self._stamp = LocalShard(url), stamp
+        self._file, self._stamp = opened_anew(url), stamp
         self._at = 0
 
     def readable(self) -> bool:
@@ -169,14 +173,12 @@ def open_stream(
         head = opened.read(HEAD_BYTES)
         check_compressed(url, head, suffix)
         compressed: Any = _Headed(head, opened)
-        if suffix == ".gz":
-            with gzip.GzipFile(fileobj=compressed, mode="rb") as unzipped:
-                yield ForwardStream(url, unzipped)
-        elif suffix == ".zst":
+        if suffix == ".zst":
             note = partial(_note_unchecked, url, unchecked)
             yield ForwardStream(url, ZstdFrames(f"shard '{url}'", compressed, note))
         else:
-            yield ForwardStream(url, _UnpackedBytes(_DECOMPRESSORS[suffix], compressed))
+            unpacked = _UnpackedBytes(*_DECOMPRESSORS[suffix], compressed)
+            yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
 
 
 def _compression(url: str) -> str:
@@ -184,57 +186,100 @@ def _compression(url: str) -> str:
     return next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends)), "")
 
 
-class _UnpackedBytes:
-    """Streams of bzip2 or xz, one after another, uncompressed.
+class _UnpackedBytes(io.RawIOBase):
+    """Streams of gzip, bzip2 or xz, one after another, uncompressed.
 
-    The library's own files take what is behind the last stream for nothing.
+    The library's own files take what is behind the last stream of bzip2 or xz for nothing, and go through headers,
+    zeros and empty streams of gzip in Python, a byte or some at a time.
+
+    Args:
+        new: Makes what decompresses one stream.
+        padding: How many zeros may stand behind a stream: a multiple of that, or none where it is 0.
+        stream: The file.
     """
 
-    def __init__(self, new: Callable[[], Any], stream: _Bytes) -> None:
-        self._new, self._stream = new, stream
+    def __init__(self, new: Callable[[], Any], padding: int, stream: _Bytes) -> None:
+        self._new, self._padding, self._stream = new, padding, stream
         self._unpack = new()
+        self._num_empty = 0  # streams in a row
 
-    def read(self, size: int, /) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
         while (packed := self._packed()) is not None:
             try:
-                piece: bytes = self._unpack.decompress(packed, size)
-            except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
+                piece: bytes = self._unpack.decompress(packed, len(buffer))
+            except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error) as error:
                 raise DamagedFrameError(str(error)) from error
             if piece:
-                return piece
-        return b""
+                self._num_empty = 0
+                buffer[: len(piece)] = piece
+                return len(piece)
+        return 0
 
     def _packed(self) -> bytes | None:
         """What is to be decompressed next; None at the end."""
-        if not self._unpack.eof and not self._unpack.needs_input:
-            return b""
-        packed: bytes = self._unpack.unused_data if self._unpack.eof else b""
-        if self._unpack.eof and isinstance(self._unpack, lzma.LZMADecompressor):
+        if not self._unpack.eof:
+            packed = self._stream.read(_PACKED_STEP) if self._unpack.needs_input else b""
+            if not packed and self._unpack.needs_input:
+                raise DamagedFrameError("the end of the file within compressed data")
+            return packed
+        packed = self._unpack.unused_data
+        if self._padding:
             packed = self._past_padding(packed)
-        packed = packed or self._stream.read(_RAW_STEP)
-        if self._unpack.eof and packed:
-            self._unpack = self._new()
-        elif not packed and not self._unpack.eof:
-            raise DamagedFrameError("the end of the file within compressed data")
+        packed = packed or self._stream.read(_PACKED_STEP)
+        if packed:
+            self._begin()
         return packed or None
 
+    def _begin(self) -> None:
+        """Begin another stream."""
+        if self._num_empty > MAX_EMPTY_STREAMS:
+            raise too_many_empty()
+        self._num_empty += 1
+        self._unpack = self._new()
+
     def _past_padding(self, packed: bytes) -> bytes:
-        """What comes behind a stream of xz and its padding: zeros by fours, as section 2.2 of the format says."""
+        """What comes behind a stream and its padding: zeros, of xz by fours, as section 2.2 of its format says."""
         padding = 0
-        while packed := packed or self._stream.read(_RAW_STEP):
+        while packed := packed or self._stream.read(_PACKED_STEP):
             rest = packed.lstrip(b"\0")
             padding, packed = padding + len(packed) - len(rest), rest
             if rest:
                 break
-        if padding % 4:
+        if padding % self._padding:
             raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
         return packed
 
 
+class _Gunzip:
+    """Decompresses a stream of gzip, with the attributes of what does so for bzip2 and xz."""
+
+    def __init__(self) -> None:
+        self._unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._unpack.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._unpack.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._unpack.unused_data
+
+    def decompress(self, packed: bytes, size: int) -> bytes:
+        return self._unpack.decompress(packed or self._unpack.unconsumed_tail, size)
+
+
 _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES),
+_DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {
+    ".gz": (_Gunzip, 1),
+    ".bz2": (bz2.BZ2Decompressor, 0),
+    ".xz": (partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES), 4),
 }
 
 

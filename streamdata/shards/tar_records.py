@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, URL, is_reserved
@@ -22,6 +22,8 @@ from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Record
 from streamdata.shards.tar_headers import BLOCK, MAX_MEMBER_BYTES, SHORT_PAX, Member, damaged, data_of, members_of
 
+MAX_MEMBERS: Final = 50_000
+"""How many members there may be from one record's beginning to the next one's: all of a record is in memory."""
 _MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
 _MAX_FIELD_NAMES = 4096
 _PAX = ord("x")  # the type of an extended header
@@ -143,28 +145,41 @@ def records(
         max_bytes: Of a member.
 
     Raises:
-        ShardError: As `members_of`, or a record has a field twice or one of a reserved name.
+        ShardError: As `members_of`, or a record has a field twice or one of a reserved name, or too many members.
     """
     record: TarRecord | None = None
+    num_members = 0  # since it began, those between it and the next one too
     for member in members_of(source, url, start, stop, max_bytes):
+        num_members += 1
         parts = _split_name(member.name) if member.is_file else None
         if parts is None:
             if member.is_file and skipped is not None:
                 skipped(member)
             if record is not None:
                 record.add(member, plain=False)
+            _check_count(url, record, member, num_members)
             continue
         key = _as_text(parts[0])
         if record is None or record.key != key:
             if record is not None:
                 yield record
-            record = TarRecord(key, member.offset, member.end)
+            record, num_members = TarRecord(key, member.offset, member.end), 1
+        _check_count(url, record, member, num_members)
         record.add(member, plain=member.plain and len(parts[1]) <= _MAX_PLAIN_FIELD)
         name = _checked_field(url, record, member, parts[1])
         if fields is None or name in fields:
             record.fields[name] = data_of(source, url, member)
     if record is not None:
         yield record
+
+
+def _check_count(url: str, record: TarRecord | None, member: Member, num_members: int) -> None:
+    if num_members > MAX_MEMBERS:
+        where = f"of record {shown(record.key)} and up to the next one" if record else "before the first record"
+        raise damaged(
+            url, member.offset, member.name, f"at most {MAX_MEMBERS} members {where}", "more of them",
+            remedy="A key is a member's name up to the first dot of its base name: give each record a key of its own.",
+        )  # fmt: skip
 
 
 def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -> str:

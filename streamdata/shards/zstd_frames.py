@@ -12,6 +12,9 @@ from streamdata.errors import needs
 
 MAX_WINDOW_BYTES: Final = 128 << 20
 """How much of what came before a frame may refer to; `zstd --ultra --long=27` asks for that."""
+MAX_EMPTY_STREAMS: Final = 1000
+"""How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
+_STEPS_OF_EMPTY: Final = 2  # of a frame: its header, its blocks
 _MAGIC, _SKIPPABLE = 0xFD2FB528, range(0x184D2A50, 0x184D2A60)
 _MAX_BLOCK_BYTES, _BLOCKS_AT_ONCE = 128 << 10, 8
 _STEP = 1 << 17
@@ -21,6 +24,11 @@ _CHECKSUM_BYTES = 4
 
 class DamagedFrameError(Exception):
     """Compressed data is damaged, ends early, or asks for too much memory."""
+
+
+def too_many_empty() -> DamagedFrameError:
+    """The error for streams, or parts of them, that give no bytes."""
+    return DamagedFrameError(f"more than {MAX_EMPTY_STREAMS} empty streams in a row, or empty parts of one")
 
 
 class _Readable(Protocol):
@@ -62,8 +70,11 @@ class ZstdFrames:
         Raises:
             DamagedFrameError: A frame is damaged, ends early, or asks for too large a window.
         """
+        steps = 0
         while not self._ready and self._more():
-            pass
+            steps += 1
+            if steps > _STEPS_OF_EMPTY * (MAX_EMPTY_STREAMS + 1):
+                raise too_many_empty()
         piece = bytes(self._ready[:size])
         self._ready = self._ready[len(piece) :]
         return piece

@@ -1,18 +1,42 @@
 """Shards are missing, there twice, or others than they were."""
 
+import errno
 import os
 import re
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from streamdata import JsonlIterableDataset, MergedDataset, ShardError, to_state
+from streamdata import (
+    CsvDataset,
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    ShardError,
+    to_state,
+)
+from streamdata.shards.indexing import IndexJob, build
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
+from streamdata.shards.storage import stamp_of
 from tests.faults.damaged_files import write_shards
 from tests.faults.outcomes import SAYS_ALL, after_damage
 from tests.streams import plain, resumed
+
+KINDS = {".jsonl": JsonlIterableDataset, ".csv": CsvDataset, ".tar": MetaDistributedWebDataset}
+
+
+def one_shard(folder: Path, suffix: str) -> tuple[Path, Any]:
+    """A shard of a record or more, and what reads it."""
+    if suffix == ".csv":
+        path = folder / "00000.csv"
+        path.write_text("a\n1\n")
+    else:
+        path = write_shards(folder / "s", suffix) / f"00000{suffix}"
+    return path, KINDS[suffix.removesuffix(".gz")](str(path)).source.shards
 
 
 def stream(path: object) -> MergedDataset:
@@ -46,6 +70,51 @@ def test_a_shard_that_is_removed_in_a_run_is_one_error(folder, caplog) -> None:
     outcome = after_damage(lambda: stream(str(folder)), path.unlink, caplog, after=4)
     assert type(outcome.error) is ShardError
     assert f"shard '{path}': it was removed after it was indexed, expected a file, got none" in outcome.said
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".csv", ".tar.gz"])
+def test_shards_that_are_read_from_their_start_are_missed_likewise(suffix: str, tmp_path: Path) -> None:
+    """Each is opened when its turn comes, by the path."""
+    path, shards = one_shard(tmp_path, suffix)
+    assert next(shards.stream(0))
+    path.unlink()
+    with pytest.raises(ShardError, match=f"shard '{path}': it was removed after it was indexed, expected a file, got"):
+        next(shards.stream(0))
+
+
+def test_a_sidecar_of_a_shard_that_is_read_from_its_start_is_missed_likewise(tmp_path: Path) -> None:
+    """It is opened with the shard."""
+    path = write_shards(tmp_path / "s", ".tar.gz") / "00000.tar.gz"
+    shards = MetaDistributedWebDataset(str(path), meta_names=["score"]).source.shards
+    sidecar = path.with_name("00000.meta.jsonl")
+    sidecar.unlink()
+    with pytest.raises(
+        ShardError, match=f"shard '{sidecar}': it was removed after it was indexed, expected a file, got"
+    ):
+        next(shards.stream(0))
+
+
+def test_a_shard_that_is_removed_before_it_is_indexed_is_missed_likewise(folder: Path) -> None:
+    """Between its listing and its turn."""
+    path = folder / "00001.jsonl"
+    job = IndexJob("jsonl", str(path), stamp_of(str(path)))
+    path.unlink()
+    with pytest.raises(ShardError, match="it was removed after it was indexed"):
+        build(job)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".tar"])
+def test_a_link_to_itself_is_the_system_s_error_with_the_shard(suffix: str, tmp_path: Path) -> None:
+    """At the start, and in the place of a shard that was found before."""
+    path, shards = one_shard(tmp_path, suffix)
+    path.unlink()
+    path.symlink_to(path)
+    by_index = lambda: shards.window(*[np.array([number]) for number in (0, 0, 1)])  # noqa: E731
+    first = (lambda: next(by_index().take([0]))) if hasattr(shards, "window") else lambda: next(shards.stream(0))
+    for read in (first, lambda: stamp_of(str(path))):
+        with pytest.raises(OSError, match="Too many levels") as caught:
+            read()
+        assert (caught.value.errno, caught.value.__notes__) == (errno.ELOOP, [f"  reading '{path}'"])
 
 
 def test_a_shard_that_a_manifest_lists_is_missed_when_it_is_first_read(folder, caplog) -> None:

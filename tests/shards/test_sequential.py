@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import io
 import lzma
 import os
 import shlex
@@ -14,6 +15,7 @@ from streamdata.errors import ShardError
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
 from streamdata.shards.tar import TarShards
+from tests.cpu import cpu_within
 from tests.shards.conftest import read_all
 
 COMPRESS = {
@@ -246,6 +248,29 @@ def test_a_text_that_reads_as_the_magic_of_a_tar_is_none(tmp_path):
     assert line.index(b"ustar") == 257
     tmp_path.joinpath("0.jsonl.gz").write_bytes(gzip.compress(line))
     assert len(list(SequentialJsonl([str(tmp_path / "0.jsonl.gz")]).stream(0))) == 1
+
+
+def test_members_of_gzip_have_names_and_zeros_behind_them(tmp_path):
+    """As the library reads them, at once: a megabyte of either took it a second."""
+    members = [b'{"n": %d}\n' % number * 9000 for number in range(4)]
+    packed = b""
+    for content in members:
+        buffer = io.BytesIO()
+        with gzip.GzipFile("x" * 1_000_000, "wb", fileobj=buffer) as file:
+            file.write(content)
+        packed += buffer.getvalue() + bytes(1_000_001)
+    (tmp_path / "0.jsonl.gz").write_bytes(packed)
+    with cpu_within(0.5):
+        read = [record["n"] for record in SequentialJsonl([str(tmp_path / "0.jsonl.gz")]).stream(0)]
+    assert read == [number for number in range(4) for _ in range(9000)]
+
+
+@pytest.mark.parametrize("behind", [b"\0\0other", b"\x1f", b"\x1f\x8b"])
+def test_what_is_no_member_of_gzip_is_an_error(tmp_path, behind):
+    """Behind the last one."""
+    (tmp_path / "0.jsonl.gz").write_bytes(gzip.compress(b"{}\n") + behind)
+    with pytest.raises(ShardError, match=r"more of it, got (.*incorrect header check|the end of the file within)"):
+        list(SequentialJsonl([str(tmp_path / "0.jsonl.gz")]).stream(0))
 
 
 def test_skippable_frames_may_come_first(tmp_path):
