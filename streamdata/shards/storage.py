@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from streamdata.errors import ShardError, note_place, place_of_io, without_secrets
+from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.recipe.permission import PIPE, refusal_of_url
 from streamdata.recipe.regular_files import check_mode
 from streamdata.remote import Answer, Listed, network, stat_once
@@ -104,8 +104,11 @@ def stamp_of(url: str) -> FileStamp:
     """
     if is_remote(url):
         return _remote_stamp(url)
-    with place_of_io(url):
+    try:
         status = os.stat(local_path(url))
+    except OSError as error:
+        note_place(error, url)
+        raise
     if not stat.S_ISREG(status.st_mode):
         check_mode(url, status.st_mode, ShardError)
     return FileStamp(status.st_size, status.st_mtime_ns)
@@ -239,9 +242,12 @@ class LocalShard:
         self.url = url
         self._path = local_path(url)
         self.fd = -1
-        with place_of_io(url):
+        try:
             self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # who opens a fifo would wait for its writer
             status = os.fstat(self.fd)
+        except OSError as error:
+            note_place(error, url)
+            raise
         if not stat.S_ISREG(status.st_mode):
             check_mode(url, status.st_mode, ShardError)
         self.size: int = status.st_size
