@@ -33,7 +33,7 @@ _MAX_DEATHS = 4
 Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""
 Work = Callable[..., tuple[IndexJob, ...]]
-"""Indexes a shard; returns what cannot be built."""
+"""Indexes a shard; returns what cannot be built though the shard could be read."""
 Report = Callable[[tuple[IndexJob, ...]], object]
 
 
@@ -87,7 +87,9 @@ def build_missing(
     is_kept_beside: bool = True,
     report: Report = lambda _: None,
 ) -> set[IndexJob]:
-    """Build indexes, many shards at a time; return those that cannot be built.
+    """Build indexes, many shards at a time; return those that cannot be built though their shards could be read.
+
+    Those of a shard that fails are left out.
 
     Args:
         jobs: The indexes.
@@ -148,10 +150,10 @@ def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, un
 def _build_quietly(
     task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: Ahead | None = None
 ) -> tuple[IndexJob, ...]:
-    """Index a shard; return what cannot be built, which is left to the caller, which then says why."""
+    """Index a shard; return what cannot be built though the shard could be read."""
     try:
         built = build_each(*task, is_kept_beside=is_kept_beside, ahead=ahead)
     except Exception as error:  # whatever it is, the caller meets it again
         logger.debug("index of %s: %s", one_line(task[0].url), one_line(error))
-        return task
+        return ()
     return tuple(job for job, found in zip(task, built, strict=True) if not isinstance(found, Found))

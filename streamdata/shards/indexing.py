@@ -157,7 +157,7 @@ def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = No
 
 
 def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found | ShardError]:
-    """As `build`; in the place of an index that cannot be built of a sound shard is why not."""
+    """As `build`; in the place of an index that cannot be built, though the shard could be read, is why not."""
     contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
     read = {jobs[0].url: jobs[0].stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}

@@ -138,7 +138,7 @@ def _jobs(stock: Inventory) -> list[IndexJob]:
 
 
 def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) -> set[IndexJob]:
-    """Build what is missing; what cannot be built."""
+    """Build what is missing; return what cannot be built though its shard could be read."""
     missing = [job for job in jobs if find(job) is None]
     sizes = {job.url: job.stamp.size for job in missing}
     done = IndexProgress(0, len(sizes), 0, sum(sizes.values()))
@@ -159,7 +159,7 @@ def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]
         if job in unbuilt and job.kind in _JOINS:
             unjoined += [job.sidecar] if job.kind == JOIN else []
             continue
-        # What could not be built raises here what is wrong; what was, another process may have deleted since.
+        # What failed is tried once more, and raises what is wrong; what was built may have been deleted since.
         header = (find(job) or build(job, is_kept_beside=False)[0]).header
         rows = _Rows(job)
         yield _Index(header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
@@ -188,10 +188,8 @@ class _Rows:
             (rows,) = index.runs([(0, index.header.num_records)])
         except IndexDamageError as damage:
             found = find(self._job)
-            raise ShardError(
-                f"index of '{self._job.url}': {damage}\n"
-                f"  Delete '{found and found.path}', and run streamdata index again."
-            ) from damage
+            remedy = f"Delete '{found.path}', and run" if found else "Run"
+            raise ShardError(f"index of '{self._job.url}': {damage}\n  {remedy} streamdata index again.") from damage
         return encode_rows(rows, dtype.itemsize)
 
 

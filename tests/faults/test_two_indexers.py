@@ -123,6 +123,23 @@ def test_a_manifest_is_whole_whatever_another_indexer_deletes(
     assert manifest.read_bytes() == whole
 
 
+def test_a_manifest_says_how_sidecars_join_though_the_first_attempt_failed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as for want of memory or of a network: that a sidecar does not join is another matter."""
+    index(folder)
+    manifest = folder / "streamdata.manifest"
+    whole = manifest.read_bytes()
+    manifest.unlink()
+
+    def fail(*_: object, **__: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(build, "build_each", fail)
+    index(folder)
+    assert manifest.read_bytes() == whole
+
+
 def test_a_reader_goes_on_whatever_an_indexer_deletes(
     folder: Path, deleting: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
