@@ -30,17 +30,17 @@ def test_ctrl_c_is_held_until_it_is_asked_for() -> None:
     """And then passed on to who handled it before, once."""
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        wait_for_a_batch(Interrupt(patience_s=0.5), wait_s=0.1)
-    assert 0.1 <= time.monotonic() - began < 0.5
-    time.sleep(0.5)
+        wait_for_a_batch(Interrupt(patience_s=9), wait_s=0.1)
+    assert 0.1 <= time.monotonic() - began < 9
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0  # its patience is over, too
 
 
 def test_patience_ends_when_no_batch_comes() -> None:
     """A worker that hangs does not hold the command."""
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        wait_for_a_batch(Interrupt(patience_s=0.05), wait_s=5)
-    assert time.monotonic() - began < 3
+        wait_for_a_batch(Interrupt(patience_s=0.05), wait_s=9)
+    assert time.monotonic() - began < 9
 
 
 def fail_as_workers_do(number: int) -> None:
@@ -63,7 +63,7 @@ def hold_one(number: int) -> None:
     with ends_by_signals(), Interrupt():
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), SIGNALS[0])
-        time.sleep(5)
+        time.sleep(9)
 
 
 def hang(number: int) -> None:
@@ -72,7 +72,7 @@ def hang(number: int) -> None:
         try:
             os.kill(os.getpid(), number)
         finally:
-            time.sleep(5)
+            time.sleep(9)
 
 
 def hang_briefly(number: int) -> None:
@@ -94,7 +94,7 @@ def test_a_second_signal_or_the_deadline_end_the_process(
         os._exit(0)
     began = time.monotonic()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code(number)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 9
 
 
 def test_handlers_are_as_before_afterwards() -> None:

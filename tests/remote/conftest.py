@@ -7,12 +7,23 @@ from streamdata.remote import Network, once, retries, web_client
 
 @pytest.fixture
 def short_waits(monkeypatch):
-    """Some hundredths of a second instead of minutes."""
-    waits = {"DEADLINE_S": 0.5, "_FIRST_WAIT_S": 0.002, "_LONGEST_WAIT_S": 0.02, "_LOOK_S": 0.005}
+    """Hundredths of a second between attempts; limits are those of a slow machine, unless a test is of them."""
+    waits = {"DEADLINE_S": 60.0, "_FIRST_WAIT_S": 0.002, "_LONGEST_WAIT_S": 0.02, "_LOOK_S": 0.005}
     for name, seconds in waits.items():
         monkeypatch.setattr(retries, name, seconds)
+
+
+@pytest.fixture
+def dies_soon(short_waits, monkeypatch):
+    """A store that fails for half a second is dead."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
+
+
+@pytest.fixture
+def stalls_soon(short_waits, monkeypatch):
+    """What sends no byte for a part of a second has failed."""
     for module in (once, web_client):
-        monkeypatch.setattr(module, "STALL_S", 0.1)
+        monkeypatch.setattr(module, "STALL_S", 0.25)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from streamdata.remote import (
     StorageOptions,
     list_once,
     retries,
-    web_client,
 )
 from streamdata.remote.answers import Asked, FailureError
 from streamdata.remote.file_client import file_range
@@ -40,27 +39,33 @@ def first(kind, times):
 
 def ask(sender, url, version="", options=StorageOptions()):  # noqa: B008  (frozen)
     """Some bytes of the object."""
-    return sender.submit(Address(url, options), 10, 5000, version).result(5)
+    return sender.submit(Address(url, options), 10, 5000, version).result(30)
 
 
 def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
-    """One request, unless the machine is busy for longer than the short waits of these tests."""
+    """One request."""
     with http_server({"a b.tar": DATA}) as server:
         answer = ask(sender, f"{server.url}/a%20b.tar")
         assert answer[:4] == (DATA[10:5000], server.tag_of(DATA), len(DATA), 206)
         assert 0 < answer.waited < 5
         assert ask(sender, f"{server.url}/a%20b.tar", answer.version).data == answer.data
         assert server.log[-1].headers["if-match"] == answer.version
-        assert sender.counts.requests - sender.counts.retries == 2
-        assert 2 <= len(server.log) <= sender.counts.requests
+        assert (sender.counts.requests, sender.counts.retries, len(server.log)) == (2, 0, 2)
 
 
-@pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "cut", "cut_chunked", "cut_unsized", "stall", "half"])
+@pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "cut", "cut_chunked", "cut_unsized"])
 def test_what_may_pass_is_tried_again(sender, kind):
     """And no byte of a bad answer is used."""
     with http_server({"a": DATA}, first(kind, 2)) as server:
         assert ask(sender, f"{server.url}/a").data == DATA[10:5000]
         assert (sender.counts.requests, sender.counts.retries, len(server.log)) == (3, 2, 3)
+
+
+@pytest.mark.usefixtures("stalls_soon")
+@pytest.mark.parametrize("kind", ["stall", "half"])
+def test_what_sends_nothing_more_is_tried_again(sender, kind):
+    """As is what was cut."""
+    test_what_may_pass_is_tried_again(sender, kind)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,7 @@ def test_another_version_is_an_error_before_a_byte_is_used(sender, obeys):
             ask(sender, f"{server.url}/a", version)
 
 
+@pytest.mark.usefixtures("dies_soon")
 def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_requests(sender, monkeypatch):
     """However many wait for it; the error has the server's word."""
     monkeypatch.setattr(retries, "_FREE_ATTEMPTS", 20)
@@ -112,11 +118,11 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
         begin = time.monotonic()
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(50)]
         with pytest.raises(DeadStoreError, match=r"(?s)status 503.*SlowDown.*attempts"):
-            futures[0].result(5)
-        assert time.monotonic() - begin < 1.5
+            futures[0].result(30)
+        assert time.monotonic() - begin < 3
         assert 20 < len(server.log) <= 45
         server.fault = lambda _: None
-        kinds = [type(future.exception(5)) for future in futures]
+        kinds = [type(future.exception(30)) for future in futures]
         assert kinds.count(DeadStoreError) >= 50 - 16  # what was in flight when it was well again has its answer
         assert set(kinds) <= {DeadStoreError, type(None)}
         time.sleep(0.05)  # a part of the deadline, in which it stays dead
@@ -124,6 +130,7 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
         assert ask(sender, f"{server.url}/a").data  # who asks later asks anew
 
 
+@pytest.mark.usefixtures("dies_soon")
 def test_a_store_that_dies_in_full_use_gets_300_requests_at_most(sender, monkeypatch):
     """By the bounds as they are, after it has answered: 500 futures over 16 connections, and others that come later."""
     monkeypatch.setattr(retries, "_DEAD_SHARE", 100)  # who comes within this is not to ask anew, on a slow machine too
@@ -131,9 +138,9 @@ def test_a_store_that_dies_in_full_use_gets_300_requests_at_most(sender, monkeyp
         assert ask(sender, f"{server.url}/a").data
         server.fault = lambda _: "503 SlowDown"
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(500)]
-        assert {type(future.exception(9)) for future in futures} == {DeadStoreError}
+        assert {type(future.exception(30)) for future in futures} == {DeadStoreError}
         num_requests = len(server.log)
-        assert type(sender.submit(f"{server.url}/a", 0, 10).exception(9)) is DeadStoreError
+        assert type(sender.submit(f"{server.url}/a", 0, 10).exception(30)) is DeadStoreError
         assert len(server.log) == num_requests <= 300
 
 
@@ -266,7 +273,7 @@ def test_no_more_requests_are_in_flight_than_connections(sender):
     """The others wait."""
     with http_server({"a": DATA}) as server:
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(100)]
-        assert {future.result(5).data for future in futures} == {DATA[:10]}
+        assert {future.result(30).data for future in futures} == {DATA[:10]}
         assert 1 < server.most_at_once <= 16
 
 
@@ -288,6 +295,7 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
     assert str(status) in str(caught.value) or caught.value.status == status
 
 
+@pytest.mark.usefixtures("dies_soon")
 def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(monkeypatch):
     """Who saw it fail was cancelled; an attempt that takes long says for how long it went on."""
     health = StoreHealth()
@@ -320,7 +328,6 @@ def test_an_answer_to_what_was_asked_before_a_store_failed_does_not_begin_its_co
 
 def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
     """Not what was left of the time when it was over."""
-    monkeypatch.setattr(web_client, "STALL_S", 9)
     monkeypatch.setattr(retries, "DEADLINE_S", 1.2)
     with (
         http_server({"a": DATA}, lambda _: "stall") as server,

@@ -39,43 +39,43 @@ def stored(request, monkeypatch):
 def test_ranges_preconditions_and_errors(sender, stored):
     """Each is the one of the other stores."""
     server, url = stored
-    answer = sender.submit(url, 5, 9).result(5)
+    answer = sender.submit(url, 5, 9).result(30)
     assert answer[:3] == (DATA[5:9], server.tag_of(DATA), len(DATA))
     with pytest.raises(ReplacedError):
-        sender.submit(url, 5, 9, '"another"').result(5)
+        sender.submit(url, 5, 9, '"another"').result(30)
     assert server.log[-1].headers["if-match"] == '"another"'
     for kind, error in (("404", GoneError), ("403", DeniedError), ("401", DeniedError)):
         server.fault = lambda _, kind=kind: kind
         with pytest.raises(error, match=f"a b.tar': bytes 5 to 9.*status {kind}"):
-            sender.submit(url, 5, 9).result(5)
+            sender.submit(url, 5, 9).result(30)
     server.fault = lambda _: "ignore_range"
     with pytest.raises(RangesIgnoredError):
-        sender.submit(url, 5, 9).result(5)
+        sender.submit(url, 5, 9).result(30)
 
 
-def test_failures_are_counted_and_tried_again_here(sender, stored):
+def test_failures_are_counted_and_tried_again_here(sender, stored, monkeypatch):
     """Not by the client: each attempt is one request."""
     server, url = stored
     for kind in ("503", "reset", "cut"):
         server.log.clear()
         server.fault = lambda _, kind=kind: kind if len(server.log) < 3 else None
-        assert sender.submit(url, 5, 9).result(5).data == DATA[5:9]
+        assert sender.submit(url, 5, 9).result(30).data == DATA[5:9]
         assert len(server.log) == 3
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
     server.fault = lambda _: "503"
     with pytest.raises(DeadStoreError, match="status 503"):
-        sender.submit(url, 5, 9).result(5)
+        sender.submit(url, 5, 9).result(30)
 
 
 def test_a_slow_body_is_no_stall(sender, stored, monkeypatch):
     """As long as bytes come; without them it fails, and is tried again."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 5)
-    monkeypatch.setattr(object_client, "STALL_S", 0.2)
+    monkeypatch.setattr(object_client, "STALL_S", 0.3)
     server, url = stored
     server.fault = lambda _: "drip"
-    assert sender.submit(url, 5, 25).result(5).data == DATA[5:25]
+    assert sender.submit(url, 5, 35).result(30).data == DATA[5:35]
     assert len(server.log) == 1
     server.fault = lambda request: "half" if request.number < 2 else None
-    assert sender.submit(url, 5, 25).result(5).data == DATA[5:25]
+    assert sender.submit(url, 5, 35).result(30).data == DATA[5:35]
     assert len(server.log) == 3
 
 

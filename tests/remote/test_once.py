@@ -42,12 +42,19 @@ def test_ranges_wholes_and_stats_come_over_one_connection():
         assert threading.active_count() == threads + 1  # the server's
 
 
-@pytest.mark.parametrize("kind", ["503", "429", "reset", "cut", "cut_chunked", "cut_unsized", "stall", "half"])
+@pytest.mark.parametrize("kind", ["503", "429", "reset", "cut", "cut_chunked", "cut_unsized"])
 def test_what_may_pass_is_tried_again(kind):
     """And no byte of a bad answer is used."""
     with http_server({"a": DATA}, lambda request: kind if request.number < 2 else None) as server:
         assert fetch_once(f"{server.url}/a", 10, 5000).data == DATA[10:5000]
         assert len(server.log) == 3
+
+
+@pytest.mark.usefixtures("stalls_soon")
+@pytest.mark.parametrize("kind", ["stall", "half"])
+def test_what_sends_nothing_more_is_tried_again(kind):
+    """As is what was cut."""
+    test_what_may_pass_is_tried_again(kind)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,7 @@ def test_tokens_are_in_no_log(monkeypatch, caplog):
     assert "SECRET" not in caplog.text
 
 
+@pytest.mark.usefixtures("dies_soon")
 def test_a_dead_store_and_another_version():
     """Within the deadline; and before a byte is used."""
     with http_server({"a": DATA}, lambda _: "503") as server:
@@ -98,6 +106,7 @@ def test_a_dead_store_and_another_version():
         stat_once(f"{server.url}/a")
 
 
+@pytest.mark.usefixtures("dies_soon")
 def test_a_body_that_drips_is_no_answer():
     """Though each byte comes in time, it has an end within the deadline."""
     with http_server({"a": DATA}, lambda _: "drip") as server:

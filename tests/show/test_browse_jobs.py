@@ -21,13 +21,17 @@ def test_what_is_read_soon_is_there_at_once():
 def test_a_long_read_says_how_far_it_is(monkeypatch):
     """It goes on meanwhile, once, and who asks again gets what it gives."""
     monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 0.02)
-    jobs, go, calls = BrowseJobs(), threading.Event(), []
+    jobs, noted, go, calls = BrowseJobs(), threading.Event(), threading.Event(), []
 
     def read():
         calls.append(jobs.note(300, 5000))
-        go.wait(5)
+        noted.set()
+        go.wait(30)
         return "page"
 
+    with pytest.raises(StillReadingError):
+        jobs.result("long", read)
+    noted.wait(30)
     for _ in range(2):
         with pytest.raises(StillReadingError, match="300 of 5,000"):
             jobs.result("long", read)

@@ -146,13 +146,14 @@ def test_too_many_fields_of_a_query_are_refused(server):
     assert asked(server, parts(server)[1] + "?%ff=%")[0].status == 200
 
 
-def test_a_client_that_says_nothing_does_not_hold_the_end():
+def test_a_client_that_says_nothing_does_not_hold_the_end(monkeypatch):
     """A browser opens connections ahead; the port is free at once for the next server."""
+    monkeypatch.setattr("streamdata.show.server._CLOSING_S", 9)
     with serving() as server:
         idle = socket.create_connection(("127.0.0.1", parts(server)[0]))
         assert asked(server)[0].status == 200
         started = time.monotonic()
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 9
     idle.close()
     PageServer(lambda path, query: None, parts(server)[0])._server.server_close()
 
@@ -169,15 +170,15 @@ def test_pages_that_are_read_do_not_hold_the_end_one_by_one(monkeypatch):
     port, path = parts(server)
     serving_thread = threading.Thread(target=server.serve)
     serving_thread.start()
-    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
     for waiting in clients:
         waiting.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-    while len(server._server._threads_of) < 5:
+    while len(server._server._threads_of) < 12:
         time.sleep(0.01)
     started = time.monotonic()
     server.stop()
     serving_thread.join()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 3
     done.set()
     for waiting in clients:
         waiting.close()
