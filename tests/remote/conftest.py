@@ -15,8 +15,8 @@ def short_waits(monkeypatch):
 
 @pytest.fixture
 def dies_soon(short_waits, monkeypatch):
-    """A store that fails for half a second is dead."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
+    """A store that fails for a second is dead."""
+    monkeypatch.setattr(retries, "DEADLINE_S", 1.0)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_a_dead_store_and_another_version():
         with pytest.raises(DeadStoreError, match="status 503"):
             fetch_once(f"{server.url}/a", 0, 9)
         server.fault = lambda _: None
-        time.sleep(0.05)  # a part of the deadline, in which it stays dead
+        time.sleep(0.1)  # a part of the deadline, in which it stays dead
         with pytest.raises(ReplacedError):
             fetch_once(f"{server.url}/a", 0, 9, '"another"')
     with pytest.raises(DeadStoreError, match="ConnectionRefusedError"):
