@@ -65,9 +65,7 @@ class RunDirectory(Layout):
             try:
                 yield
             except BaseException:
-                # Of workers that were killed. While one lives on, as in a cluster, that is left to the next run.
-                with suppress(BlockingIOError, FileNotFoundError), self._workers_locked(fcntl.LOCK_NB):
-                    self._remove_unpublished()
+                self._remove_left_behind()
                 raise
 
     def read_marker(self, task: int) -> Json:
@@ -103,6 +101,7 @@ class RunDirectory(Layout):
         parts = [path.read_bytes() for task in tasks if (path := self.task_quarantine(task)).exists()]
         if parts:
             publish(self.quarantine, parts)
+        self._remove_left_behind()
         publish(self.facts, [json_bytes(facts)])
         publish(self.manifest, [json_bytes(manifest)])
         # This rename makes the store visible. Where it was done before, a run was killed between here and the end, and
@@ -114,6 +113,14 @@ class RunDirectory(Layout):
         self.data.mkdir(exist_ok=True)  # a part may have no task
         shutil.rmtree(self.work)
         return manifest
+
+    def _remove_left_behind(self) -> None:
+        """Remove what workers of this run were writing when they were killed.
+
+        While one lives on, as in a cluster, that is left to the next run.
+        """
+        with suppress(BlockingIOError, FileNotFoundError), self._workers_locked(fcntl.LOCK_NB):
+            self._remove_unpublished()
 
     def _remove_unpublished(self) -> None:
         """Remove what processes were writing when they were killed."""

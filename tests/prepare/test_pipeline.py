@@ -232,6 +232,18 @@ def test_a_run_waits_for_those_who_are_still_at_a_task(tokenizer: str, texts: st
     assert (tmp_path / "out" / "data").exists()
 
 
+def test_a_finished_run_has_nothing_of_what_killed_workers_were_writing(
+    tokenizer: str, texts: str, tmp_path: Path
+) -> None:
+    """On a cluster, another one does the task again."""
+
+    def leave(progress: object) -> None:
+        (tmp_path / "out" / "tasks" / ".00000.json.1.0ab1.tmp").write_text("{")
+
+    run(SMALL, tokenizer, texts, tmp_path / "out", progress=leave)
+    assert not list((tmp_path / "out").rglob(".*"))
+
+
 def test_the_manifest_says_what_went_in_and_came_out(tokenizer: str, texts: str, tmp_path: Path) -> None:
     """Inputs, config, tokenizer, counts; time and host are told elsewhere."""
     manifest = run(PACKED | {"max_chars": 2000}, tokenizer, texts, tmp_path / "out")
