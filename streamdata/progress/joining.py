@@ -1,6 +1,6 @@
 """What several ranks saved, joined to one: after it is sure that they belong together."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from streamdata.errors import StateError, shown
@@ -16,7 +16,8 @@ def check_together(saved: Sequence[RankStates]) -> None:
     """Refuse to join what different runs saved.
 
     Raises:
-        StateError: They are of different steps, numbers of ranks or branches; a generation is another in one of them.
+        StateError: They are of different steps, numbers of ranks, branches or process groups; a generation is another
+            in one of them.
     """
     first = saved[0]
     for part in saved:
@@ -24,12 +25,17 @@ def check_together(saved: Sequence[RankStates]) -> None:
             expected, got = getattr(first.origin, name), getattr(part.origin, name)
             if expected != got:
                 raise _apart(part, first, f"of {name} {got}", f"of {name} {expected}")
-    # None, which nobody knows, may be any.
-    known = [part for part in saved if part.origin.parent is not None]
-    for part in known:
-        if part.origin.parent != known[0].origin.parent:
-            raise _apart(part, known[0], *(_branch(one) for one in (part, known[0])))
+    _check_same(saved, "parent", _branch)
+    _check_same(saved, "group", lambda part: f"saved in the process group {part.origin.group}")
     _check_headers(saved)
+
+
+def _check_same(saved: Sequence[RankStates], name: str, describe: Callable[[RankStates], str]) -> None:
+    # None, which nobody knows, may be any.
+    known = [part for part in saved if getattr(part.origin, name) is not None]
+    for part in known:
+        if getattr(part.origin, name) != getattr(known[0].origin, name):
+            raise _apart(part, known[0], *map(describe, (part, known[0])))
 
 
 def join_ranks(

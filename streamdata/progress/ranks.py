@@ -1,11 +1,15 @@
 """What the ranks of a run tell one another, over torch.distributed."""
 
 import contextlib
+import secrets
 import sys
-from collections.abc import Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final
 
 from streamdata.errors import StateError
+
+_GROUP_KEY: Final = "streamdata/group"
 
 
 def check_can_meet(who: str, size: int) -> None:
@@ -44,6 +48,34 @@ def gather(value: Any, dst: int) -> list[Any] | None:
     with _device():
         distributed.gather_object(value, values, dst=dst)
     return values
+
+
+class _Named:
+    """The process group that was named last. The store may die with another rank, and is then not to be waited for."""
+
+    group: ClassVar[Callable[[], Any]] = lambda: None
+    """A weak reference: who destroys it wants it to end."""
+    name: ClassVar[str | None] = None
+
+
+def group_name() -> str | None:
+    """A name of the process group that all its ranks give it, and no other group has; None where there is no group.
+
+    Whoever asks first makes it up, in the store by which the ranks have met: nobody waits for another rank.
+    """
+    if not _is_initialized():
+        return None
+    from torch import distributed
+
+    group = distributed.group.WORLD
+    if _Named.group() is not group:
+        try:
+            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
+            name = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
+        except (RuntimeError, AttributeError):  # of MPI there is no store; or the rank that holds it has died
+            name = None
+        _Named.group, _Named.name = weakref.ref(group), name
+    return _Named.name
 
 
 def _is_initialized() -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from streamdata.progress.columns import Columns
 from streamdata.progress.descent import descent_of, present_generations
 from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.history import compacted
+from streamdata.progress.ranks import group_name
 from streamdata.progress.state_file import Origin, encode
 from streamdata.progress.states_table import StatesTable, join
 from streamdata.run import DataParallel, find_data_parallel
@@ -46,6 +48,8 @@ def save_states(
         raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {shown(step)}")
     group = group_of("save_states", rank, size)
     origin, part = part_of_rank(states, group, step)
+    if rank is None:  # otherwise each replica may have a process group of its own
+        origin = replace(origin, group=group_name())
     folder = Path(directory) / f"step-{step}"
     make_directory(folder)
     # Before its own file is there: until then the step lacks rank 0, and cannot be taken for one of both runs.

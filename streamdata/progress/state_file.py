@@ -1,8 +1,8 @@
 """The file of one rank's states at one step, which shows when it is torn, or not the one that its name says.
 
-Four lines of JSON. The envelope: rank, size, step, the parent's digest, the run, and a checksum of it all. The headers,
-which are the same in most files and so are parsed once. The other entries that are not cursors, by key as in the flat
-dict. The cursors, a list for each field: that reads many times as fast as a dict for each cursor.
+Four lines of JSON. The envelope: rank, size, step, the parent's digest, run and group, and a checksum of it all. The
+headers, which are the same in most files and so are parsed once. The other entries that are not cursors, by key as in
+the flat dict. The cursors, a list for each field: that reads many times as fast as a dict for each cursor.
 """
 
 import itertools
@@ -39,6 +39,8 @@ class Origin:
     """Their digest; "" where nothing was loaded, None where nobody knows."""
     run: str | None = None
     """Of this rank since it loaded them: one that was given up had another name. None in files that do not say it."""
+    group: str | None = None
+    """Of the ranks that saved together, as far as they have a process group: one that was given up had another name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +214,8 @@ def _origin(name: str, envelope: dict[str, Any]) -> Origin:
     try:
         origin = Origin(**envelope)
         is_rank = count(origin.rank) < count(origin.size) <= MAX_RANKS
-        if not is_rank or not isinstance(origin.parent, str | None) or not isinstance(origin.run, str | None):
+        names = origin.parent, origin.run, origin.group
+        if not is_rank or not all(isinstance(name, str | None) for name in names):
             raise ValueError(f"rank {origin.rank} of {origin.size}")
         count(origin.step)
     except _DAMAGE as error:

@@ -7,15 +7,18 @@ import re
 import shutil
 import signal
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
-from streamdata.progress import compact, saving, state_file
+from streamdata.progress import compact, ranks, saving, state_file
+from streamdata.progress.ranks import group_name
 from streamdata.progress.saved_states import read_states
-from tests.ranks import apart
+from tests.ranks import apart, run_on_ranks
 from tests.streams import Numbers, loaded, plain, through_json
 
 
@@ -522,6 +525,56 @@ def test_rewinding_takes_nothing_of_a_run_that_had_loaded_the_same_and_was_given
     of_rank = {key for key in at_1 if not key.startswith("generation/") and key.split("/")[3] == "1"}
     assert {key: states[key] for key in of_rank} == {key: at_1[key] for key in of_rank}
     assert not {key for key in states if key.startswith("cursor/1/")}  # of the other workers' generation
+
+
+def leg(directory, steps, batches, who, rank):
+    """A rank of a process group, which goes on from step 1; not all of them come to save."""
+    trainer = Rank(rank, 2, load_states(directory, step=1))
+    for step in steps:
+        trainer.take(batches)
+        if rank in who:
+            save_states(directory, trainer.states, step=step)
+
+
+def test_a_step_in_which_a_file_of_a_given_up_run_is_left_is_refused(tmp_path, caplog):
+    """Both runs had loaded the same, and the second one ended before all its ranks had saved."""
+    states = tmp_path / "states"
+    run(states, [1])
+    for number, (steps, batches, who) in enumerate([([2], 9, (0, 1)), ([2, 3], 3, (0,))]):
+        (tmp_path / str(number)).mkdir()
+        run_on_ranks(tmp_path / str(number), partial(leg, states, steps, batches, who))
+    words = r"rank 1 and rank 0 are not of one run\n.*: saved in the process group .*\n.*: saved in the process group"
+    for found in ({"step": 2}, {"missing": "rewind"}, {}):
+        with pytest.raises(StateError, match=words):
+            load_states(states, **found)
+    (states / "step-2" / "rank-1.states").unlink()
+    assert load_states(states, missing="rewind").step == 3
+    assert "rank 1: it goes on from its entry of step 1;" in caplog.text
+
+
+def names_of_group(rank):
+    """As the rank is told them: before the store is lost, and after."""
+    first = group_name()
+    dist.distributed_c10d._get_default_store = fail
+    again = group_name()
+    ranks._Named.group = lambda: None
+    return first, again, group_name()
+
+
+def fail():
+    """As a store whose process has died."""
+    raise RuntimeError("no store")
+
+
+def test_ranks_that_have_met_know_a_name_of_their_group(tmp_path):
+    """Each the same; it is asked for once, and where it cannot be had there is none."""
+    told = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        told += run_on_ranks(tmp_path / str(number), names_of_group)
+    assert told[0] == told[1] != told[2] == told[3]
+    assert told[0][0] == told[0][1] is not None
+    assert told[0][2] is group_name() is None
 
 
 def test_rewinding_takes_nothing_of_a_step_of_which_nobody_knows_the_run(tmp_path, caplog):
