@@ -12,6 +12,8 @@ from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.interrupt import INTERRUPTED
 from streamdata.cli.messages import messages
 from streamdata.cli.options import (
+    MAX_COUNT,
+    MAX_RANKS,
     Allow,
     Batches,
     BatchSize,
@@ -133,17 +135,26 @@ def check(
 @app.command(cls=FlagsCommand)
 def plan(
     recipe: Recipe,
-    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples that the job takes.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Or tokens that it takes.")] = None,
-    dp: Annotated[int, typer.Option("--dp", min=1, metavar="D", help="Data-parallel ranks.")] = 1,
+    samples: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Samples that the job takes.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Or tokens that it takes.")
+    ] = None,
+    dp: Annotated[int, typer.Option("--dp", min=1, max=MAX_RANKS, metavar="D", help="Data-parallel ranks.")] = 1,
     workers: Annotated[int, typer.Option(min=0, max=256, metavar="W", help="Workers of each rank.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Samples in a batch of one rank.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=MAX_COUNT, metavar="B", help="Samples in a batch of one rank.")] = 1,
     sample: Annotated[
-        int, typer.Option(min=0, metavar="K", help="Records that are read of each source, to know it; 0 reads none.")
+        int,
+        typer.Option(
+            min=0, max=MAX_COUNT, metavar="K", help="Records that are read of each source, to know it; 0 reads none."
+        ),
     ] = 100,
     draws: Annotated[
         int | None,
-        typer.Option(min=0, metavar="K", help="Show the first draws of rank 0, worker 0; with --json 20 of them."),
+        typer.Option(
+            min=0, max=MAX_COUNT, metavar="K", help="Show the first draws of rank 0, worker 0; with --json 20 of them."
+        ),
     ] = None,
     json: Json = False,
     var: Variables = None,
@@ -230,8 +241,10 @@ def index(
     region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
     profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
-    line_bytes: Annotated[int | None, typer.Option(min=1, help="Of a line; by default 64 MiB.")] = None,
-    member_bytes: Annotated[int | None, typer.Option(min=1, help="Of a member of a tar; by default 1 GiB.")] = None,
+    line_bytes: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Of a member of a tar; by default 1 GiB.")
+    ] = None,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
@@ -290,14 +303,17 @@ def show(
         typer.Argument(metavar="RECIPE|STORE", help="A recipe, a store, or what prepare wrote.", show_default=False),
     ],
     source: Annotated[str, typer.Option(help="Samples of this source or mixture alone, by its path of names.")] = "",
-    number: Annotated[int, typer.Option("-n", min=1, help="How many samples.")] = 20,
+    number: Annotated[int, typer.Option("-n", min=1, max=MAX_COUNT, help="How many samples.")] = 20,
     step: Annotated[
-        int | None, typer.Option(min=0, help="Begin at this step of the run, or at this record of a store.")
+        int | None,
+        typer.Option(min=0, max=MAX_COUNT, help="Begin at this step of the run, or at this record of a store."),
     ] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Whose samples.")] = 0,
-    dp: Annotated[int | None, typer.Option("--dp", min=1, help="How many ranks; by default as in the states.")] = None,
+    rank: Annotated[int, typer.Option(min=0, max=MAX_RANKS - 1, help="Whose samples.")] = 0,
+    dp: Annotated[
+        int | None, typer.Option("--dp", min=1, max=MAX_RANKS, help="How many ranks; by default as in the states.")
+    ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a rank in a step; by default as in the states.")
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Samples of a rank in a step; by default as in the states.")
     ] = None,
     states: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="The run's states; as of `state`.", exists=True)
@@ -355,12 +371,17 @@ def trace(
             exists=True,
         ),
     ],
-    step: Annotated[int | None, typer.Option(min=0, metavar="K", help="Counts from 0, over all resumes.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, max=MAX_COUNT, metavar="K", help="Counts from 0, over all resumes.")
+    ] = None,
     find: Annotated[
         str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, metavar="B", help="Samples in one rank's batch; by default as in the states.")
+        int | None,
+        typer.Option(
+            min=1, max=MAX_COUNT, metavar="B", help="Samples in one rank's batch; by default as in the states."
+        ),
     ] = None,
     var: Variables = None,
     allow: Allow = None,

@@ -7,6 +7,11 @@ import typer
 
 from streamdata.errors import RecipeError, shown
 
+MAX_RANKS = 1 << 17
+"""`streamdata.run.MAX_RANKS`, which is not imported: `--help` needs no NumPy."""
+MAX_COUNT = 2**53 - 1
+"""What states and other JSON hold exactly."""
+
 Recipe = Annotated[Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
 Variables = Annotated[
     list[str] | None,
@@ -26,9 +31,10 @@ IncludeRoot = Annotated[
     ),
 ]
 Batches = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Stop after N batches; by default at the end, or at Ctrl-C.")
+    int | None,
+    typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Stop after N batches; by default at the end, or at Ctrl-C."),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
+BatchSize = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Samples in a batch.")]
 Workers = Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]

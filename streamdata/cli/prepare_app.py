@@ -8,6 +8,7 @@ import typer
 
 from streamdata.cli.flags import FlagsCommand, FlagsGroup
 from streamdata.cli.messages import messages
+from streamdata.cli.options import MAX_COUNT
 from streamdata.errors import shown
 
 _INPUTS = "INPUTS..."
@@ -69,7 +70,7 @@ def _run(
     engine: Annotated[str, typer.Option(help="local, or ray: the machines of a Ray cluster.")] = "local",
     overwrite: _Overwrite = False,
     dry_run: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only show what the first N records become.")
+        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Only show what the first N records become.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from streamdata.errors import StateError, shown
 from streamdata.progress.base import Base
 from streamdata.recipe.percent import check_weight
-from streamdata.run import MAX_WORKERS
+from streamdata.run import MAX_RANKS, MAX_WORKERS
 
 # Of the states, in each generation's header: another one is refused there, before anything is misread.
 FORMAT = 2
@@ -17,8 +17,6 @@ _BEGUN_WITH = ("step", "pass", "base", "dealt", "history")
 """In headers after a change of topology, always."""
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
-MAX_RANKS = 1 << 17
-"""More than any job has; a damaged number must not become a list of so many."""
 _MAX_LANES = 1 << 22
 _MAX_LEVELS = 100
 """Of a function's state: what copies it must not run out of stack."""

@@ -15,10 +15,11 @@ from typing import Any
 import orjson
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.progress.checked import MAX_RANKS, count
+from streamdata.progress.checked import count
 from streamdata.progress.cursor_table import KEY, OPTIONAL, RARE, REQUIRED, CursorTable, Lists
 from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.states_table import StatesTable, join, table_from_dict, table_from_lists
+from streamdata.run import MAX_RANKS
 
 _VERSION = 1
 _NUM_LINES = 4

@@ -11,9 +11,10 @@
 
 from streamdata.run.permutation import Permutation, hashes_of, shuffled
 from streamdata.run.seeds import stable_seed
-from streamdata.run.topology import MAX_WORKERS, DataParallel, Lane, find_data_parallel
+from streamdata.run.topology import MAX_RANKS, MAX_WORKERS, DataParallel, Lane, find_data_parallel
 
 __all__ = [
+    "MAX_RANKS",
     "MAX_WORKERS",
     "DataParallel",
     "Lane",

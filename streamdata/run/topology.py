@@ -13,6 +13,8 @@ from streamdata.errors import shown
 
 MAX_WORKERS: Final = 256
 """DataLoader workers of one rank."""
+MAX_RANKS: Final = 1 << 17
+"""More than any job has; a number in damaged states, or one that was mistyped, must not become a list of so many."""
 
 
 _DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard", "fsdp", "hsdp"))
@@ -25,17 +27,17 @@ class DataParallel:
     """The data-parallel group: `dp_size` replicas, of which this process is number `dp_rank`, from 0.
 
     Raises:
-        ValueError: `dp_size` is below 1, or `dp_rank` is not in [0, dp_size).
+        ValueError: `dp_size` is below 1 or above `MAX_RANKS`, or `dp_rank` is not in [0, dp_size).
     """
 
     dp_size: int
     dp_rank: int
 
     def __post_init__(self) -> None:
-        if not (0 <= self.dp_rank < self.dp_size):
+        if not (0 <= self.dp_rank < self.dp_size <= MAX_RANKS):
             raise ValueError(
-                f"data parallel: expected 0 <= dp_rank < dp_size, got dp_rank={self.dp_rank}, dp_size={self.dp_size}\n"
-                "  Ranks count from 0; pass both to set_data_parallel(dp_size, dp_rank)."
+                f"data parallel: expected 0 <= dp_rank < dp_size <= {MAX_RANKS}, got dp_rank={self.dp_rank}, "
+                f"dp_size={self.dp_size}\n  Ranks count from 0; pass both to set_data_parallel(dp_size, dp_rank)."
             )
 
 

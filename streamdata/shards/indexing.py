@@ -3,6 +3,7 @@
 Indexes of one tar are built in one pass over it: its own, and those that join its sidecar.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -24,6 +25,7 @@ from streamdata.shards.tar_records import records
 logger = logging.getLogger(__name__)
 _MAX_OPENINGS = 8
 _MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds some, more while it is being written
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class IndexJob(NamedTuple):
@@ -110,9 +112,31 @@ def find(job: IndexJob) -> Found | None:
         except IndexDamageError as damage:
             logger.warning("index '%s': %s; it is built again", one_line(path), damage)
             continue
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:  # it says nothing of the index, and no shard could be read either
+                raise
+            _say_unreadable(path, error)
+            continue
         if header[:3] == (job.kind, KINDS[job.kind].dtype.itemsize, (job.stamp, job.sidecar_stamp)):
             return Found(path, header)
     return None
+
+
+_unreadable: set[tuple[str, int | None]] = set()
+"""Folders with indexes that cannot be read, and why not: where one cannot be, the others mostly cannot either."""
+
+
+def _say_unreadable(path: str, error: OSError) -> None:
+    """Log that an index is passed over: one of each folder as a warning, the others for who looks for them."""
+    which = os.path.dirname(path), error.errno
+    level = logging.DEBUG if which in _unreadable else logging.WARNING
+    _unreadable.add(which)
+    logger.log(
+        level,
+        "index '%s' cannot be read: %s; it is built again, in the cache if it cannot be replaced, and so are others of "
+        "this folder\n  Let all who read the shards read their indexes, or delete these.",
+        one_line(path), one_line(error.strerror),
+    )  # fmt: skip
 
 
 def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:

@@ -198,6 +198,8 @@ def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
     try:
         found = open_manifest(target)
     except ShardError as damage:
+        if isinstance(damage.__cause__, OSError):  # it may be as good as it was, and say more than this one would
+            raise
         logger.warning("%s\n  It is made anew.", damage)
         return None
     # What was made for another place says of no file here which version it was.

@@ -3,6 +3,7 @@
 A local manifest is read in place; of a remote one, pages (see `manifest_pages`).
 """
 
+import errno
 import logging
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from streamdata.shards.storage import FileStamp, forget_open, is_remote, opened
 logger = logging.getLogger(__name__)
 _HEAD_BYTES = 1 << 20
 _CRC_BYTES = 4
+_CLOSED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _Span = tuple[int, int]
 ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
 
@@ -188,7 +190,7 @@ def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:
     """The manifest at a url; None where there is none.
 
     Raises:
-        ManifestError: It is damaged.
+        ManifestError: It is damaged, or cannot be opened.
     """
     return _open_remote(url) if is_remote(url) else _open_local(url)
 
@@ -203,6 +205,14 @@ def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
         raise ManifestError(
             f"manifest '{url}': expected a regular file, got none\n"
             "  Remove it, or make it again: streamdata index FOLDER."
+        ) from error
+    except OSError as error:
+        if error.errno not in _CLOSED:  # the disk's error, or the system's
+            raise
+        # It was made to be believed: the folder is not listed in its place.
+        raise ManifestError(
+            f"manifest '{url}': expected a file that can be read, got {error.strerror}\n"
+            "  Let this user read it, or delete it: without it, the folder is listed."
         ) from error
     frame = decode_header(url, file.read(HEADER_BYTES, 0))
     if frame.size != file.size:

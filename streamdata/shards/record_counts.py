@@ -4,15 +4,17 @@ The count is kept in the cache, by the url and version of the shard.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-from streamdata.errors import shown
+from streamdata.errors import one_line, shown
 from streamdata.shards.held import ANY_VERSION
 from streamdata.shards.publish import cache_directory, locked, publish_beside_or_cached
 from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path
+
+logger = logging.getLogger(__name__)
 
 
 def kept_count(kind: str, url: str, stamp: FileStamp, count: Callable[[], int]) -> int:
@@ -33,8 +35,12 @@ def kept_count(kind: str, url: str, stamp: FileStamp, count: Callable[[], int]) 
     name = hashlib.blake2b(os.fsencode(f"{kind} {place} {tuple(stamp)}"), digest_size=16).hexdigest()
     kept = Path(cache_directory(), "counts", name[:2], name)
     with locked(str(kept)):
-        with suppress(FileNotFoundError, ValueError):  # none yet, or a damaged one
+        try:
             return int(kept.read_text("ascii"))
+        except (FileNotFoundError, ValueError):  # none yet, or a damaged one
+            pass
+        except OSError as error:
+            logger.warning("shard '%s': its count cannot be read: %s; it is made again", one_line(url), one_line(error))
         found = count()
         publish_beside_or_cached(None, kept, [str(found).encode()])
     return found

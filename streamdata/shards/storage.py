@@ -3,6 +3,7 @@
 `url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.recipe.permission import PIPE, refusal_of_url
-from streamdata.recipe.regular_files import check_mode
+from streamdata.recipe.regular_files import check_mode, check_regular
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
 from streamdata.run.recent import open_files
@@ -246,6 +247,8 @@ class LocalShard:
             self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # who opens a fifo would wait for its writer
             status = os.fstat(self.fd)
         except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket
+                check_regular(self._path, ShardError)
             note_place(error, url)
             raise
         if not stat.S_ISREG(status.st_mode):

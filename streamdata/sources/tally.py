@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from streamdata.errors import SourceError, printable, shown, text_of
 from streamdata.progress import COUNTS
+from streamdata.sources.worker_errors import reaches_trainer
 
 logger = logging.getLogger("streamdata")
 
@@ -18,9 +19,10 @@ def raise_noted(error: Exception | SystemExit, note: str) -> NoReturn:
     """Raise what somebody else's code raised, with a note.
 
     StopIteration and SystemExit become the cause of a RuntimeError: one would end the loop that it passes through, the
-    other the process, and neither would say why. So does one that takes no note, such as a frozen dataclass.
+    other the process, and neither would say why. So does one that takes no note, such as a frozen dataclass, and in a
+    worker one that torch would not raise again in the trainer.
     """
-    if not isinstance(error, StopIteration | SystemExit):
+    if not isinstance(error, StopIteration | SystemExit) and reaches_trainer(error):
         with suppress(Exception):  # whatever a class does in place of `add_note` or setting an attribute
             error.add_note(note)
         if note in getattr(error, "__notes__", ()):

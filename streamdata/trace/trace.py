@@ -21,6 +21,8 @@ from streamdata.trace.record import record_of
 SEEK, READ = "seek", "read"
 _EMPTY_PASSES = 2
 _LOOK_AHEAD = 1000
+_MAX_SAMPLES = 2**52
+"""Of a rank: a clock from there on moves by whole samples alone, and at last not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +199,11 @@ class Trace:
     def _open(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
         """The batches from a step on, begun at the nearest states before it; None where the pass ends before it."""
         wanted = step - stretch.first
+        if wanted * size >= _MAX_SAMPLES:
+            raise StateError(
+                f"step {step}: expected fewer than 2**52 samples of a rank before it, got {wanted * size}\n"
+                "  Name an earlier step, or a smaller batch."
+            )
         done = [stretch.done(point, size) for point in stretch.points]
         number = max(i for i, count in enumerate(done) if count <= wanted)
         later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from streamdata.cli import options
 from streamdata.errors import ShardError
+from streamdata.run import MAX_RANKS
 
 Streamdata = Callable[..., Result]
 HEAVY = ("torch", "transformers", "numpy", "h5py", "pyarrow", "PIL", "webdataset")
@@ -172,3 +174,27 @@ def test_targets_may_lie_where_the_command_is_run(write_recipe: Callable[..., Pa
     for arguments in (["check", recipe], ["run", recipe, "--batches", "1"]):
         done = subprocess.run([command, *arguments], cwd=tmp_path, capture_output=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_bound_of_ranks_is_that_of_states() -> None:
+    """The command line has its own, so that `--help` imports no NumPy."""
+    assert options.MAX_RANKS == MAX_RANKS
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["show", "--dp"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
+        *(["plan", "--dp"], ["plan", "--samples"], ["plan", "--tokens"], ["plan", "--batch"], ["plan", "--sample"]),
+        *(["plan", "--draws"], ["run", "--batches"], ["run", "--batch-size"], ["profile", "--batch-size"]),
+        *(["index", "--line-bytes"], ["index", "--member-bytes"], ["trace", "--step"], ["trace", "--batch"]),
+        ["prepare", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_beyond_all_that_can_be_counted_is_a_bad_option(arguments: list[str], streamdata: Streamdata) -> None:
+    """Said at once, before anything is read."""
+    command, option = arguments
+    done = streamdata(command, __file__, *([__file__] if command == "trace" else []), option, 10**23)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}'" in words(done.stderr)

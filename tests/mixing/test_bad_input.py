@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from streamdata import MergedDataset, SourceError, instantiate_from_yaml, to_state
+from streamdata.run import MAX_RANKS
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume
 
 
@@ -95,9 +96,9 @@ def test_an_unknown_stop_rule_is_refused():
         MergedDataset([named("a")], stop="longest")
 
 
-@pytest.mark.parametrize("arguments", [(0, 0), (2, 2), (2, -1)])
+@pytest.mark.parametrize("arguments", [(0, 0), (2, 2), (2, -1), (MAX_RANKS + 1, 0)])
 def test_an_impossible_rank_is_refused(arguments):
-    """0 <= dp_rank < dp_size."""
+    """0 <= dp_rank < dp_size, and as many ranks as states may have."""
     with pytest.raises(ValueError, match="expected 0 <= dp_rank < dp_size"):
         MergedDataset([named("a")]).set_data_parallel(*arguments)
 

@@ -1,6 +1,7 @@
 import errno
 import logging
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -74,6 +75,89 @@ def test_an_index_that_is_no_regular_file_is_built_again(write_jsonl, tmp_path, 
     for _ in range(2):
         assert len(read_all(JsonlShards([url]))) == 1
     assert builds == [url]
+
+
+def deny(monkeypatch, path, number=errno.EACCES):
+    """Lets opening the file fail that is at the path now; another that is renamed over it may be opened."""
+    real, denied = os.open, os.stat(path).st_ino
+
+    def fail(file, *arguments, **options):
+        if os.fspath(file) == str(path) and os.stat(path).st_ino == denied:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_an_index_that_cannot_be_read_is_built_again(
+    write_jsonl, tmp_path, cache, builds, refuse, monkeypatch, caplog, number, is_writable
+):
+    """Somebody's with umask 077: of the folder one is named in a warning, and the cache has them where it must."""
+    urls = [write_jsonl([{"a": 1}], f"{name}.jsonl") for name in "ab"]
+    read_all(JsonlShards(urls))
+    if not is_writable:
+        refuse(errno.EACCES, tmp_path)
+    for path in indexes(tmp_path):
+        deny(monkeypatch, path, number)
+    for _ in range(2):
+        assert len(read_all(JsonlShards(urls))) == 2
+    assert builds == urls + urls
+    assert len(indexes(cache)) == (0 if is_writable else 2)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"index '{tmp_path}/.a.jsonl.jsonl.index' cannot be read: {os.strerror(number)}; it is built again" in told
+
+
+def test_the_index_of_a_sidecar_that_cannot_be_read_is_built_again(write_tar, cache, refuse, monkeypatch, tmp_path):
+    """As any other."""
+    url = write_tar([("k.txt", b"1")])
+    (tmp_path / "00000.meta.jsonl").write_text('{"key": "k", "score": 1}\n')
+    before, found = read_all(TarShards([url], ["score"])), indexes(tmp_path)
+    assert any(".join" in path.name for path in found)
+    for path in found:
+        deny(monkeypatch, path)
+    refuse(errno.EACCES, tmp_path)
+    assert read_all(TarShards([url], ["score"])) == before
+    assert len(indexes(cache)) == len(found)
+
+
+def test_an_index_in_the_cache_that_cannot_be_read_is_built_again(write_jsonl, tmp_path, cache, refuse, monkeypatch):
+    """And is in memory where the cache cannot be written, either."""
+    url = write_jsonl([{"a": 1}], "x" * 245 + ".jsonl")
+    read_all(JsonlShards([url]))
+    deny(monkeypatch, *indexes(cache))
+    refuse(errno.EACCES)
+    assert len(read_all(JsonlShards([url]))) == 1
+
+
+def test_where_there_are_no_descriptors_no_index_is_built_again(write_jsonl, tmp_path, builds, monkeypatch):
+    """It is the system's error: the index is as good as it was."""
+    url = write_jsonl([{"a": 1}])
+    read_all(JsonlShards([url]))
+    deny(monkeypatch, *indexes(tmp_path), errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        JsonlShards([url])
+    assert builds == [url]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: path.symlink_to(path), lambda path: os.mknod(path, stat.S_IFSOCK | 0o600)],
+    ids=["link to itself", "socket"],
+)
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_what_cannot_be_opened_at_the_place_of_an_index_is_no_harm(
+    write_jsonl, tmp_path, cache, builds, refuse, make, is_writable
+):
+    """It is replaced; where it cannot be, the index lies in the cache."""
+    url = write_jsonl([{"a": 1}])
+    make(tmp_path / ".00000.jsonl.jsonl.index")
+    if not is_writable:
+        refuse(errno.EACCES, tmp_path)
+    for _ in range(2):
+        assert len(read_all(JsonlShards([url]))) == 1
+    assert (builds, len(indexes(cache))) == ([url], 0 if is_writable else 1)
 
 
 def test_a_shard_that_is_a_fifo_is_an_error_that_names_it(tmp_path, write_jsonl):

@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 import signal
+import stat
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -119,12 +120,28 @@ def test_streams_with_a_manifest_are_those_without(tars, asks_nothing, pattern, 
     assert len(found[0]) == 226
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.mknod(path, stat.S_IFSOCK | 0o600)])
 def test_a_manifest_that_is_no_regular_file_is_an_error_at_once(tars, make):
     """Nobody waits for the writer of a fifo."""
     make(f"{tars}/{NAME}")
     with pytest.raises(ManifestError, match=rf"'{tars}/{NAME}': expected a regular file"):
         stream(str(tars))
+
+
+@pytest.mark.parametrize("pattern", ["TARS", "TARS/*.tar"])
+def test_a_manifest_that_cannot_be_read_is_an_error_that_says_what_to_do(tars, pattern):
+    """It is not passed over: it was made to be believed, and a listing could differ from it."""
+    os.symlink(f"{tars}/{NAME}", f"{tars}/{NAME}")
+    with pytest.raises(ManifestError, match=rf"'{tars}/{NAME}': expected a file that can be read, got Too many levels"):
+        stream(pattern.replace("TARS", tars))
+
+
+def test_a_manifest_that_cannot_be_read_is_not_made_anew(tars):
+    """It may say more than the new one would: of other shards, which that one does not keep."""
+    os.symlink(f"{tars}/{NAME}", f"{tars}/{NAME}")
+    with pytest.raises(ManifestError, match="Let this user read it, or delete it"):
+        index(tars)
+    assert os.path.islink(f"{tars}/{NAME}")
 
 
 def test_states_pass_between_streams_with_and_without_a_manifest(tars):

@@ -166,9 +166,11 @@ def test_an_error_of_the_disk_keeps_its_type_and_says_where(write_jsonl, monkeyp
     url = write_jsonl([{"n": 1}])
     if what != "index":
         read_all(JsonlShards([url]))
-    window = whole(JsonlShards([url])) if what == "shard" else None
+    window, real = whole(JsonlShards([url])) if what == "shard" else None, os.pread
 
-    def fail(*_):
+    def fail(*arguments):
+        if what == "rows" and arguments[2] == 0:  # of an index whose header cannot be read none is taken
+            return real(*arguments)
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "preadv" if what == "shard" else "pread", fail)

@@ -94,6 +94,15 @@ def test_batches_go_on_from_any_step():
         trace.batches(5, 2)
 
 
+def test_a_step_beyond_what_clocks_can_count_is_refused():
+    """At 2**53 samples a clock stands still; up to half of that each step is found at once."""
+    dataset = MergedDataset([Numbers("a", 9, 2), Numbers("b", 7)])
+    assert len(Trace(dataset, [], batch=2).at(2**51 - 1).records) == 2
+    for batch, step in ((1, 2**52), (2, 2**51), (2, 10**30)):
+        with pytest.raises(StateError, match=rf"step {step}: expected fewer than 2\*\*52 samples of a rank"):
+            Trace(dataset, [], batch=batch).at(step)
+
+
 def test_states_that_are_no_longer_there_are_asked_for():
     """Those of one time hold what that needs; a finite stream has a last step only where nothing is ever given."""
     job = SteppedJob(Mix((Leaf("a", 60), Leaf("b", 30))), Config(2, 1, 2))
