@@ -48,6 +48,7 @@ from streamdata.sources.functions import StreamFn
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
+from streamdata.sources.worker_errors import end_where_batches_are_lost
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -441,6 +442,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 f"MergedDataset: expected at most {MAX_WORKERS} DataLoader workers, got {worker.num_workers}"
             )
         end_with_trainer()
+        end_where_batches_are_lost()
         return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=worker.num_workers, worker=worker.id)
 
     def _lacks_states(self) -> bool:

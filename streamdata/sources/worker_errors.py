@@ -1,14 +1,17 @@
-"""Errors that leave a DataLoader's worker: `error → whether torch raises it in the trainer, with its text`.
+"""What leaves a DataLoader's worker: `error → whether torch raises it in the trainer, with its text`.
 
 torch sends the class and the text, and calls the class with the text. That class may be one that cannot be pickled, of
 which torch sends nothing: the batch is missing without an error. It may want other arguments, as `ExceptionGroup` does,
 or have a text of its own, and then what was wrong, and where, is lost.
 """
 
+import os
 import pickle
 import sys
+import traceback
+from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
-from typing import Final
+from typing import Any, Final
 
 _TEXT: Final = "the text of an error"
 
@@ -28,6 +31,28 @@ def reaches_trainer(error: BaseException) -> bool:
     except (Exception, SystemExit) as raised:
         return _says(raised)
     return False
+
+
+def end_where_batches_are_lost() -> None:
+    """End this worker process at a batch, or an error, that cannot be pickled: its trainer is told that a worker ended.
+
+    Of what a collate function makes nothing else is known here. Without this there is a traceback on stderr, and the
+    batch is missing: a pass ends as if it were whole, or the trainer waits for ever.
+    """
+    Queue._on_queue_feeder_error = staticmethod(_end_at_loss)  # type: ignore[attr-defined]  # noqa: SLF001  # its hook
+
+
+def _end_at_loss(error: Exception, item: Any) -> None:
+    traceback.print_exception(error)
+    match item:
+        case (int(), _):  # torch's, not of a queue of somebody else's
+            sys.stderr.write(
+                "streamdata: expected a batch that can be sent to the trainer, got one that cannot be pickled; the "
+                "worker ends, or the batch would be missing\n"
+                "  Let the collate function return, and raise, what can be pickled.\n"
+            )
+            sys.stderr.flush()
+            os._exit(1)
 
 
 def _says(error: BaseException) -> bool:

@@ -5,7 +5,7 @@ import re
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, mixed_collate
+from streamdata import MergedDataset, StreamLoader, mixed_collate
 from tests.streams import Numbers, raises_in_worker
 
 
@@ -120,3 +120,31 @@ def test_what_a_stream_function_raises_in_a_worker_says_so_too():
     batches = DataLoader(dataset, 4, num_workers=2, collate_fn=mixed_collate, multiprocessing_context="fork")
     with raises_in_worker(RuntimeError, r"what went wrong[\s\S]*source 'a': process_fn failed at index"):
         list(batches)
+
+
+def raise_local(samples):
+    """A collate function that fails at one batch."""
+    if any(sample["value"] == 13 for sample in samples):
+        raise local()
+    return samples
+
+
+def with_function(samples):
+    """One that puts into a batch what cannot be pickled."""
+    return [{**sample, "by": lambda: 1} if sample["value"] == 13 else sample for sample in samples]
+
+
+@pytest.mark.parametrize("collate", [raise_local, with_function])
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda dataset, collate: DataLoader(dataset, 4, num_workers=2, collate_fn=collate),
+        lambda dataset, collate: StreamLoader(dataset, 4, 2, collate),
+    ],
+)
+def test_a_batch_that_cannot_be_sent_is_not_left_out_in_silence(loader, collate, capfd):
+    """Torch would deliver the others; where the pass went on, it would wait for ever."""
+    batches = loader(MergedDataset([Numbers("a", 40)], cyclic=False), collate)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(batches)
+    assert "streamdata: expected a batch that can be sent to the trainer" in capfd.readouterr().err
