@@ -90,6 +90,7 @@ def compile_template(source: str) -> SandboxedTemplate:
     Raises:
         jinja2.TemplateSyntaxError: It is not a valid template.
         OverflowError: It is too long, or has an integer that is.
+        ValueError: It has a statement that chat templates cannot have.
     """
     from jinja2 import nodes
 

@@ -29,6 +29,17 @@ _MAX_COPIED_NODES: Final = 1024
 _MAX_PAIRS: Final = 64  # whose keys need no check
 _NODES_PER_STEP: Final = 32  # of the body of a loop, at least one step
 _SLOW_BYTES: Final = 3 * OPERATION_BYTES // 2
+_REFUSED: Final = {
+    nodes.Include: "include",
+    nodes.Import: "import",
+    nodes.FromImport: "from",
+    nodes.Extends: "extends",
+    nodes.EvalContextModifier: "autoescape",
+}
+"""Statements that no chat template has use for: there is nothing to load, and what is escaped is not the chat's text.
+
+jinja writes all names in scope for each of the first, and escapes what is measured already.
+"""
 _SLOW: Final = (nodes.NSRef, nodes.AssignBlock, nodes.FilterBlock, nodes.For, nodes.Macro, nodes.CallBlock)
 
 
@@ -37,7 +48,9 @@ def measured(tree: nodes.Template) -> nodes.Template:
 
     Raises:
         OverflowError: It has an integer that is too long, or would have too many nodes.
+        ValueError: It has a statement that chat templates cannot have.
     """
+    _check_statements(tree)
     # Macros too: one may call itself, and that loops without a loop. Of those inside one another the outer counts all.
     repeated: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)))
     for node in repeated:
@@ -46,6 +59,15 @@ def measured(tree: nodes.Template) -> nodes.Template:
             node.test = nodes.And(_step_of(node.test), node.test, lineno=node.lineno)
     made: nodes.Template = _Measuring().visit(tree)
     return made
+
+
+def _check_statements(tree: nodes.Template) -> None:
+    for node in tree.find_all((*_REFUSED, nodes.Block)):
+        names = [name for kind, name in _REFUSED.items() if isinstance(node, kind)]
+        if isinstance(node, nodes.Block) and node.scoped:  # jinja writes all names for it, too
+            names = ["block … scoped"]
+        if names:
+            raise ValueError(f"line {node.lineno}: a chat template cannot have {{% {names[0]} %}}")
 
 
 def _step_of(node: Any) -> Any:

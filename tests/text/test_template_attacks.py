@@ -28,6 +28,8 @@ SAME_HASH = (
 NEARLY = "{% set x, y = 'a' * 2499, 'a' * 1247 ~ 'ba' %}" + "{% for i in range(9999) %}" * 2  # y is all but in x
 WIDE = "{% set x = '🙂' * 16000000 %}"
 INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
+MANY_NAMES = "".join(f"{{%set x{number}=1%}}" for number in range(800))
+CANNOT = "cannot have {% "
 SPENT = f"more than {MAX_BYTES:,} bytes"
 
 ATTACKS = {
@@ -202,6 +204,20 @@ ATTACKS = {
     "the same, by a filter": ("{% set x = '🙂' | center(60000000) %}" * 4, SPENT),
     "wide characters that are expanded": ("{% set x = ('🙂' ~ '\t' * 60).expandtabs(1000000) %}" * 4, SPENT),
     "wide characters in the place of others": ("{% set x = ('a' * 9999999).replace('a', '🙂' * 6) %}" * 3, SPENT),
+    "names that are written for each include": (MANY_NAMES + "{%include x1%}" * 1200, f"line 1: .*{CANNOT}include"),
+    "the same, of other names": (MANY_NAMES.replace("x", "x" * 100) + "{%include x%}" * 300, f"{CANNOT}include"),
+    "the same, of imports": (MANY_NAMES + "{%import x1 as y with context%}" * 600, f"{CANNOT}import"),
+    "the same, from there": (MANY_NAMES + "{%from x1 import y with context%}" * 500, f"{CANNOT}from"),
+    "the same, of what it extends": (MANY_NAMES + "{%extends x1%}" * 900, f"{CANNOT}extends"),
+    "the same, of blocks": (
+        MANY_NAMES + "".join(f"{{%block b{number} scoped%}}{{%endblock%}}" for number in range(400)),
+        f"{CANNOT}block … scoped",
+    ),
+    "text that is escaped where it is printed": (
+        "{% autoescape true %}{{ '&' * 60000000 }}{% endautoescape %}",
+        f"{CANNOT}autoescape",
+    ),
+    "autoescape in a loop": (MANY * 2 + "{%autoescape i%}{%endautoescape%}" * 500 + ENDS, f"{CANNOT}autoescape"),
     "a long template": ("{{ 1 }}" * (MAX_SOURCE_CHARS // 7 + 1), "characters, more than"),
 }
 
