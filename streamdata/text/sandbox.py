@@ -34,6 +34,7 @@ _NAMES_OF_DICTS: Final = frozenset(dir(dict))
 _NAMES_OF_LOOPS: Final = frozenset(("depth", "first", "index", "index0", "last", "length", "revindex", "revindex0"))
 _SEQUENCES: Final = frozenset((list, tuple, str))
 _OF_JINJA: Final = frozenset(("_loop_vars", "_block_vars"))
+_NO_FILTERS: Final = frozenset(("random", "urlize"))  # the text is always the same; its pattern is quadratic
 _KEY_BYTES: Final = 192  # for a key that is looked up
 _ABSENT: Final = object()
 
@@ -204,7 +205,7 @@ def _limited_environment() -> Any:
     unsteady = {"strftime_now", "lipsum"}
     kept = {name: value for name, value in environment.globals.items() if name not in unsteady}
     environment.globals = kept | {"range": _bounded_range(kept["range"])}
-    filters = {name: value for name, value in environment.filters.items() if name != "random"}
+    filters = {name: value for name, value in environment.filters.items() if name not in _NO_FILTERS}
     environment.filters, environment.tests = limited_filters(filters) | MEASURING, limited_tests(environment.tests)
     environment.extensions = {
         key: extension for key, extension in environment.extensions.items() if "generation" not in extension.tags

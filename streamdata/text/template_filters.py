@@ -42,7 +42,7 @@ _SHALLOW: Final = dict.fromkeys(("default", "d", "length", "count", "first", "la
 _LEVEL_BYTES: Final = 32
 _DEEP: Final = {
     "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16, "striptags": 32,
-    "upper": 8, "lower": 8, "capitalize": 8, "title": 128, "wordcount": 64, "wordwrap": 256, "urlize": 256,
+    "upper": 8, "lower": 8, "capitalize": 8, "title": 128, "wordcount": 64, "wordwrap": 256,
     "pprint": 64, "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
     "int": 8, "float": 8,
 }  # fmt: skip

@@ -42,6 +42,8 @@ def tokenizer(tmp_path):
             "joins a value to",
         ),
         ("{{ messages | random }}", "No filter named 'random'"),
+        ("{{ (')' * 20000 ~ 'x)') | urlize }}", "No filter named 'urlize'"),
+        ("{{ ('www.a.com ' * 90000) | urlize(target='x' * 10000) }}", "No filter named 'urlize'"),
         ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
