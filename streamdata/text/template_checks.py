@@ -219,18 +219,26 @@ def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     elif name in ("split", "rsplit", "splitlines"):
         _check_split(text, name, args, kwargs)
     elif name == "translate":
-        table = args[0] if args else {}
-        values = table.values() if isinstance(table, dict) else ()
-        longest = max((len(v) for v in values if isinstance(v, str)), default=1)
+        longest = _longest_of(args[0] if args else {})
         budget.check_size(len(text) * longest, "translates", MAX_WIDTH)  # a table may make any character of another
         budget.spend(OBJECT_BYTES * len(text))
-    elif name == "encode":
+    elif name in ("encode", "decode"):
         encoding = (*args, *kwargs.values(), "utf-8")[0]
         if str(encoding).lower() not in _ENCODINGS or len(args) + len(kwargs) > 1:
-            raise ValueError("it encodes text in another way than as UTF-8")
+            raise ValueError(f"it {name}s text in another way than as UTF-8")
         budget.spend(4 * size)
     else:
         _check_reading(text, name, args[0] if args else None)
+
+
+def _longest_of(table: Any) -> int:
+    """The longest text that `translate` may write for one character."""
+    if isinstance(table, str | bytes | range) or table is None:  # of characters, numbers or nothing
+        return 1
+    if not isinstance(table, dict | list | tuple):
+        raise ValueError(f"it translates text by a {type(table).__name__}")
+    texts = table.values() if isinstance(table, dict) else table
+    return max((len(text) for text in texts if isinstance(text, str)), default=1)
 
 
 def _check_reading(text: Any, name: str, argument: Any) -> None:
