@@ -135,6 +135,19 @@ def check_comparison(left: Any, right: Any, *, is_search: bool) -> None:
     budget_of_rendering.get().spend(OPERATION_BYTES + size_of(left) + searched)
 
 
+def is_in(value: Any, searched: Any) -> bool:
+    """`value in searched`, measured: of an iterator item by item, as Python takes them."""
+    if hasattr(searched, "__next__"):
+        return any(_is_same(value, item) for item in searched)
+    check_comparison(value, searched, is_search=True)
+    return value in searched
+
+
+def _is_same(value: Any, item: Any) -> bool:
+    check_comparison(value, item, is_search=False)
+    return value is item or bool(value == item)
+
+
 def check_search(text: Any, part: Any, times: int = 1) -> None:
     """Takes what a search costs beyond reading: Python compares most of a part at each place, but in long texts."""
     if not (isinstance(text, str | bytes) and isinstance(part, str | bytes)) or len(part) <= _SHORT_PART:

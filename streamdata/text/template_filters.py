@@ -23,12 +23,12 @@ from streamdata.text.template_checks import (
     MAX_PRECISION,
     argument,
     check_binop,
-    check_comparison,
     check_join,
     check_percent,
     check_replace,
     check_strip,
     integer,
+    is_in,
     num_lines,
 )
 
@@ -73,7 +73,7 @@ def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 def limited_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The same tests; those that compare, calculate or look up are bounded."""
     bounded = {name: (_compared if name in _COMPARING else _counted)(function) for name, function in tests.items()}
-    return {**bounded, "divisibleby": _divisible, "in": _found}
+    return {**bounded, "divisibleby": _divisible, "in": is_in}
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,11 +121,6 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     return counted
-
-
-def _found(value: Any, searched: Any) -> Any:
-    check_comparison(value, searched, is_search=True)
-    return value in searched
 
 
 def _divisible(value: Any, by: Any) -> Any:

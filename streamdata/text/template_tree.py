@@ -23,7 +23,7 @@ from streamdata.text.template_budget import (
     size_of,
     width_of,
 )
-from streamdata.text.template_checks import check_comparison
+from streamdata.text.template_checks import check_comparison, is_in
 
 _MAX_COPIED_NODES: Final = 1024
 _MAX_PAIRS: Final = 64  # whose keys need no check
@@ -172,10 +172,9 @@ def _concatenated(*parts: Any) -> str:
 
 
 def _compared(left: Any, operation: str, right: Any) -> Any:
-    is_search = operation in ("in", "notin")
-    check_comparison(left, right, is_search=is_search)
-    if is_search:
-        return (left in right) is (operation == "in")
+    if operation in ("in", "notin"):
+        return is_in(left, right) is (operation == "in")
+    check_comparison(left, right, is_search=False)
     return _OPERATIONS[operation](left, right)
 
 

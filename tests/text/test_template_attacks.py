@@ -26,6 +26,7 @@ SAME_HASH = (
     "{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = n.x + [i * (2 ** 61 - 1)] %}{% endfor %}"
 )
 NEARLY = "{% set x, y = 'a' * 2499, 'a' * 1247 ~ 'ba' %}" + "{% for i in range(9999) %}" * 2  # y is all but in x
+SIMILAR = "{% set l, c = ['a' * 1000000 ~ 'b'] * 300000, 'a' * 1000000 ~ 'c' %}"
 WIDE = "{% set x = '🙂' * 16000000 %}"
 INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
 MANY_NAMES = "".join(f"{{%set x{number}=1%}}" for number in range(800))
@@ -156,6 +157,9 @@ ATTACKS = {
     "a search for what is nearly there": (NEARLY + "{% set z = x.find(y) %}" + ENDS, SPENT),
     "a test for what is nearly there": (NEARLY + "{% set z = y is in x %}" + ENDS, SPENT),
     "a replacement of what is nearly there": (NEARLY + "{% set z = x.replace(y, '') %}" + ENDS, SPENT),
+    "a search in what iterates": (SIMILAR + "{{ c in (l | reverse) }}", SPENT),
+    "the same, that it is not there": (SIMILAR + "{{ c not in (l | map('string')) }}", SPENT),
+    "the same, as a test": (SIMILAR + "{{ c is in (l | select('string')) }}", SPENT),
     "many prefixes": (
         "{% set n = namespace() %}{% macro m() %}{% set n.y = varargs %}{% endmacro %}{% set x = 'a' * 999999 %}"
         "{{ m(*(['a' * 999998 ~ 'b'] * 1000)) }}" + MANY + "{{ x.startswith(n.y) }}{% endfor %}",
@@ -259,6 +263,7 @@ def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
         "{'a': 1}.keys() - ['a'], {'a': 1}.keys() - (['b'] | map('lower')), dict([['a', 1]]), dict([('b', 2)] | list)",
         "{" + ", ".join(f"'{i}': {i}" for i in range(99)) + "}, [{'a': 1}, {'a': 1}] | unique(attribute='a') | list",
         "['A', 'a', 'B'] | unique | list, ['A', 'a'] | unique(true) | list",
+        "1 in ([3, 1, 2] | reverse), 4 not in ([3] | select), 1 is in ([3, 1] | select), '1' in ([1] | map('string'))",
         "'b' is in 'abc', 'aXa'.strip('a'), 'aXa' | trim('a'), 'abab'.rfind('b')",
         "dict(a=1).items() | list, namespace(a=1).a, messages[0].content is string, 5 is in [5]",
     ],
