@@ -51,8 +51,9 @@ def measured(tree: nodes.Template) -> nodes.Template:
         ValueError: It has a statement that chat templates cannot have.
     """
     _check_statements(tree)
-    # Macros too: one may call itself, and that loops without a loop. Of those inside one another the outer counts all.
-    repeated: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)))
+    # What may be called, too: it may call itself, and that loops without a loop. Of those inside one another the outer
+    # counts all.
+    repeated: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)))
     for node in repeated:
         node.body.insert(0, nodes.ExprStmt(_step_of(node), lineno=node.lineno))
         if isinstance(node, nodes.For) and node.test is not None:  # rounds that it leaves out are rounds

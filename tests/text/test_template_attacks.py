@@ -9,6 +9,7 @@ from tests.memory import begin_peak, peak
 
 LONG = "{% set x = 'x' * 60000000 %}"
 MANY = "{% for i in range(9999) %}"
+BLOCK = "{{% if false %}}{{% block b %}}{}{{% endblock %}}{{% endif %}}"
 DAG = "{% set n = namespace(x=['x'], y=['x']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}"
 VARARGS = (
     "{% set n = namespace(x=('x',)) %}{% macro m() %}{% set n.x = varargs %}{% endmacro %}"
@@ -80,6 +81,17 @@ ATTACKS = {
     ),
     "a block that is captured": (LONG + "{% set y %}" + MANY + "{{ x }}{% endfor %}{% endset %}", SPENT),
     "text that is captured": ("{% set y %}" + MANY * 2 + "abcd" * 9999 + "{% endfor %}{% endfor %}{% endset %}", SPENT),
+    "text of a block that is called": (
+        "{% set n = namespace(x=[]) %}"
+        + BLOCK.format("y" * 200000 + "{{ '' }}")
+        + MANY
+        + "{% set n.x = n.x + [self.b()] %}{% endfor %}",
+        SPENT,
+    ),
+    "a block that is called": (
+        BLOCK.format("{%set x=1%}" * 1200) + MANY * 2 + "{% set x = self.b() %}" + ENDS,
+        "more than 1,000,000 steps",
+    ),
     "a macro": ("{% macro m() %}" + MANY + "{{ 'x' * 1000000 }}{% endfor %}{% endmacro %}{{ m() }}", SPENT),
     "an odd encoding": ("{{ ('x' * 1000000 ~ 'é').encode('punycode') }}", "encodes text"),
     "the same, decoded": ("{{ ('a' * 900000).encode().decode('punycode') }}", "decodes text"),
