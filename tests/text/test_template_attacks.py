@@ -1,11 +1,15 @@
 """Templates that would take the machine: each ends soon, in little memory."""
 
+from pathlib import Path
+
 import pytest
 
+from streamdata.text import ChatRenderer
 from streamdata.text.sandbox import MAX_CHARS, MAX_SOURCE_CHARS, compile_template
 from streamdata.text.template_budget import MAX_BYTES
 from tests.cpu import cpu_within
 from tests.memory import begin_peak, peak
+from tests.text.chat_templates import chat_tokenizer
 
 LONG = "{% set x = 'x' * 60000000 %}"
 MANY = "{% for i in range(9999) %}"
@@ -243,12 +247,38 @@ ATTACKS = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def environment() -> None:
+    """What is imported for the first template, and takes longer than most attacks."""
+    compile_template("{{ 1 }}")
+
+
 @pytest.mark.parametrize(("template", "problem"), ATTACKS.values(), ids=ATTACKS)
 def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
     """Of CPU, in a quarter of a gigabyte at the default limits, with an error that says what it was."""
     before = begin_peak()
     with cpu_within(1), pytest.raises((OverflowError, ValueError), match=problem):
         compile_template(template).render({"messages": [{"role": "user", "content": "hello"}]}, MAX_CHARS)
+    assert peak() - before < 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{{ strftime_now('%999d' * 1000000) }}", "more than 1,000 characters"),
+        ("{{ strftime_now('%c' * 10000000) }}", "more than 1,000 characters"),
+        ("{{ strftime_now('%999999999d') }}", "with a width"),
+        ("{{ strftime_now('%%%-_^#999999999d') }}", "with a width"),
+        (MANY * 2 + "{% set x = strftime_now('%c' * 500) %}" + ENDS, SPENT),
+    ],
+)
+def test_an_attack_by_the_day_ends_within_a_second(tmp_path: Path, template: str, problem: str) -> None:
+    """Where one is given."""
+    tokenizer = chat_tokenizer(tmp_path, template)
+    before = begin_peak()
+    renderer = ChatRenderer(tokenizer, template_kwargs={"strftime_now": "2025-06-01"})
+    with cpu_within(1), pytest.raises(ValueError, match=problem):
+        renderer.render([{"role": "user", "content": "hello"}])
     assert peak() - before < 256 << 20
 
 
