@@ -9,6 +9,7 @@ filter and printed value is measured before it runs: by `template_tree`, `templa
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
 from streamdata.text.template_budget import (
@@ -31,6 +32,8 @@ MAX_TOKENS: Final = 10_000
 """Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
 _RANGE_BITS: Final = 63
 _NAMES_OF_DICTS: Final = frozenset(dir(dict))
+_SAFE_OF_DICTS: Final = frozenset(("copy", "get", "items", "keys", "values"))
+_METHODS: Final = (MethodType, BuiltinMethodType)
 _NAMES_OF_LOOPS: Final = frozenset(("depth", "first", "index", "index0", "last", "length", "revindex", "revindex0"))
 _SEQUENCES: Final = frozenset((list, tuple, str))
 _OF_JINJA: Final = frozenset(("_loop_vars", "_block_vars"))
@@ -129,7 +132,8 @@ def _limited_class() -> Any:
             return made
 
         def wrap_str_format(self, value: Any) -> Any:
-            return _bounded_format(self, value) if super().wrap_str_format(value) else None
+            is_format = isinstance(value, _METHODS) and value.__name__ in ("format", "format_map")
+            return _bounded_format(self, value) if is_format and isinstance(value.__self__, str) else None
 
     return LimitedEnvironment
 
@@ -146,12 +150,15 @@ def _looking_up() -> Any:
             if kind is dict and attribute not in _NAMES_OF_DICTS:
                 budget_of_rendering.get().spend(_KEY_BYTES)
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            if kind is dict and attribute in _SAFE_OF_DICTS:
+                budget_of_rendering.get().spend(OPERATION_BYTES)
+                return getattr(obj, attribute)
             is_known = kind is LoopContext and attribute in _NAMES_OF_LOOPS
             if is_known or (issubclass(kind, Namespace) and attribute[:1] != "_"):
                 budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
                 value = getattr(obj, attribute, _ABSENT)
                 return value if value is not _ABSENT else self.undefined(obj=obj, name=attribute)
-            budget_of_rendering.get().spend(OPERATION_BYTES * (1 if kind is dict else 6))
+            budget_of_rendering.get().spend(6 * OPERATION_BYTES)
             return super().getattr(obj, attribute)
 
         def getitem(self, obj: Any, argument: Any) -> Any:
@@ -166,7 +173,7 @@ def _looking_up() -> Any:
             return super().getitem(obj, argument)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            budget_of_rendering.get().spend(OPERATION_BYTES * (type(obj) is not dict))
+            budget_of_rendering.get().spend(OPERATION_BYTES)
             return super().is_safe_attribute(obj, attr, value)
 
     return LookingUp
@@ -224,10 +231,10 @@ def _bounded_range(safe_range: Callable[..., range]) -> Callable[..., range]:
     return bounded
 
 
-def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
-    """`format` or `format_map` of a text, each of whose fields is measured."""
+@functools.cache
+def _formatters() -> tuple[Any, Any]:
+    """The classes that format a text, and one that is safe HTML; each field is measured."""
     from jinja2.sandbox import SandboxedEscapeFormatter, SandboxedFormatter
-    from markupsafe import Markup
 
     class Bounded(SandboxedFormatter):
         def format_field(self, value: Any, format_spec: str) -> Any:
@@ -243,20 +250,29 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
     class BoundedEscape(Bounded, SandboxedEscapeFormatter):
         pass
 
-    text = method.__self__
-    is_markup = isinstance(text, Markup)
-    formatter = BoundedEscape(environment, escape=text.escape) if is_markup else Bounded(environment)
+    return Bounded, BoundedEscape
 
-    def formatted(*args: Any, **kwargs: Any) -> str:
+
+def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
+    """`format` or `format_map` of a text, each of whose fields is measured."""
+    text, has_map = method.__self__, method.__name__ == "format_map"
+
+    def formatted(*args: Any, **kwargs: Any) -> str:  # not a partial, whose arguments a template could read
         budget_of_rendering.get().spend(len(text) + OPERATION_BYTES * (1 + sum(map(text.count, "{}[."))))
-        if method.__name__ == "format_map":
+        formatter = _formatter(environment, text)
+        if has_map:
             (mapping,) = args
             made = formatter.vformat(text, (), mapping)
         else:
             made = formatter.vformat(text, args, kwargs)
-        return Markup(made) if is_markup else made  # noqa: S704  (its fields were escaped, or are safe)
+        return str(made) if type(text) is str else type(text)(made)  # its fields were escaped, or are safe
 
     return formatted
+
+
+def _formatter(environment: Any, text: Any) -> Any:
+    plain, escaping = _formatters()
+    return escaping(environment, escape=text.escape) if hasattr(text, "__html__") else plain(environment)
 
 
 @functools.cache

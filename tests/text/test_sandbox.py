@@ -46,6 +46,7 @@ def tokenizer(tmp_path):
         ("{{ ('www.a.com ' * 90000) | urlize(target='x' * 10000) }}", "No filter named 'urlize'"),
         ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ ''.format.args[0] }}{{ ''.format_map.func }}", "UndefinedError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
         ("{{ messages[7].role }}", "UndefinedError"),

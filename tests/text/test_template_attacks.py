@@ -138,6 +138,17 @@ ATTACKS = {
     "keys": (MANY * 2 + "{% set y = [" + "messages[0].role, " * 20 + "] %}" + ENDS, SPENT),
     "attributes that are not there": (MANY * 2 + "{% set y = [" + "i.x, " * 20 + "] %}" + ENDS, SPENT),
     "attributes of a loop": (MANY * 2 + "{% set y = [" + "loop.index, " * 20 + "] %}" + ENDS, SPENT),
+    "methods of a mapping": ("{% set d = {} %}" + MANY * 2 + "{% set y = [" + "d.items, " * 60 + "] %}" + ENDS, SPENT),
+    "the same, not for templates": (
+        "{% set d = {} %}" + MANY * 2 + "{% set y = [" + "d.pop, " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "formats of a text": ("{% set x = 'x' %}" + MANY * 2 + "{% set y = [" + "x.format, " * 60 + "] %}" + ENDS, SPENT),
+    "the same, by key": ("{% set x = 'x' %}" + MANY * 2 + "{% set y = [" + "x['format'], " * 60 + "] %}" + ENDS, SPENT),
+    "formats of a text that is escaped": (
+        "{% set x = 'x' | e %}" + MANY * 2 + "{% set y = [" + "x.format(), " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
     "names that are not there": (MANY * 2 + "{% set y = [" + "u, " * 60 + "] %}" + ENDS, SPENT),
     "tests": (MANY * 2 + "{% set y = [" + "i is iterable, " * 20 + "] %}" + ENDS, SPENT),
     "loops in a loop": (MANY * 2 + "{% for j in [] %}{{ loop.index }}{% endfor %}" * 9 + ENDS, SPENT),
