@@ -41,6 +41,7 @@ _REFUSED: Final = {
 jinja writes all names in scope for each of the first, and escapes what is measured already.
 """
 _SLOW: Final = (nodes.NSRef, nodes.AssignBlock, nodes.FilterBlock, nodes.For, nodes.Macro, nodes.CallBlock)
+_MADE: Final = (nodes.List, nodes.Dict)
 
 
 def measured(tree: nodes.Template) -> nodes.Template:
@@ -76,6 +77,7 @@ def _step_of(node: Any) -> Any:
     steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
     size = sum(MAX_WIDTH * len(data.data) for data in node.find_all(nodes.TemplateData))
     size += _SLOW_BYTES * sum(2 if isinstance(slow, nodes.For) else 1 for slow in node.find_all(_SLOW))
+    size += OPERATION_BYTES * sum(1 for _ in node.find_all(_MADE))
     return _own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno)
 
 
