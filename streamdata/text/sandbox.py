@@ -173,7 +173,7 @@ def _looking_up() -> Any:
             return super().getitem(obj, argument)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            budget_of_rendering.get().spend(OPERATION_BYTES)
+            budget_of_rendering.get().spend(2 * OPERATION_BYTES)
             return super().is_safe_attribute(obj, attr, value)
 
     return LookingUp

@@ -47,6 +47,21 @@ _DEEP: Final = {
     "int": 8, "float": 8,
 }  # fmt: skip
 """What others cost for each byte that they read; one that is not named costs 1."""
+_FILTER_BYTES: Final = 3 * OPERATION_BYTES
+_SLOW_FILTERS: Final = {
+    name: number * OPERATION_BYTES
+    for number, names in {
+        4: "safe escape e forceescape center first last filesizeformat title sum unique",
+        6: "urlencode",
+        7: "striptags",
+        9: "indent format tojson",
+        10: "replace join",
+        11: "wordwrap",
+        13: "pprint",
+    }.items()
+    for name in names.split()
+}
+"""What filters cost whatever they are given, where it is more than `_FILTER_BYTES`."""
 _ATTRIBUTES: Final = {
     "map": sys.maxsize, "selectattr": 0, "rejectattr": 0, "sort": 2, "unique": 1, "min": 1, "max": 1, "join": 1,
     "sum": 0, "groupby": 0,
@@ -77,13 +92,14 @@ def limited_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    num_bytes = _SLOW_FILTERS.get(name, _FILTER_BYTES)
     num_passed = int(hasattr(function, "jinja_pass_arg"))  # the environment, or the like, goes before the value
 
     @functools.wraps(function)
     def limited(*given: Any, **kwargs: Any) -> Any:
         passed, args = given[:num_passed], [as_list(value) for value in given[num_passed:]]
         budget = budget_of_rendering.get()  # where there is none, jinja asks for constants, and takes an error for "no"
-        budget.spend(OPERATION_BYTES)
+        budget.spend(num_bytes)
         _check(name, args, kwargs)
         result = function(*passed, *args, **kwargs)
         check_integer(result)
@@ -108,7 +124,7 @@ def _unique(function: Callable[..., Any]) -> Callable[..., Any]:
 def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def compared(*args: Any) -> Any:
-        budget_of_rendering.get().spend(OPERATION_BYTES + sum(map(size_of, args)))
+        budget_of_rendering.get().spend(3 * OPERATION_BYTES + sum(map(size_of, args)))
         return function(*args)
 
     return compared

@@ -168,7 +168,7 @@ def _printed(value: Any) -> str:
 
 def _concatenated(*parts: Any) -> str:
     budget = budget_of_rendering.get()
-    budget.spend(OPERATION_BYTES + sum(map(printed_size, parts)))
+    budget.spend(2 * OPERATION_BYTES + sum(map(printed_size, parts)))
     texts = list(map(str, parts))
     budget.check_size(sum(map(len, texts)), "joins", width_of(*texts))
     return "".join(texts)
@@ -199,7 +199,7 @@ def _sliced(value: Any, *bounds: Any) -> Any:
 
 def _keyed(*items: Any) -> tuple[Any, ...]:
     """A tuple, which may become a key and is hashed all through then."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(items))
+    budget_of_rendering.get().spend(4 * OPERATION_BYTES + sum(map(size_of, items)))
     return items
 
 

@@ -152,6 +152,17 @@ ATTACKS = {
     "lists": (MANY * 2 + "{% set y = [" + "[], " * 300 + "] %}" + ENDS, SPENT),
     "mappings": (MANY * 2 + "{% set y = [" + "{}, " * 300 + "] %}" + ENDS, SPENT),
     "lists of lists": (MANY * 2 + "{% set y = [" + "[[], []], " * 300 + "] %}" + ENDS, SPENT),
+    "tuples": (MANY * 2 + "{% set y = [" + "('a', 'b'), " * 60 + "] %}" + ENDS, SPENT),
+    "attributes by key": (
+        "{% set n = namespace(a=1) %}" + MANY * 2 + "{% set y = [" + "n['a'], " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "short texts that are indented": (MANY * 2 + "{% set y = [" + "'a' | indent, " * 60 + "] %}" + ENDS, SPENT),
+    "short texts that are replaced in": (
+        MANY * 2 + "{% set y = [" + "'a' | replace('a', 'b'), " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "short texts that are repeated": (MANY * 2 + "{% set y = [" + "'a' * 2, " * 60 + "] %}" + ENDS, SPENT),
     "names that are not there": (MANY * 2 + "{% set y = [" + "u, " * 60 + "] %}" + ENDS, SPENT),
     "tests": (MANY * 2 + "{% set y = [" + "i is iterable, " * 20 + "] %}" + ENDS, SPENT),
     "loops in a loop": (MANY * 2 + "{% for j in [] %}{{ loop.index }}{% endfor %}" * 9 + ENDS, SPENT),
