@@ -20,6 +20,7 @@ from streamdata.text.template_budget import (
     check_integer,
     printed_size,
     size_of,
+    width_of,
 )
 from streamdata.text.template_checks import ESCAPED, check_binop, check_call, check_spec
 from streamdata.text.template_filters import limited_filters, limited_tests
@@ -43,6 +44,7 @@ _ABSENT: Final = object()
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 """What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
+_MARK_WIDTH: Final = 2
 
 
 class SandboxedTemplate:
@@ -295,6 +297,10 @@ def _generation_marks() -> Any:
             if budget.marks is None:
                 return caller()
             budget.marks += 1
-            return f"{MARK_BEGIN}{caller()}{MARK_END}"
+            text = caller()
+            # The marks make the text, and all that it is joined with, two bytes wide.
+            budget.check_size(len(text) + len(MARK_BEGIN + MARK_END), "marks", max(_MARK_WIDTH, width_of(text)))
+            budget.widen(_MARK_WIDTH)
+            return f"{MARK_BEGIN}{text}{MARK_END}"
 
     return GenerationMarks

@@ -287,6 +287,17 @@ def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
     assert peak() - before < 256 << 20
 
 
+@pytest.mark.parametrize("length", [20000000, 50000000])
+def test_marks_make_no_text_wide_for_nothing(length: int) -> None:
+    """They are wide characters, and what they stand around becomes as wide."""
+    marked = "{{% set y{} %}}{{% generation %}}{{{{ x }}}}{{% endgeneration %}}{{% endset %}}"
+    template = f"{{% set x = 'x' * {length} %}}" + "".join(map(marked.format, range(10)))
+    before = begin_peak()
+    with cpu_within(1), pytest.raises(OverflowError, match=SPENT):
+        compile_template(template).render_marked({}, MAX_CHARS)
+    assert peak() - before < 256 << 20
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
