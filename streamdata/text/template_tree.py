@@ -5,6 +5,7 @@ It imports jinja2; so it is imported where a template is compiled.
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Final
@@ -94,6 +95,8 @@ class _Measuring(NodeTransformer):
 
     def visit_Const(self, node: Any) -> Any:  # noqa: N802 (jinja's names, here and below)
         check_integer(node.value)
+        if isinstance(node.value, float) and not math.isfinite(node.value):  # jinja writes the name `inf` for it
+            return _own(_read, [nodes.Const(repr(node.value))], node.lineno)
         return node
 
     def visit_Neg(self, node: Any) -> Any:  # noqa: N802
@@ -215,6 +218,11 @@ def _looked_up(key: Any) -> Any:
     return key
 
 
+def _read(number: str) -> float:
+    budget_of_rendering.get().spend(OPERATION_BYTES)
+    return float(number)
+
+
 def _negated(value: Any) -> Any:
     budget_of_rendering.get().spend(4 * OPERATION_BYTES + size_of(value))
     return -value
@@ -222,6 +230,6 @@ def _negated(value: Any) -> Any:
 
 MEASURING: Final = {
     f"({function.__name__})": function
-    for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed, _mapped, _looked_up, _negated)
+    for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed, _mapped, _looked_up, _read, _negated)
 }
 """The filters that the tree calls."""

@@ -338,6 +338,7 @@ def test_an_attack_by_the_day_ends_within_a_second(tmp_path: Path, template: str
         "'x'.join(['a', 'b']), 'aXb'.lower(), 'x'.rjust(3), '<' | e ~ '>'",
         "{}.fromkeys([1]), {}.fromkeys('ab'), {'a': 1}['a'], {1 + 1: 2}, [1, 2, 3][-1], [1, 2][1 - 1], -(1 + 1), -1.5",
         "7 // 2, 7 / 2, 7 - 2, 5 is divisibleby(5), 1 < 2 < 1, 3 is odd, 'ff' | int(0, 16), range(1, 9, 3) | list",
+        "1e400, -1e400, [1e400], {'a': 1e400}, 1e400 > 1, 1e400 | string, -1e400 ~ '', 1e308 * 10, +1e400, [1][:1]",
         "{'a': 1}.keys() - ['a'], {'a': 1}.keys() - (['b'] | map('lower')), dict([['a', 1]]), dict([('b', 2)] | list)",
         "{" + ", ".join(f"'{i}': {i}" for i in range(99)) + "}, [{'a': 1}, {'a': 1}] | unique(attribute='a') | list",
         "['A', 'a', 'B'] | unique | list, ['A', 'a'] | unique(true) | list",
