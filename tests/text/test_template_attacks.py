@@ -31,7 +31,7 @@ SAME_HASH = (
     "{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = n.x + [i * (2 ** 61 - 1)] %}{% endfor %}"
 )
 NEARLY = "{% set x, y = 'a' * 2499, 'a' * 1247 ~ 'ba' %}" + "{% for i in range(9999) %}" * 2  # y is all but in x
-SIMILAR = "{% set l, c = ['a' * 1000000 ~ 'b'] * 300000, 'a' * 1000000 ~ 'c' %}"
+SIMILAR = "{% set l = ['a' * 1000000 ~ 'b'] * 300000 %}{% set c = 'a' * 1000000 ~ 'c' %}"
 WIDE = "{% set x = '🙂' * 16000000 %}"
 INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
 MANY_NAMES = "".join(f"{{%set x{number}=1%}}" for number in range(800))
@@ -87,8 +87,8 @@ ATTACKS = {
     "text that is captured": ("{% set y %}" + MANY * 2 + "abcd" * 9999 + "{% endfor %}{% endfor %}{% endset %}", SPENT),
     "text of a block that is called": (
         "{% set n = namespace(x=[]) %}"
-        + BLOCK.format("y" * 200000 + "{{ '' }}")
-        + MANY
+        + BLOCK.format("y" * 100000 + "{{ '' }}" + "y" * 100000)
+        + "{% for i in range(6000) %}"
         + "{% set n.x = n.x + [self.b()] %}{% endfor %}",
         SPENT,
     ),
