@@ -9,6 +9,7 @@ filter and printed value is measured before it runs: by `template_tree`, `templa
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
 from streamdata.text.template_budget import (
@@ -19,6 +20,7 @@ from streamdata.text.template_budget import (
     check_integer,
     printed_size,
     size_of,
+    width_of,
 )
 from streamdata.text.template_checks import ESCAPED, check_binop, check_call, check_spec
 from streamdata.text.template_filters import limited_filters, limited_tests
@@ -31,14 +33,18 @@ MAX_TOKENS: Final = 10_000
 """Of a template, without spaces; the longest in use has about 2,700. Each takes up to 0.05 ms to compile."""
 _RANGE_BITS: Final = 63
 _NAMES_OF_DICTS: Final = frozenset(dir(dict))
+_SAFE_OF_DICTS: Final = frozenset(("copy", "get", "items", "keys", "values"))
+_METHODS: Final = (MethodType, BuiltinMethodType)
 _NAMES_OF_LOOPS: Final = frozenset(("depth", "first", "index", "index0", "last", "length", "revindex", "revindex0"))
 _SEQUENCES: Final = frozenset((list, tuple, str))
 _OF_JINJA: Final = frozenset(("_loop_vars", "_block_vars"))
+_NO_FILTERS: Final = frozenset(("random", "urlize"))  # the text is always the same; its pattern is quadratic
 _KEY_BYTES: Final = 192  # for a key that is looked up
 _ABSENT: Final = object()
 
 MARK_BEGIN, MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 """What stands around the text of `{% generation %}` blocks: they travel with the text, through macros and captures."""
+_MARK_WIDTH: Final = 2
 
 
 class SandboxedTemplate:
@@ -90,6 +96,7 @@ def compile_template(source: str) -> SandboxedTemplate:
     Raises:
         jinja2.TemplateSyntaxError: It is not a valid template.
         OverflowError: It is too long, or has an integer that is.
+        ValueError: It has a statement that chat templates cannot have.
     """
     from jinja2 import nodes
 
@@ -127,7 +134,8 @@ def _limited_class() -> Any:
             return made
 
         def wrap_str_format(self, value: Any) -> Any:
-            return _bounded_format(self, value) if super().wrap_str_format(value) else None
+            is_format = isinstance(value, _METHODS) and value.__name__ in ("format", "format_map")
+            return _bounded_format(self, value) if is_format and isinstance(value.__self__, str) else None
 
     return LimitedEnvironment
 
@@ -144,12 +152,15 @@ def _looking_up() -> Any:
             if kind is dict and attribute not in _NAMES_OF_DICTS:
                 budget_of_rendering.get().spend(_KEY_BYTES)
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            if kind is dict and attribute in _SAFE_OF_DICTS:
+                budget_of_rendering.get().spend(OPERATION_BYTES)
+                return getattr(obj, attribute)
             is_known = kind is LoopContext and attribute in _NAMES_OF_LOOPS
             if is_known or (issubclass(kind, Namespace) and attribute[:1] != "_"):
                 budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
                 value = getattr(obj, attribute, _ABSENT)
                 return value if value is not _ABSENT else self.undefined(obj=obj, name=attribute)
-            budget_of_rendering.get().spend(OPERATION_BYTES * (1 if kind is dict else 6))
+            budget_of_rendering.get().spend(6 * OPERATION_BYTES)
             return super().getattr(obj, attribute)
 
         def getitem(self, obj: Any, argument: Any) -> Any:
@@ -164,7 +175,7 @@ def _looking_up() -> Any:
             return super().getitem(obj, argument)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            budget_of_rendering.get().spend(OPERATION_BYTES * (type(obj) is not dict))
+            budget_of_rendering.get().spend(2 * OPERATION_BYTES)
             return super().is_safe_attribute(obj, attr, value)
 
     return LookingUp
@@ -203,7 +214,7 @@ def _limited_environment() -> Any:
     unsteady = {"strftime_now", "lipsum"}
     kept = {name: value for name, value in environment.globals.items() if name not in unsteady}
     environment.globals = kept | {"range": _bounded_range(kept["range"])}
-    filters = {name: value for name, value in environment.filters.items() if name != "random"}
+    filters = {name: value for name, value in environment.filters.items() if name not in _NO_FILTERS}
     environment.filters, environment.tests = limited_filters(filters) | MEASURING, limited_tests(environment.tests)
     environment.extensions = {
         key: extension for key, extension in environment.extensions.items() if "generation" not in extension.tags
@@ -222,10 +233,10 @@ def _bounded_range(safe_range: Callable[..., range]) -> Callable[..., range]:
     return bounded
 
 
-def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
-    """`format` or `format_map` of a text, each of whose fields is measured."""
+@functools.cache
+def _formatters() -> tuple[Any, Any]:
+    """The classes that format a text, and one that is safe HTML; each field is measured."""
     from jinja2.sandbox import SandboxedEscapeFormatter, SandboxedFormatter
-    from markupsafe import Markup
 
     class Bounded(SandboxedFormatter):
         def format_field(self, value: Any, format_spec: str) -> Any:
@@ -241,20 +252,29 @@ def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
     class BoundedEscape(Bounded, SandboxedEscapeFormatter):
         pass
 
-    text = method.__self__
-    is_markup = isinstance(text, Markup)
-    formatter = BoundedEscape(environment, escape=text.escape) if is_markup else Bounded(environment)
+    return Bounded, BoundedEscape
 
-    def formatted(*args: Any, **kwargs: Any) -> str:
+
+def _bounded_format(environment: Any, method: Any) -> Callable[..., str]:
+    """`format` or `format_map` of a text, each of whose fields is measured."""
+    text, has_map = method.__self__, method.__name__ == "format_map"
+
+    def formatted(*args: Any, **kwargs: Any) -> str:  # not a partial, whose arguments a template could read
         budget_of_rendering.get().spend(len(text) + OPERATION_BYTES * (1 + sum(map(text.count, "{}[."))))
-        if method.__name__ == "format_map":
+        formatter = _formatter(environment, text)
+        if has_map:
             (mapping,) = args
             made = formatter.vformat(text, (), mapping)
         else:
             made = formatter.vformat(text, args, kwargs)
-        return Markup(made) if is_markup else made  # noqa: S704  (its fields were escaped, or are safe)
+        return str(made) if type(text) is str else type(text)(made)  # its fields were escaped, or are safe
 
     return formatted
+
+
+def _formatter(environment: Any, text: Any) -> Any:
+    plain, escaping = _formatters()
+    return escaping(environment, escape=text.escape) if hasattr(text, "__html__") else plain(environment)
 
 
 @functools.cache
@@ -277,6 +297,10 @@ def _generation_marks() -> Any:
             if budget.marks is None:
                 return caller()
             budget.marks += 1
-            return f"{MARK_BEGIN}{caller()}{MARK_END}"
+            text = caller()
+            # The marks make the text, and all that it is joined with, two bytes wide.
+            budget.check_size(len(text) + len(MARK_BEGIN + MARK_END), "marks", max(_MARK_WIDTH, width_of(text)))
+            budget.widen(_MARK_WIDTH)
+            return f"{MARK_BEGIN}{text}{MARK_END}"
 
     return GenerationMarks

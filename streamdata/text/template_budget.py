@@ -65,11 +65,15 @@ class Budget:
 
     def print_text(self, text: str) -> None:
         """Takes a text that will be joined with all that is printed."""
-        if (width := width_of(text)) > self.width:
-            self.spend((width - self.width) * self.printed)
-            self.width = width
+        self.widen(width_of(text))
         self.printed += len(text)
         self.spend(len(text) * self.width)
+
+    def widen(self, width: int) -> None:
+        """Takes what it costs that all that is printed has characters of so many bytes."""
+        if width > self.width:
+            self.spend((width - self.width) * self.printed)
+            self.width = width
 
     def spend(self, size: int) -> None:
         """Takes so many bytes."""

@@ -52,6 +52,7 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     if isinstance(left, int | float) and isinstance(right, int | float):
         _check_numbers(operator, left, right)
         return
+    budget.spend(3 * OPERATION_BYTES)
     if operator == "%":
         if isinstance(left, str | bytes):
             check_percent(left, right)
@@ -133,6 +134,19 @@ def check_comparison(left: Any, right: Any, *, is_search: bool) -> None:
         check_search(right, left)
     searched = 0 if is_search and isinstance(right, dict) else size_of(right)
     budget_of_rendering.get().spend(OPERATION_BYTES + size_of(left) + searched)
+
+
+def is_in(value: Any, searched: Any) -> bool:
+    """`value in searched`, measured: of an iterator item by item, as Python takes them."""
+    if hasattr(searched, "__next__"):
+        return any(_is_same(value, item) for item in searched)
+    check_comparison(value, searched, is_search=True)
+    return value in searched
+
+
+def _is_same(value: Any, item: Any) -> bool:
+    check_comparison(value, item, is_search=False)
+    return value is item or bool(value == item)
 
 
 def check_search(text: Any, part: Any, times: int = 1) -> None:
@@ -219,18 +233,26 @@ def _check_method(text: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     elif name in ("split", "rsplit", "splitlines"):
         _check_split(text, name, args, kwargs)
     elif name == "translate":
-        table = args[0] if args else {}
-        values = table.values() if isinstance(table, dict) else ()
-        longest = max((len(v) for v in values if isinstance(v, str)), default=1)
+        longest = _longest_of(args[0] if args else {})
         budget.check_size(len(text) * longest, "translates", MAX_WIDTH)  # a table may make any character of another
         budget.spend(OBJECT_BYTES * len(text))
-    elif name == "encode":
+    elif name in ("encode", "decode"):
         encoding = (*args, *kwargs.values(), "utf-8")[0]
         if str(encoding).lower() not in _ENCODINGS or len(args) + len(kwargs) > 1:
-            raise ValueError("it encodes text in another way than as UTF-8")
+            raise ValueError(f"it {name}s text in another way than as UTF-8")
         budget.spend(4 * size)
     else:
         _check_reading(text, name, args[0] if args else None)
+
+
+def _longest_of(table: Any) -> int:
+    """The longest text that `translate` may write for one character."""
+    if isinstance(table, str | bytes | range) or table is None:  # of characters, numbers or nothing
+        return 1
+    if not isinstance(table, dict | list | tuple):
+        raise ValueError(f"it translates text by a {type(table).__name__}")
+    texts = table.values() if isinstance(table, dict) else table
+    return max((len(text) for text in texts if isinstance(text, str)), default=1)
 
 
 def _check_reading(text: Any, name: str, argument: Any) -> None:

@@ -23,12 +23,12 @@ from streamdata.text.template_checks import (
     MAX_PRECISION,
     argument,
     check_binop,
-    check_comparison,
     check_join,
     check_percent,
     check_replace,
     check_strip,
     integer,
+    is_in,
     num_lines,
 )
 
@@ -42,11 +42,26 @@ _SHALLOW: Final = dict.fromkeys(("default", "d", "length", "count", "first", "la
 _LEVEL_BYTES: Final = 32
 _DEEP: Final = {
     "escape": ESCAPED, "e": ESCAPED, "forceescape": ESCAPED, "xmlattr": ESCAPED, "urlencode": 16, "striptags": 32,
-    "upper": 8, "lower": 8, "capitalize": 8, "title": 128, "wordcount": 64, "wordwrap": 256, "urlize": 256,
+    "upper": 8, "lower": 8, "capitalize": 8, "title": 128, "wordcount": 64, "wordwrap": 256,
     "pprint": 64, "sort": 5, "dictsort": 5, "groupby": 5, "unique": 2, "min": 2, "max": 2, "truncate": 2,
     "int": 8, "float": 8,
 }  # fmt: skip
 """What others cost for each byte that they read; one that is not named costs 1."""
+_FILTER_BYTES: Final = 3 * OPERATION_BYTES
+_SLOW_FILTERS: Final = {
+    name: number * OPERATION_BYTES
+    for number, names in {
+        4: "safe escape e forceescape center first last filesizeformat title sum unique",
+        6: "urlencode",
+        7: "striptags",
+        9: "indent format tojson",
+        10: "replace join",
+        11: "wordwrap",
+        13: "pprint",
+    }.items()
+    for name in names.split()
+}
+"""What filters cost whatever they are given, where it is more than `_FILTER_BYTES`."""
 _ATTRIBUTES: Final = {
     "map": sys.maxsize, "selectattr": 0, "rejectattr": 0, "sort": 2, "unique": 1, "min": 1, "max": 1, "join": 1,
     "sum": 0, "groupby": 0,
@@ -73,17 +88,18 @@ def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 def limited_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The same tests; those that compare, calculate or look up are bounded."""
     bounded = {name: (_compared if name in _COMPARING else _counted)(function) for name, function in tests.items()}
-    return {**bounded, "divisibleby": _divisible, "in": _found}
+    return {**bounded, "divisibleby": _divisible, "in": is_in}
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    num_bytes = _SLOW_FILTERS.get(name, _FILTER_BYTES)
     num_passed = int(hasattr(function, "jinja_pass_arg"))  # the environment, or the like, goes before the value
 
     @functools.wraps(function)
     def limited(*given: Any, **kwargs: Any) -> Any:
         passed, args = given[:num_passed], [as_list(value) for value in given[num_passed:]]
         budget = budget_of_rendering.get()  # where there is none, jinja asks for constants, and takes an error for "no"
-        budget.spend(OPERATION_BYTES)
+        budget.spend(num_bytes)
         _check(name, args, kwargs)
         result = function(*passed, *args, **kwargs)
         check_integer(result)
@@ -108,7 +124,7 @@ def _unique(function: Callable[..., Any]) -> Callable[..., Any]:
 def _compared(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def compared(*args: Any) -> Any:
-        budget_of_rendering.get().spend(OPERATION_BYTES + sum(map(size_of, args)))
+        budget_of_rendering.get().spend(3 * OPERATION_BYTES + sum(map(size_of, args)))
         return function(*args)
 
     return compared
@@ -121,11 +137,6 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     return counted
-
-
-def _found(value: Any, searched: Any) -> Any:
-    check_comparison(value, searched, is_search=True)
-    return value in searched
 
 
 def _divisible(value: Any, by: Any) -> Any:

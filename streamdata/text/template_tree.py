@@ -5,6 +5,7 @@ It imports jinja2; so it is imported where a template is compiled.
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,13 +24,25 @@ from streamdata.text.template_budget import (
     size_of,
     width_of,
 )
-from streamdata.text.template_checks import check_comparison
+from streamdata.text.template_checks import check_comparison, is_in
 
 _MAX_COPIED_NODES: Final = 1024
 _MAX_PAIRS: Final = 64  # whose keys need no check
 _NODES_PER_STEP: Final = 32  # of the body of a loop, at least one step
 _SLOW_BYTES: Final = 3 * OPERATION_BYTES // 2
+_REFUSED: Final = {
+    nodes.Include: "include",
+    nodes.Import: "import",
+    nodes.FromImport: "from",
+    nodes.Extends: "extends",
+    nodes.EvalContextModifier: "autoescape",
+}
+"""Statements that no chat template has use for: there is nothing to load, and what is escaped is not the chat's text.
+
+jinja writes all names in scope for each of the first, and escapes what is measured already.
+"""
 _SLOW: Final = (nodes.NSRef, nodes.AssignBlock, nodes.FilterBlock, nodes.For, nodes.Macro, nodes.CallBlock)
+_MADE: Final = (nodes.List, nodes.Dict)
 
 
 def measured(tree: nodes.Template) -> nodes.Template:
@@ -37,9 +50,12 @@ def measured(tree: nodes.Template) -> nodes.Template:
 
     Raises:
         OverflowError: It has an integer that is too long, or would have too many nodes.
+        ValueError: It has a statement that chat templates cannot have.
     """
-    # Macros too: one may call itself, and that loops without a loop. Of those inside one another the outer counts all.
-    repeated: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)))
+    _check_statements(tree)
+    # What may be called, too: it may call itself, and that loops without a loop. Of those inside one another the outer
+    # counts all.
+    repeated: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)))
     for node in repeated:
         node.body.insert(0, nodes.ExprStmt(_step_of(node), lineno=node.lineno))
         if isinstance(node, nodes.For) and node.test is not None:  # rounds that it leaves out are rounds
@@ -48,11 +64,21 @@ def measured(tree: nodes.Template) -> nodes.Template:
     return made
 
 
+def _check_statements(tree: nodes.Template) -> None:
+    for node in tree.find_all((*_REFUSED, nodes.Block)):
+        names = [name for kind, name in _REFUSED.items() if isinstance(node, kind)]
+        if isinstance(node, nodes.Block) and node.scoped:  # jinja writes all names for it, too
+            names = ["block … scoped"]
+        if names:
+            raise ValueError(f"line {node.lineno}: a chat template cannot have {{% {names[0]} %}}")
+
+
 def _step_of(node: Any) -> Any:
     """What counts one round of a loop, by the number of nodes and the text in its body; it is true."""
     steps = 1 + sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
     size = sum(MAX_WIDTH * len(data.data) for data in node.find_all(nodes.TemplateData))
     size += _SLOW_BYTES * sum(2 if isinstance(slow, nodes.For) else 1 for slow in node.find_all(_SLOW))
+    size += OPERATION_BYTES * sum(1 for _ in node.find_all(_MADE))
     return _own(_step, [nodes.Const(steps), nodes.Const(size)], node.lineno)
 
 
@@ -69,6 +95,8 @@ class _Measuring(NodeTransformer):
 
     def visit_Const(self, node: Any) -> Any:  # noqa: N802 (jinja's names, here and below)
         check_integer(node.value)
+        if isinstance(node.value, float) and not math.isfinite(node.value):  # jinja writes the name `inf` for it
+            return _own(_read, [nodes.Const(repr(node.value))], node.lineno)
         return node
 
     def visit_Neg(self, node: Any) -> Any:  # noqa: N802
@@ -143,17 +171,16 @@ def _printed(value: Any) -> str:
 
 def _concatenated(*parts: Any) -> str:
     budget = budget_of_rendering.get()
-    budget.spend(OPERATION_BYTES + sum(map(printed_size, parts)))
+    budget.spend(2 * OPERATION_BYTES + sum(map(printed_size, parts)))
     texts = list(map(str, parts))
     budget.check_size(sum(map(len, texts)), "joins", width_of(*texts))
     return "".join(texts)
 
 
 def _compared(left: Any, operation: str, right: Any) -> Any:
-    is_search = operation in ("in", "notin")
-    check_comparison(left, right, is_search=is_search)
-    if is_search:
-        return (left in right) is (operation == "in")
+    if operation in ("in", "notin"):
+        return is_in(left, right) is (operation == "in")
+    check_comparison(left, right, is_search=False)
     return _OPERATIONS[operation](left, right)
 
 
@@ -175,7 +202,7 @@ def _sliced(value: Any, *bounds: Any) -> Any:
 
 def _keyed(*items: Any) -> tuple[Any, ...]:
     """A tuple, which may become a key and is hashed all through then."""
-    budget_of_rendering.get().spend(OPERATION_BYTES + size_of(items))
+    budget_of_rendering.get().spend(4 * OPERATION_BYTES + sum(map(size_of, items)))
     return items
 
 
@@ -191,6 +218,11 @@ def _looked_up(key: Any) -> Any:
     return key
 
 
+def _read(number: str) -> float:
+    budget_of_rendering.get().spend(OPERATION_BYTES)
+    return float(number)
+
+
 def _negated(value: Any) -> Any:
     budget_of_rendering.get().spend(4 * OPERATION_BYTES + size_of(value))
     return -value
@@ -198,6 +230,6 @@ def _negated(value: Any) -> Any:
 
 MEASURING: Final = {
     f"({function.__name__})": function
-    for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed, _mapped, _looked_up, _negated)
+    for function in (_step, _printed, _concatenated, _compared, _sliced, _keyed, _mapped, _looked_up, _read, _negated)
 }
 """The filters that the tree calls."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from streamdata.errors import one_line, shown, without_secrets
 from streamdata.text.messages import Message
 from streamdata.text.sandbox import MARK_BEGIN, MARK_END, MAX_CHARS, SandboxedTemplate, compile_template
+from streamdata.text.template_budget import OPERATION_BYTES, budget_of_rendering
 from streamdata.text.tokenizer import tokenizer_of
 
 _DATE: Final = "strftime_now"
@@ -18,6 +19,8 @@ _MAX_REASON: Final = 500  # characters of what a template says itself
 _MEDIA: Final = frozenset(
     "image images image_url input_image video videos video_url audio audios audio_url input_audio".split()  # noqa: SIM905
 )
+_MAX_DATE_CHARS: Final = 1000  # of a format of the day
+_DIRECTIVE = re.compile(r"%[-_^#+]*(.?)", re.DOTALL)
 _MARKS = re.compile(f"({MARK_BEGIN}|{MARK_END})")
 
 
@@ -163,10 +166,22 @@ def _cause(error: Exception) -> Exception | None:
 
 
 def _formatter(day: Any) -> Callable[[str], str]:
+    """Writes the day by a format without widths: those of the C library fill the memory."""
     try:
-        return date.fromisoformat(day).strftime
+        formatted = date.fromisoformat(day).strftime
     except (TypeError, ValueError) as error:
         raise ValueError(f'template_kwargs: {_DATE} is {shown(day)}\n  Give a day such as "2025-06-01".') from error
+
+    def bounded(form: str) -> str:
+        if len(form) > _MAX_DATE_CHARS:
+            raise OverflowError(f"it formats the day by more than {_MAX_DATE_CHARS:,} characters")
+        directives = _DIRECTIVE.findall(form)
+        if any(map(str.isdigit, directives)):
+            raise OverflowError("it formats the day with a width")
+        budget_of_rendering.get().spend(OPERATION_BYTES * len(directives))
+        return formatted(form)
+
+    return bounded
 
 
 def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any] | None = None) -> str:

@@ -1,14 +1,19 @@
 """Templates that would take the machine: each ends soon, in little memory."""
 
+from pathlib import Path
+
 import pytest
 
+from streamdata.text import ChatRenderer
 from streamdata.text.sandbox import MAX_CHARS, MAX_SOURCE_CHARS, compile_template
 from streamdata.text.template_budget import MAX_BYTES
 from tests.cpu import cpu_within
 from tests.memory import begin_peak, peak
+from tests.text.chat_templates import chat_tokenizer
 
 LONG = "{% set x = 'x' * 60000000 %}"
 MANY = "{% for i in range(9999) %}"
+BLOCK = "{{% if false %}}{{% block b %}}{}{{% endblock %}}{{% endif %}}"
 DAG = "{% set n = namespace(x=['x'], y=['x']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}"
 VARARGS = (
     "{% set n = namespace(x=('x',)) %}{% macro m() %}{% set n.x = varargs %}{% endmacro %}"
@@ -26,8 +31,11 @@ SAME_HASH = (
     "{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = n.x + [i * (2 ** 61 - 1)] %}{% endfor %}"
 )
 NEARLY = "{% set x, y = 'a' * 2499, 'a' * 1247 ~ 'ba' %}" + "{% for i in range(9999) %}" * 2  # y is all but in x
+SIMILAR = "{% set l = ['a' * 1000000 ~ 'b'] * 300000 %}{% set c = 'a' * 1000000 ~ 'c' %}"
 WIDE = "{% set x = '🙂' * 16000000 %}"
 INTEGER, TOKENS = "integer of more than 4,096 bits", "more than 10,000 tokens"
+MANY_NAMES = "".join(f"{{%set x{number}=1%}}" for number in range(800))
+CANNOT = "cannot have {% "
 SPENT = f"more than {MAX_BYTES:,} bytes"
 
 ATTACKS = {
@@ -77,8 +85,24 @@ ATTACKS = {
     ),
     "a block that is captured": (LONG + "{% set y %}" + MANY + "{{ x }}{% endfor %}{% endset %}", SPENT),
     "text that is captured": ("{% set y %}" + MANY * 2 + "abcd" * 9999 + "{% endfor %}{% endfor %}{% endset %}", SPENT),
+    "text of a block that is called": (
+        "{% set n = namespace(x=[]) %}"
+        + BLOCK.format("y" * 100000 + "{{ '' }}" + "y" * 100000)
+        + "{% for i in range(6000) %}"
+        + "{% set n.x = n.x + [self.b()] %}{% endfor %}",
+        SPENT,
+    ),
+    "a block that is called": (
+        BLOCK.format("{%set x=1%}" * 1200) + MANY * 2 + "{% set x = self.b() %}" + ENDS,
+        "more than 1,000,000 steps",
+    ),
     "a macro": ("{% macro m() %}" + MANY + "{{ 'x' * 1000000 }}{% endfor %}{% endmacro %}{{ m() }}", SPENT),
     "an odd encoding": ("{{ ('x' * 1000000 ~ 'é').encode('punycode') }}", "encodes text"),
+    "the same, decoded": ("{{ ('a' * 900000).encode().decode('punycode') }}", "decodes text"),
+    "the same, by name": ("{{ ('a' * 900000).encode().decode(encoding='punycode') }}", "decodes text"),
+    "a translation by a list": ("{% set y = ('\\x00' * 20000).translate(['y' * 60000]) %}", "translates"),
+    "the same, by a tuple": ("{% set y = ('\\x00' * 20000).translate(('y' * 60000,)) %}", "translates"),
+    "the same, by what else has items": ("{% set y = 'x'.translate({}.items()) %}", "translates text by a"),
     "pairs within pairs, as keys": (PAIRS, "as it would be printed"),
     "arguments of macros within one another, as a key": (VARARGS + "{{ {n.x: 1} }}", "as it would be printed"),
     "the same, looked up": (VARARGS + "{{ messages[n.x] }}", "as it would be printed"),
@@ -114,6 +138,31 @@ ATTACKS = {
     "keys": (MANY * 2 + "{% set y = [" + "messages[0].role, " * 20 + "] %}" + ENDS, SPENT),
     "attributes that are not there": (MANY * 2 + "{% set y = [" + "i.x, " * 20 + "] %}" + ENDS, SPENT),
     "attributes of a loop": (MANY * 2 + "{% set y = [" + "loop.index, " * 20 + "] %}" + ENDS, SPENT),
+    "methods of a mapping": ("{% set d = {} %}" + MANY * 2 + "{% set y = [" + "d.items, " * 60 + "] %}" + ENDS, SPENT),
+    "the same, not for templates": (
+        "{% set d = {} %}" + MANY * 2 + "{% set y = [" + "d.pop, " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "formats of a text": ("{% set x = 'x' %}" + MANY * 2 + "{% set y = [" + "x.format, " * 60 + "] %}" + ENDS, SPENT),
+    "the same, by key": ("{% set x = 'x' %}" + MANY * 2 + "{% set y = [" + "x['format'], " * 60 + "] %}" + ENDS, SPENT),
+    "formats of a text that is escaped": (
+        "{% set x = 'x' | e %}" + MANY * 2 + "{% set y = [" + "x.format(), " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "lists": (MANY * 2 + "{% set y = [" + "[], " * 300 + "] %}" + ENDS, SPENT),
+    "mappings": (MANY * 2 + "{% set y = [" + "{}, " * 300 + "] %}" + ENDS, SPENT),
+    "lists of lists": (MANY * 2 + "{% set y = [" + "[[], []], " * 300 + "] %}" + ENDS, SPENT),
+    "tuples": (MANY * 2 + "{% set y = [" + "('a', 'b'), " * 60 + "] %}" + ENDS, SPENT),
+    "attributes by key": (
+        "{% set n = namespace(a=1) %}" + MANY * 2 + "{% set y = [" + "n['a'], " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "short texts that are indented": (MANY * 2 + "{% set y = [" + "'a' | indent, " * 60 + "] %}" + ENDS, SPENT),
+    "short texts that are replaced in": (
+        MANY * 2 + "{% set y = [" + "'a' | replace('a', 'b'), " * 60 + "] %}" + ENDS,
+        SPENT,
+    ),
+    "short texts that are repeated": (MANY * 2 + "{% set y = [" + "'a' * 2, " * 60 + "] %}" + ENDS, SPENT),
     "names that are not there": (MANY * 2 + "{% set y = [" + "u, " * 60 + "] %}" + ENDS, SPENT),
     "tests": (MANY * 2 + "{% set y = [" + "i is iterable, " * 20 + "] %}" + ENDS, SPENT),
     "loops in a loop": (MANY * 2 + "{% for j in [] %}{{ loop.index }}{% endfor %}" * 9 + ENDS, SPENT),
@@ -149,6 +198,9 @@ ATTACKS = {
     "a search for what is nearly there": (NEARLY + "{% set z = x.find(y) %}" + ENDS, SPENT),
     "a test for what is nearly there": (NEARLY + "{% set z = y is in x %}" + ENDS, SPENT),
     "a replacement of what is nearly there": (NEARLY + "{% set z = x.replace(y, '') %}" + ENDS, SPENT),
+    "a search in what iterates": (SIMILAR + "{{ c in (l | reverse) }}", SPENT),
+    "the same, that it is not there": (SIMILAR + "{{ c not in (l | map('string')) }}", SPENT),
+    "the same, as a test": (SIMILAR + "{{ c is in (l | select('string')) }}", SPENT),
     "many prefixes": (
         "{% set n = namespace() %}{% macro m() %}{% set n.y = varargs %}{% endmacro %}{% set x = 'a' * 999999 %}"
         "{{ m(*(['a' * 999998 ~ 'b'] * 1000)) }}" + MANY + "{{ x.startswith(n.y) }}{% endfor %}",
@@ -202,8 +254,28 @@ ATTACKS = {
     "the same, by a filter": ("{% set x = '🙂' | center(60000000) %}" * 4, SPENT),
     "wide characters that are expanded": ("{% set x = ('🙂' ~ '\t' * 60).expandtabs(1000000) %}" * 4, SPENT),
     "wide characters in the place of others": ("{% set x = ('a' * 9999999).replace('a', '🙂' * 6) %}" * 3, SPENT),
+    "names that are written for each include": (MANY_NAMES + "{%include x1%}" * 1200, f"line 1: .*{CANNOT}include"),
+    "the same, of other names": (MANY_NAMES.replace("x", "x" * 100) + "{%include x%}" * 300, f"{CANNOT}include"),
+    "the same, of imports": (MANY_NAMES + "{%import x1 as y with context%}" * 600, f"{CANNOT}import"),
+    "the same, from there": (MANY_NAMES + "{%from x1 import y with context%}" * 500, f"{CANNOT}from"),
+    "the same, of what it extends": (MANY_NAMES + "{%extends x1%}" * 900, f"{CANNOT}extends"),
+    "the same, of blocks": (
+        MANY_NAMES + "".join(f"{{%block b{number} scoped%}}{{%endblock%}}" for number in range(400)),
+        f"{CANNOT}block … scoped",
+    ),
+    "text that is escaped where it is printed": (
+        "{% autoescape true %}{{ '&' * 60000000 }}{% endautoescape %}",
+        f"{CANNOT}autoescape",
+    ),
+    "autoescape in a loop": (MANY * 2 + "{%autoescape i%}{%endautoescape%}" * 500 + ENDS, f"{CANNOT}autoescape"),
     "a long template": ("{{ 1 }}" * (MAX_SOURCE_CHARS // 7 + 1), "characters, more than"),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment() -> None:
+    """What is imported for the first template, and takes longer than most attacks."""
+    compile_template("{{ 1 }}")
 
 
 @pytest.mark.parametrize(("template", "problem"), ATTACKS.values(), ids=ATTACKS)
@@ -212,6 +284,37 @@ def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
     before = begin_peak()
     with cpu_within(1), pytest.raises((OverflowError, ValueError), match=problem):
         compile_template(template).render({"messages": [{"role": "user", "content": "hello"}]}, MAX_CHARS)
+    assert peak() - before < 256 << 20
+
+
+@pytest.mark.parametrize("length", [20000000, 50000000])
+def test_marks_make_no_text_wide_for_nothing(length: int) -> None:
+    """They are wide characters, and what they stand around becomes as wide."""
+    marked = "{{% set y{} %}}{{% generation %}}{{{{ x }}}}{{% endgeneration %}}{{% endset %}}"
+    template = f"{{% set x = 'x' * {length} %}}" + "".join(map(marked.format, range(10)))
+    before = begin_peak()
+    with cpu_within(1), pytest.raises(OverflowError, match=SPENT):
+        compile_template(template).render_marked({}, MAX_CHARS)
+    assert peak() - before < 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{{ strftime_now('%999d' * 1000000) }}", "more than 1,000 characters"),
+        ("{{ strftime_now('%c' * 10000000) }}", "more than 1,000 characters"),
+        ("{{ strftime_now('%999999999d') }}", "with a width"),
+        ("{{ strftime_now('%%%-_^#999999999d') }}", "with a width"),
+        (MANY * 2 + "{% set x = strftime_now('%c' * 500) %}" + ENDS, SPENT),
+    ],
+)
+def test_an_attack_by_the_day_ends_within_a_second(tmp_path: Path, template: str, problem: str) -> None:
+    """Where one is given."""
+    tokenizer = chat_tokenizer(tmp_path, template)
+    before = begin_peak()
+    renderer = ChatRenderer(tokenizer, template_kwargs={"strftime_now": "2025-06-01"})
+    with cpu_within(1), pytest.raises(ValueError, match=problem):
+        renderer.render([{"role": "user", "content": "hello"}])
     assert peak() - before < 256 << 20
 
 
@@ -230,13 +333,16 @@ def test_an_attack_ends_within_a_second(template: str, problem: str) -> None:
         "'x' | center(5), 'a\nb' | indent(2), 'aa' | replace('a', 'b', 1), ' x ' | trim, ['a', 1] | join('-')",
         "[1, 2] | map('string') | list, [{'a': 1}] | selectattr('a', 'eq', 1) | list, [1, 1] | unique | list",
         "range(3) | sum, 1.26 | round(1), [1, 2] + [3], (1,) + (2,), 'ab' * 2, 2 * [1], 7 % 3, 2 ** 5",
-        "'aba'.replace('a', 'b', 1), 'é'.encode('utf-8') | string",
+        "'aba'.replace('a', 'b', 1), 'é'.encode('utf-8') | string, 'é'.encode().decode('utf-8')",
+        "'ab'.translate({97: 'x'}), 'ab'.translate({}.fromkeys([97])), '\\x00b'.translate(['yz']), 'a'.translate('b')",
         "'x'.join(['a', 'b']), 'aXb'.lower(), 'x'.rjust(3), '<' | e ~ '>'",
         "{}.fromkeys([1]), {}.fromkeys('ab'), {'a': 1}['a'], {1 + 1: 2}, [1, 2, 3][-1], [1, 2][1 - 1], -(1 + 1), -1.5",
         "7 // 2, 7 / 2, 7 - 2, 5 is divisibleby(5), 1 < 2 < 1, 3 is odd, 'ff' | int(0, 16), range(1, 9, 3) | list",
+        "1e400, -1e400, [1e400], {'a': 1e400}, 1e400 > 1, 1e400 | string, -1e400 ~ '', 1e308 * 10, +1e400, [1][:1]",
         "{'a': 1}.keys() - ['a'], {'a': 1}.keys() - (['b'] | map('lower')), dict([['a', 1]]), dict([('b', 2)] | list)",
         "{" + ", ".join(f"'{i}': {i}" for i in range(99)) + "}, [{'a': 1}, {'a': 1}] | unique(attribute='a') | list",
         "['A', 'a', 'B'] | unique | list, ['A', 'a'] | unique(true) | list",
+        "1 in ([3, 1, 2] | reverse), 4 not in ([3] | select), 1 is in ([3, 1] | select), '1' in ([1] | map('string'))",
         "'b' is in 'abc', 'aXa'.strip('a'), 'aXa' | trim('a'), 'abab'.rfind('b')",
         "dict(a=1).items() | list, namespace(a=1).a, messages[0].content is string, 5 is in [5]",
     ],

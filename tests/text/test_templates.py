@@ -130,6 +130,8 @@ def test_a_text_does_not_depend_on_the_day(tokenizer):
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') if strftime_now is defined else 'none' }}"
     assert render_chat(tokenizer, CHAT) == "none"
     assert render_chat(tokenizer, CHAT, template_kwargs={"strftime_now": "2025-06-01"}) == "01 Jun 2025"
+    tokenizer.chat_template = "{{ strftime_now('%-d.%-m. %%5 %H %') }}"
+    assert render_chat(tokenizer, CHAT, template_kwargs={"strftime_now": "2025-06-01"}) == "1.6. %5 00 %"
     with pytest.raises(ValueError, match="strftime_now is 'today'"):
         render_chat(tokenizer, CHAT, template_kwargs={"strftime_now": "today"})
     tokenizer.chat_template = "{{ strftime_now('%d') }}"
