@@ -160,7 +160,7 @@ def _looking_up() -> Any:
                 budget_of_rendering.get().spend(3 * OPERATION_BYTES // 2)
                 value = getattr(obj, attribute, _ABSENT)
                 return value if value is not _ABSENT else self.undefined(obj=obj, name=attribute)
-            budget_of_rendering.get().spend(6 * OPERATION_BYTES)
+            budget_of_rendering.get().spend(8 * OPERATION_BYTES)
             return super().getattr(obj, attribute)
 
         def getitem(self, obj: Any, argument: Any) -> Any:
@@ -171,7 +171,7 @@ def _looking_up() -> Any:
                     return obj[argument]
                 except LookupError:
                     pass  # it is an attribute, or not there at all: jinja looks
-            budget_of_rendering.get().spend(6 * OPERATION_BYTES)
+            budget_of_rendering.get().spend(10 * OPERATION_BYTES)
             return super().getitem(obj, argument)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:

@@ -52,7 +52,7 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     if isinstance(left, int | float) and isinstance(right, int | float):
         _check_numbers(operator, left, right)
         return
-    budget.spend(3 * OPERATION_BYTES)
+    budget.spend(4 * OPERATION_BYTES)
     if operator == "%":
         if isinstance(left, str | bytes):
             check_percent(left, right)

@@ -52,12 +52,10 @@ _SLOW_FILTERS: Final = {
     name: number * OPERATION_BYTES
     for number, names in {
         4: "safe escape e forceescape center first last filesizeformat title sum unique",
-        6: "urlencode",
-        7: "striptags",
-        9: "indent format tojson",
-        10: "replace join",
-        11: "wordwrap",
-        13: "pprint",
+        7: "default d urlencode",
+        9: "striptags",
+        12: "indent format tojson wordwrap",
+        14: "replace join pprint",
     }.items()
     for name in names.split()
 }
