@@ -8,7 +8,6 @@ nothing has to be found out about processes; and a fork inherits none.
 import fcntl
 import math
 import os
-import random
 import shutil
 import struct
 import threading
@@ -16,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import SystemRandom
 from typing import Final, NamedTuple
 
 from streamdata.remote.cache_files import (
@@ -34,6 +34,7 @@ _MAGIC: Final = b"sdpages1"
 _SUM, _USERS, _FIRST_PAGE = range(3)  # bytes of the file that are locks
 _FREE_SHARE: Final = 10
 _COUNT_AGAIN_S: Final = 300.0
+_RANDOM: Final = SystemRandom()  # the module's own is the user's
 
 
 class _Sum(NamedTuple):
@@ -74,7 +75,7 @@ class PageList:
 
     def some(self, number: int) -> list[PageKey]:
         """So many of them at most, no two the same."""
-        return random.sample(self._pages, min(number, len(self._pages)))
+        return _RANDOM.sample(self._pages, min(number, len(self._pages)))
 
     def of_shards(self, is_wanted: Callable[[str], bool]) -> list[PageKey]:
         """Those of the shards that the function tells."""

@@ -5,8 +5,8 @@ the run within the deadline, counted from its first failure, and after a bounded
 however many wait for it: beyond the first ones they are spaced out, as probes.
 """
 
-import random
 import time
+from random import SystemRandom
 from threading import Lock
 
 from streamdata.remote.answers import Asked, DeadStoreError, FailureError
@@ -18,6 +18,7 @@ _FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
 _MAX_ATTEMPTS = 272  # since the last success
 _DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
 _LOOK_S = 0.1  # how often those who wait look whether the store has recovered
+_RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would depend on when a request failed
 
 
 class StoreHealth:
@@ -133,7 +134,7 @@ class Patience:
         self._first_failure = min(since, self._first_failure or since)
         self._last = failure
         longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self.attempts, 10))
-        self._ready = time.monotonic() + max(random.uniform(longest / 2, longest), min(failure.wait, _LONGEST_WAIT_S))
+        self._ready = time.monotonic() + max(_RANDOM.uniform(longest / 2, longest), min(failure.wait, _LONGEST_WAIT_S))
 
     def succeeded(self) -> None:
         """The store has answered, whatever it was."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.errors import ShardError
+from streamdata.remote.cache_account import PageList
 from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
 from streamdata.remote.cache_pages import PageFiles
 from streamdata.remote.page_cache import PageCache
@@ -387,6 +388,15 @@ def test_what_a_killed_process_leaves_is_found_and_removed(folder):
     assert below(folder) < MB
     store.read(cache, 1, 2)
     assert cache.account.used < 5 * MB
+
+
+def test_what_a_user_draws_does_not_depend_on_which_pages_may_make_room():
+    """They are looked at at random."""
+    known, before = PageList(), random.getstate()
+    for number in range(9):
+        known.add(PageKey("shard", number))
+    assert len({*known.some(5)}) == 5
+    assert random.getstate() == before
 
 
 def test_room_that_a_killed_process_held_is_found_while_others_go_on(folder, monkeypatch):

@@ -1,5 +1,6 @@
 """When a request is made again, by a clock of the test's own."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -65,3 +66,10 @@ def test_a_store_that_never_answers_is_dead_after_two_minutes(now):
     ):
         waits_of(now, 10_000)
     assert 120 <= now[0] - began <= 130
+
+
+def test_what_a_user_draws_does_not_depend_on_what_failed(now):
+    """Another thread would draw from the generator that the training has seeded."""
+    before = random.getstate()
+    waits_of(now, 4)
+    assert random.getstate() == before
