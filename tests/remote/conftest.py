@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.remote import Network, once, retries, web_client
+from streamdata.remote import Network, once, retries, stores, web_client
 
 
 @pytest.fixture
@@ -11,6 +11,8 @@ def short_waits(monkeypatch):
     waits = {"DEADLINE_S": 60.0, "_FIRST_WAIT_S": 0.002, "_LONGEST_WAIT_S": 0.02, "_LOOK_S": 0.005}
     for name, seconds in waits.items():
         monkeypatch.setattr(retries, name, seconds)
+    # A server may get the port of one that an earlier test has found dead.
+    monkeypatch.setattr(stores._Stores, "healths", {})
 
 
 @pytest.fixture
