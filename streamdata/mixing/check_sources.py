@@ -52,8 +52,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     _check_weights(top)
     for child in top.children:
         if child.is_mixture:
-            _check_rounds(child)
-            _check_end(mixture, child)
+            _check_end(mixture, child.dataset)
 
 
 def _checked_name(dataset: Any, who: str) -> str:
@@ -218,21 +217,19 @@ def _check_once(top: Node) -> None:
         seen[id(node.dataset)] = node.path
 
 
-def _check_rounds(mixture: Node) -> None:
-    """Below another mixture a finite one begins again, in rounds: its yield function must not straddle two of them."""
-    endless = [node.path for node in mixture.walk() if node.is_mixture and node.dataset.cyclic]
-    # If it is cyclic itself, it is the first of these.
-    if mixture.dataset.customized_yield_fn is not None and endless and endless[0] != mixture.path:
+def _check_end(parent: MixtureSettings, mixture: MixtureSettings) -> None:
+    """Whether a mixture within another one ends where that does."""
+    if parent.cyclic and not mixture.cyclic:
+        name, outer = shown(mixture.name), getattr(parent, "name", None)  # in a recipe it is set later
+        around = "the mixture around it" if outer is None else f"the mixture {shown(outer)} around it"
         raise ValueError(
-            f"MergedDataset: {shown(mixture.path)} is finite with a customized_yield_fn, "
-            f"but {shown(endless[0])} in it is cyclic\n"
-            "  What was pulled of that when a round ends could not be pulled again: make both cyclic, or neither."
+            f"MergedDataset, mixture {name}{in_recipe(mixture)}: expected cyclic=True, as of {around}, "
+            "got cyclic=False\n"
+            f"  A stream that goes on cannot hold one that ends. Write `cyclic: true` in {name}, or list its sources "
+            f"in {around}, or write `cyclic: false` in {around}, too."
         )
-
-
-def _check_end(parent: MixtureSettings, mixture: Node) -> None:
-    if not parent.cyclic and parent.stop == "all_exhausted" and mixture.dataset.cyclic:
+    if not parent.cyclic and parent.stop == "all_exhausted" and mixture.cyclic:
         raise ValueError(
-            f"MergedDataset: stop='all_exhausted' waits forever for {shown(mixture.path)}, which is cyclic\n"
+            f"MergedDataset: stop='all_exhausted' waits forever for {shown(mixture.name)}, which is cyclic\n"
             "  Give that mixture cyclic=False, or stop at the first that is exhausted."
         )

@@ -71,9 +71,9 @@ class Run:
             skips=skips,
         )
 
-    def node_key(self, path: str, round_: int) -> NodeKey:
+    def node_key(self, path: str) -> NodeKey:
         """What all entries of a node share."""
-        return NodeKey(self.header, self.generation, self.key, path, round_, self.link)
+        return NodeKey(self.header, self.generation, self.key, path, self.link)
 
     def tally(self, node: Node) -> Tally:
         """What was not delivered of a node, counted on from where the states stand."""
@@ -90,21 +90,13 @@ class Child(Protocol):
     """A source of a mixture, in one lane."""
 
     path: str
-    endless: bool
-    """Whether it goes on without end; otherwise it ends with its parent's round, and begins again with the next."""
     is_mixture: bool
 
-    def has_records(self, round_: int) -> bool:
-        """Whether the lane has a share of it in this round."""
+    def has_records(self) -> bool:
+        """Whether the lane has a share of it."""
 
-    def is_whole(self, round_: int) -> bool:
-        """Whether nothing of this round was begun under an earlier topology."""
+    def beginning(self) -> PlainCursor:
+        """The cursor before its first sample."""
 
-    def beginning(self, round_: int) -> PlainCursor:
-        """The cursor before its first sample: of a round, or of what does not end."""
-
-    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
-        """Its samples with the cursor after each, from where it stood, or from the beginning of the round."""
-
-    def epoch_paths(self) -> Iterator[str]:
-        """The nodes, it or some below it, whose cursors begin with how often they have begun anew."""
+    def start(self, cursor: Cursor | None) -> Pairs:
+        """Its samples with the cursor after each, from the cursor on, or from the beginning where it is None."""

@@ -1,8 +1,8 @@
 """Where the clocks of a mixture stand when a lane begins to read it, in pure functions.
 
-| what the states say of a source, in this lane, pass and round | its clock | rule |
+| what the states say of a source, in this lane and pass | its clock | rule |
 |---|---|---|
-| nothing: a fresh start, a new pass or round, not drawn yet | its start | `start_clocks`, `scheduled_starts` |
+| nothing: a fresh start, a new pass, not drawn yet | its start | `start_clocks`, `scheduled_starts` |
 | the same, after a change of topology | its start, later by what the job gave of it above its share | `shifted` |
 | a clock | that clock | `begin_clocks` |
 | it joined or returned, and was not drawn since | the lowest of the others then, or its own if higher | `_join` |
@@ -42,19 +42,19 @@ HEADROOM = 2.0**20
 
 
 class History(NamedTuple):
-    """What is known of one source of a mixture when a lane begins a round of it."""
+    """What is known of one source of a mixture when a lane begins to read it."""
 
     joined: int
     """The generation with which it joined, the last time that it did; 0 if it was there from the first."""
-    clocks: Mapping[int, float | None]
-    """Its last clock in each generation in which it was drawn; None where that was in another round."""
+    clocks: Mapping[int, float]
+    """Its last clock in each generation in which it was drawn."""
 
     def was_drawn_since(self, generation: int) -> bool:
-        """Whether it has a clock, of any round, of that generation or a later one."""
+        """Whether it has a clock of that generation or a later one."""
         return bool(self.clocks) and max(self.clocks) >= generation
 
     def clock(self) -> float | None:
-        """Its clock in this round, if it was drawn in it."""
+        """Its clock, if it was drawn."""
         return self.clocks[max(self.clocks)] if self.clocks else None
 
     def clock_before(self, generation: int) -> float | None:
@@ -164,12 +164,12 @@ def begin_clocks(
     carry: Carry | None = None,
     gone: Sequence[History] = (),
 ) -> list[float]:
-    """Return the clock of each source when a lane begins a round, or goes on in it.
+    """Return the clock of each source when a lane begins to read, or goes on.
 
     Args:
         starts: What `start_clocks` says.
         steps: What a draw adds to each clock.
-        histories: What the states say; without clocks where they say nothing of this round.
+        histories: What the states say; without clocks where they say nothing.
         reweighed: The generation with which the present sources and weights began; 0 where a change of them is not to
             move the clocks of sources that stayed.
         carry: How clocks pass a change where `steps` do not say it: with costs or schedules, of then or of now.
@@ -201,7 +201,7 @@ def begin_clocks(
 
 def _join(history: History, start: float, lowest: float | None) -> float:
     clock = history.clock()
-    # Where nothing was drawn before it joined, as in each round that begins later, it starts together with the others.
+    # Where nothing was drawn before it joined, it starts together with the others.
     if lowest is None or not _has_joined(history, lowest):
         return start if clock is None else clock
     # At zero it would be drawn thousands of times in a row, until it had caught up with the others. Below its own clock

@@ -30,9 +30,9 @@ class Clocks:
     """What moves a mixture's clocks.
 
     The time of the top's schedules follows from its own clocks: its virtual time is what its lane has drawn. Within a
-    mixture that is not so: its parents' weights change, rounds begin anew, one of the two may count costs. So a mixture
-    that has a schedule and is not the top is *told* the time at each draw, and looks no further than the segment of the
-    schedules in which that is; where the next one begins, all its clocks are computed anew (`cross`).
+    mixture that is not so: its parents' weights change, one of the two may count costs. So a mixture that has a
+    schedule and is not the top is *told* the time at each draw, and looks no further than the segment of the schedules
+    in which that is; where the next one begins, all its clocks are computed anew (`cross`).
 
     Args:
         run: The lane.
@@ -81,16 +81,16 @@ class Clocks:
         time = min(present.time + lanes * drawn / share, self.shares.last_of(self.segment))
         return ScheduledPace(self.shares, time, since, lanes * present.unit / (share * unit), ahead=False)
 
-    def begin(self, round_: int, resumes: bool) -> list[float]:
-        """The clock of each source when the lane begins a round, or goes on in it if `resumes`."""
+    def begin(self) -> list[float]:
+        """The clock of each source when the lane begins, or goes on from where the states stand."""
         run, node, settings = self._run, self._node, self._node.dataset
-        histories = [self._history(child.path, round_, resumes) for child in node.children]
+        histories = [self._history(child.path) for child in node.children]
         # The clock of a source that has ended stays behind, so a finite mixture's lowest clock is not where it stands.
         reweighed = run.progress.blended_since(node.path, run.tree, run.generation) if settings.cyclic else 0
         if self.is_told:
-            self._find_segment(histories, resumes)
+            self._find_segment(histories)
         carry = self._carry(histories, reweighed)
-        gone = [] if carry is None else self._gone(round_, reweighed, resumes)
+        gone = [] if carry is None else self._gone(reweighed)
         return begin_clocks(self._starts(), self.steps, histories, reweighed, carry, gone)
 
     def cross(self, clocks: Sequence[tuple[float, int]], unit: float) -> list[tuple[float, int]] | None:
@@ -120,9 +120,9 @@ class Clocks:
         assert self.shares is not None, "no schedule"
         return ScheduledPace(self.shares, self._run.base.time, self._first, self._run.lane.count)
 
-    def _history(self, path: str, round_: int, resumes: bool) -> History:
-        clocks = self._run.entries.clocks(path, round_) if resumes else {}
-        return History(self._run.progress.member_since(path, self._run.generation), clocks)
+    def _history(self, path: str) -> History:
+        run = self._run
+        return History(run.progress.member_since(path, run.generation), run.entries.clocks(path))
 
     def _starts(self) -> list[float]:
         run, children = self._run, self._node.children
@@ -136,21 +136,20 @@ class Clocks:
         # In a finite mixture nothing is made good: its stop rule says how much there is of each.
         return shifted(starts, self.pace(self._first), excess) if any(excess) and self._node.dataset.cyclic else starts
 
-    def _find_segment(self, histories: Sequence[History], resumes: bool) -> None:
+    def _find_segment(self, histories: Sequence[History]) -> None:
         run, path = self._run, self._node.path
         assert self.shares is not None, "is told the time"
-        standing = run.entries.standing(path) if resumes else None
+        standing = run.entries.standing(path)
         since = run.progress.blended_since(path, run.tree, run.generation)
         # Not by its own entry's generation: its parent may have written that anew without drawing of it. Not of all
-        # sources: one that has ended in a round is not written anew.
-        of_this_round = [history for history in histories if history.clock() is not None]
-        if standing is not None and any(history.was_drawn_since(since) for history in of_this_round):
+        # sources: one that has ended is not written anew.
+        if standing is not None and any(history.was_drawn_since(since) for history in histories):
             self.segment = standing.cursor.window
         else:
             self.segment = self.shares.segment(run.present.time)
         # A clock that is found at this time would be another one at a resume's: it must be in the states with the next
-        # sample. So must those of all sources, when a round begins.
-        self.is_new = any(history.clocks.get(run.generation) is None for history in histories)
+        # sample.
+        self.is_new = any(run.generation not in history.clocks for history in histories)
 
     def _carry(self, histories: Sequence[History], reweighed: int) -> Carry | None:
         generations = {history.drawn_before(reweighed) for history in histories} - {None}
@@ -182,15 +181,15 @@ class Clocks:
         segment = min(standing.cursor.window if standing is not None else 0, len(fine.times))
         return SteadyPace([1 / fine.held(source, segment) for source in range(len(paths))])
 
-    def _gone(self, round_: int, reweighed: int, resumes: bool) -> list[History]:
+    def _gone(self, reweighed: int) -> list[History]:
         run, path = self._run, self._node.path
         # What the first generation of a deal comes after is of another topology, and its header may be left out.
-        if not resumes or reweighed <= run.progress.deal:
+        if reweighed <= run.progress.deal:
             return []
         before = run.progress.blend_before(path, run.tree, reweighed)
         ours = {child.path for child in self._node.children}
         # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
-        return [History(0, run.entries.clocks(left, round_)) for left in before if left not in ours]
+        return [History(0, run.entries.clocks(left)) for left in before if left not in ours]
 
 
 def _are_scheduled(weights: Iterable[Weight]) -> bool:

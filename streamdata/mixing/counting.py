@@ -71,19 +71,18 @@ def _of_records(run: Run, node: Node) -> str | None:
     return None
 
 
-def count_samples(run: Run, node: Node, round_: int = 0) -> float:
-    """How many samples the lane still gets of a countable node, in a round of it; infinitely many of an endless one."""
+def count_samples(run: Run, node: Node) -> float:
+    """How many samples the lane still gets of a countable node; infinitely many of an endless one."""
     if node.is_endless:
         return math.inf
     if not node.is_mixture:
-        return _count_records(run, node, round_)
-    round_ = 0 if node.dataset.cyclic else round_
-    counts = [count_samples(run, child, round_) for child in node.children]
-    return sum(counts) if node.dataset.stop == "all_exhausted" else until_first_ends(run, node, counts, round_)
+        return _count_records(run, node)
+    counts = [count_samples(run, child) for child in node.children]
+    return sum(counts) if node.dataset.stop == "all_exhausted" else _until_first_ends(run, node, counts)
 
 
-def _count_records(run: Run, node: Node, round_: int) -> int:
-    lane = run.deals.of(node).lane(run.lane.index, node.epochs(round_))
+def _count_records(run: Run, node: Node) -> int:
+    lane = run.deals.of(node).lane(run.lane.index, node.epochs)
     standing = run.entries.standing(node.path)
     position = lane.start if standing is None or standing.cursor is None else standing.cursor.position
     counts = lane.counts(lane.window_start(position) if run.from_window else position)
@@ -91,12 +90,12 @@ def _count_records(run: Run, node: Node, round_: int) -> int:
     return sum(counts)
 
 
-def until_first_ends(run: Run, node: Node, counts: list[float], round_: int) -> int:
+def _until_first_ends(run: Run, node: Node, counts: list[float]) -> int:
     """How many draws a mixture makes until one finds a source at its end."""
     clocks = Clocks(run, node, ())
     # A source of which the lane never had a share is left out, and ends nothing.
-    there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index, round_)]
-    begins, pace = clocks.begin(round_, resumes=True), clocks.pace(0.0)
+    there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index)]
+    begins, pace = clocks.begin(), clocks.pace(0.0)
     ends = [(pace.advance(i, begins[i], math.inf, counts[i]).clock, i) for i in there if counts[i] < math.inf]
     if not ends:
         return 0

@@ -35,7 +35,7 @@ class Deals:
                 source=source,
                 seeds=(*node.seeds, self._pass),
                 shuffle=node.shuffle,
-                epochs_per_round=node.epochs_per_round,
+                epochs=node.epochs,
                 has_stream_fn=getattr(node.dataset, "process_fn", None) is not None,
                 part=node.part,
             )
@@ -47,31 +47,27 @@ class Deals:
             self._deals[node.path] = deal
         return self._deals[node.path]
 
-    def has_share(self, node: Node, lane: int, round_: int = 0) -> bool:
-        """Whether the lane has a share of a node in a round of its parent, by default the first."""
+    def has_share(self, node: Node, lane: int) -> bool:
+        """Whether the lane has a share of a node."""
         if node.is_endless:
             return True
         if node.is_mixture:
-            return any(self.has_share(child, lane, round_) for child in node.children)
-        return self.of(node).lane(lane, node.epochs(round_)).has_records()
+            return any(self.has_share(child, lane) for child in node.children)
+        return self.of(node).lane(lane, node.epochs).has_records()
 
     def num_blocks(self, lane: int, node: Node) -> int:
-        """How many blocks of a source are dealt to the lane in its first round, pieces left out.
+        """How many blocks of a source are dealt to the lane in its first epoch, pieces left out.
 
         0 where, of what a topology left, they may all give nothing, and of an iterable; of a part at most 1, if it has
         a record in them.
         """
         if (self._progress.deal and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
             return 0
-        dealt = self.of(node).lane(lane, node.epochs(0))
+        dealt = self.of(node).lane(lane, node.epochs)
         if node.part is None:
             return dealt.order.share(0)
         counts = dealt.counts(dealt.start)
         return int(counts is not None and any(counts))
-
-    def first_round(self, path: str) -> int:
-        """The round with which lanes begin a finite mixture that begins again and again."""
-        return self._base.rounds.get(path, 0)
 
     def counts(self, path: str, lane: int) -> list[int]:
         """What a lane begins to count a node's `COUNTS` from, so that all lanes together go on from the same sums."""

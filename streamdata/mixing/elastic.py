@@ -117,16 +117,13 @@ class _Ending:
             elif (shift := deals.shift(node)) is not None:
                 shifts[node.path] = shift
         # Of sources that are not there at present, too: they may return.
-        paths = sorted({*self._progress.paths(), *before.counts, *before.rounds})
+        paths = sorted({*self._progress.paths(), *before.counts})
         finals = {path: self._finals(epoch_pass, path) for path in paths}
         counts = {path: sums(before.counts.get(path, (0, 0, 0, 0)), held) for path, held in finals.items()}
-        rounds = {path: _first_round(before.rounds.get(path, 0), finals[path]) for path in paths}
-        mixtures = {*self._progress.mixtures(epoch_pass), *before.rounds}
         return Base(
             time=self._time(epoch_pass),
             excess={path: value for path, value in excess.items() if value},
             counts={path: numbers for path, numbers in counts.items() if any(numbers)},
-            rounds={path: number for path, number in rounds.items() if number and path in mixtures},
             shifts=shifts,
         )
 
@@ -218,8 +215,3 @@ class _Ending:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _first_round(before: int, finals: Finals) -> int:
-    """The oldest round in which some lane is; one without an entry is in the first."""
-    return int(finals.position[:, 0].min()) if finals.is_held.all() else before

@@ -29,7 +29,7 @@ _MAX_SKIPPED = 1000
 
 
 class Leaf:
-    """Reads a source: under an endless parent one epoch after another, else in each round the epochs of that round.
+    """Reads a source: one epoch after another, without end or as many as the recipe says.
 
     Args:
         run: The lane and where it stood.
@@ -43,7 +43,7 @@ class Leaf:
     def __init__(self, run: Run, node: Node, deal: Deal, above: tuple[ShareAt, ...]) -> None:
         self.path, self.endless = node.path, node.is_endless
         self._run, self._deal, self._tally = run, deal, run.tally(node)
-        self._epochs = node.epochs
+        self._lane = deal.lane(run.lane.index, node.epochs)
         self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
@@ -53,26 +53,20 @@ class Leaf:
         # Before any of them reads: the first one may not take the room that the others will need.
         run.ahead.num_sources += self._reads_ahead and node.dataset.source.shards.has_remote
 
-    def has_records(self, round_: int) -> bool:
-        return self.endless or self._lane(round_).has_records()
+    def has_records(self) -> bool:
+        return self.endless or self._lane.has_records()
 
-    def is_whole(self, round_: int) -> bool:
-        return self.endless or self._lane(round_).is_whole()
+    def beginning(self) -> PlainCursor:
+        return (*self._lane.start, 0, None, *counts_of(self._tally), None)
 
-    def epoch_paths(self) -> Iterator[str]:
-        yield self.path
-
-    def beginning(self, round_: int) -> PlainCursor:
-        return (*self._lane(round_).start, 0, None, *counts_of(self._tally), None)
-
-    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
+    def start(self, cursor: Cursor | None) -> Pairs:
         """Its samples, from the cursor on.
 
         Raises:
             SourceError: A whole epoch of the lane's share gave no sample.
             StateError: The cursor stands where there is nothing, or a function does not do again what it did.
         """
-        lane = self._lane(round_)
+        lane = self._lane
         at = cursor or Cursor(*lane.start)
         if cursor is not None:
             lane.check(at.position)
@@ -98,9 +92,6 @@ class Leaf:
         """What makes its windows before they are needed; its pace shows only when some were read."""
         share = math.prod(share_at(self._run.base.time) for share_at in self._above)
         return Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
-
-    def _lane(self, round_: int) -> DealtLane:
-        return self._deal.lane(self._run.lane.index, self._epochs(round_))
 
     def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:
         for piece in lane.bursts:

@@ -71,7 +71,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     Args:
         datasets: The sources.
         cyclic: Let each source begin its next epoch when one ends. Otherwise the stream is finite, and `stop` says
-        when it ends.
+        when it ends. A finite mixture may be within a finite one only.
         shuffle_unstreaming_subsets: Shuffle the map-style sources.
         shuffle_streaming_subsets: Shuffle the sources of shards.
         seed: Of all orders.
@@ -97,8 +97,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
-            missing or not one; a `max_epochs` that is not a whole number from 1 on; an entry of `skip` that does not
-            name a record; a `read_ahead_bytes` or `connections` that is out of range.
+            missing or not one; a finite mixture within an endless one; a `max_epochs` that is not a whole number from 1
+            on; an entry of `skip` that does not name a record; a `read_ahead_bytes` or `connections` that is out of
+            range.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import NoReturn
 from weakref import proxy
 
-from streamdata.errors import SourceError, shown
+from streamdata.errors import shown
 from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
@@ -34,12 +34,14 @@ MergedFeed = Feed[dict[str, PlainEntry]]
 _MAX_JOINED = 1000
 """Samples that a yield function may join to one, over however many epochs of small sources."""
 
+_NO_POSITION = (0, 0, 0, 0)
+"""The cursor of a mixture that has nothing to say: where it stands, its sources say."""
+
 
 class Mixture:
     """Draws from its children, the one with the lowest clock first.
 
-    A finite mixture ends when its stop rule says so; within an endless one it then begins its next *round*, in which
-    its sources read their next epoch, and its clocks begin anew.
+    A finite mixture ends when its stop rule says so.
 
     Args:
         run: The lane and where it stood.
@@ -73,13 +75,8 @@ class Mixture:
         own = run.entries.standing(node.path)
         self._num_outputs = own.draws if own else 0
         """With a yield function below the top, what it has given so far, as `_drawn` is what it has pulled."""
-        self._resumes = True
-        """Whether what the states say still applies: only the first round that is read may go on in one of theirs."""
-        self._streams: dict[int, Pairs] = {}
+        self._streams: list[Pairs] = []
         self._heap: list[tuple[float, int]] = []
-        self._cursors: list[PlainCursor] = []
-        """Of the sources, where it is told the time."""
-        self._passed_over: dict[str, PlainEntry] = {}
         self._tally = run.tally(node)
         if self._tally.max_bad and settings.customized_yield_fn is None:
             raise ValueError(
@@ -87,62 +84,28 @@ class Mixture:
                 "customized_yield_fn, got none\n  Give max_bad to the sources that it is meant for."
             )
 
-    def has_records(self, round_: int) -> bool:
-        return self.endless or any(child.has_records(round_) for child in self._children)
+    def has_records(self) -> bool:
+        return self.endless or any(child.has_records() for child in self._children)
 
-    def is_whole(self, round_: int) -> bool:
-        return self.endless or all(child.is_whole(round_) for child in self._children)
+    def beginning(self) -> PlainCursor:
+        return _NO_POSITION
 
-    def epoch_paths(self) -> Iterator[str]:
-        if all(child.endless for child in self._children):  # then so is a round
-            for child in self._children:
-                yield from child.epoch_paths()
-        else:
-            yield self.path
-
-    def beginning(self, round_: int) -> PlainCursor:
-        is_in_rounds = self.endless and not self._settings.cyclic
-        return (self._run.deals.first_round(self.path) if is_in_rounds else round_, 0, 0, 0)
-
-    def start(self, round_: int, cursor: Cursor | None) -> Pairs:
-        if self._settings.cyclic or not self.endless:
-            return self._round(0 if self._settings.cyclic else round_, cursor)
-        return self._rounds(cursor)
-
-    def _rounds(self, cursor: Cursor | None) -> Pairs:
-        round_, empty = cursor.epoch if cursor else self._run.deals.first_round(self.path), 0
-        # Rounds of which the lane has no share do not count: lanes may outnumber a source's blocks. Nor does one that a
-        # resume enters, or that was begun under another topology: what is left of it may give nothing.
-        while empty <= self._run.lane.count:
-            is_whole = cursor is None and all(child.is_whole(round_) for child in self._children)
-            empty += is_whole and any(child.has_records(round_) for child in self._children)
-            for pair in self._round(round_, cursor):
-                empty = 0
-                yield pair
-            round_, cursor = round_ + 1, None
-        raise SourceError(
-            f"source {shown(self.path)}: {empty} rounds in a row gave no sample: {self._tally.summary()}\n"
-            "  Give its sources records, or mend its customized_yield_fn."
-        )
-
-    def _round(self, round_: int, cursor: Cursor | None) -> Pairs:
+    def start(self, cursor: Cursor | None) -> Pairs:
         if self._settings.customized_yield_fn is not None:
-            yield from self._yielded(self._settings.customized_yield_fn, round_, cursor)
-            return
-        if self._clocks.is_told:
+            yield from self._yielded(self._settings.customized_yield_fn, cursor)
+        elif self._clocks.is_told:
             # A mixture has no windows: its cursor has room for the segment that its clocks are for.
-            for sample in self._draw_as_told(round_):
-                yield sample, (round_, self._clocks.segment, 0, 0)
-            return
-        after = (round_, 0, 0, 0)
-        for sample in self.draw(round_):
-            yield sample, after
+            for sample in self._draw_as_told():
+                yield sample, (0, self._clocks.segment, 0, 0)
+        else:
+            for sample in self.draw():
+                yield sample, _NO_POSITION
 
-    def draw(self, round_: int) -> Iterator[Sample]:
-        """Yield the merged stream of a round; a sample carries the entries of its source and of the nodes between."""
-        heap = self._begin(round_)
+    def draw(self) -> Iterator[Sample]:
+        """Yield the merged stream; a sample carries the entries of its source and of the nodes between."""
+        heap = self._begin()
         pulls = [self._pull(i, heap) for i in range(len(self._children))]
-        keys = [self._run.node_key(child.path, round_) for child in self._children]
+        keys = [self._run.node_key(child.path) for child in self._children]
         nested = [child.is_mixture for child in self._children]
         steps, draws, drawn, spent = self._clocks.steps, self._draws, self._drawn, 0.0
         weigh, costs, tokens = self._weigh, self._costs, self._tokens
@@ -181,18 +144,13 @@ class Mixture:
             # Before the yield: what follows it runs when the next sample is asked for, or never.
             heapreplace(heap, (clock, i))
             yield sample
-        self._drawn = drawn
 
-    def _begin(self, round_: int) -> list[tuple[float, int]]:
-        """Start the children where they stood, or for this round; return (clock, number) of those with records."""
-        clocks = self._clocks.begin(round_, self._resumes)
-        for i, child in enumerate(self._children):
-            if i not in self._streams or not child.endless:
-                standing = self._standings[i] if self._resumes else None
-                known = standing is not None and (child.endless or standing.round == round_)
-                self._streams[i] = child.start(round_, standing.cursor if standing and known else None)
-        self._resumes = False
-        self._heap = heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records(round_)]
+    def _begin(self) -> list[tuple[float, int]]:
+        """Start the children where they stood; return (clock, number) of those with records."""
+        clocks = self._clocks.begin()
+        pairs = zip(self._children, self._standings, strict=True)
+        self._streams = [child.start(standing.cursor if standing else None) for child, standing in pairs]
+        self._heap = heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records()]
         heapify(heap)
         if self._clocks.is_told:
             self._cross()
@@ -216,12 +174,13 @@ class Mixture:
 
         return tell_and_pull
 
-    def _draw_as_told(self, round_: int) -> Iterator[Sample]:
+    def _draw_as_told(self) -> Iterator[Sample]:
         """The same as `draw` where it is told the time: what clocks become without a draw joins the next sample."""
-        clocks, keys = self._clocks, [self._run.node_key(child.path, round_) for child in self._children]
+        clocks, keys = self._clocks, [self._run.node_key(child.path) for child in self._children]
         numbers = {child.path: i for i, child in enumerate(self._children)}
-        cursors = self._cursors = [self._plain_cursor(i, round_) for i in range(len(keys))]
-        samples, self._heap = self.draw(round_), []
+        pairs = zip(self._children, self._standings, strict=True)
+        cursors: list[PlainCursor] = [standing.cursor if standing else child.beginning() for child, standing in pairs]
+        samples = self.draw()
         while True:
             self._cross()
             sample = next(samples, None)
@@ -251,15 +210,6 @@ class Mixture:
     def _unit(self) -> float:
         """What a sample has cost on average; 1 where they have no cost."""
         return sum(self._costs) / sum(self._draws) if self._weigh is not None and any(self._draws) else 1.0
-
-    def _plain_cursor(self, i: int, round_: int) -> PlainCursor:
-        child, standing = self._children[i], self._standings[i] if self._resumes else None
-        # What is endless goes on from round to round.
-        if child.endless and self._cursors:
-            return self._cursors[i]
-        if standing is not None and (child.endless or standing.round == round_):
-            return standing.cursor
-        return child.beginning(round_)
 
     def _due(self, i: int, clock: float, sample: Sample) -> float:
         """The clock after a draw, where shares follow schedules."""
@@ -294,16 +244,15 @@ class Mixture:
             f"  It says how much of the mixture a sample takes, such as its number of tokens: {LEAST:g} to {MOST:g}."
         )
 
-    def _yielded(self, function: StreamFn, round_: int, cursor: Cursor | None) -> Pairs:
+    def _yielded(self, function: StreamFn, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
         skips = self._run.skips.digest(self.path)
         if given and not self._draws_alike(cursor, skips):
             given, state = 0, None
         told = self._told(cursor, is_replayed=given > 0)
         tally = self._tally
-        # What the function of the round before pulled at its end, and gave nothing for, was drawn all the same.
-        pulled = self._pulled(round_, lambda: known, told)
-        feed: MergedFeed = Feed(pulled, self._passed_over, _joined, given, tally, "customized_yield_fn")
+        pulled = self._pulled(lambda: known, told)
+        feed: MergedFeed = Feed(pulled, {}, _joined, given, tally, "customized_yield_fn")
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
         for sample in run_bursts(function, feed, state):
             # What was pulled before this burst began: on resume, the burst is pulled again.
@@ -312,12 +261,10 @@ class Mixture:
             feed.start = {}
             self._num_outputs += 1
             segment, moments = (told.segment, told.recorded) if told is not None else (0, ())
-            after = (round_, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
+            after = (0, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
             yield sample, after
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
-        feed.forget()
-        self._passed_over = feed.start
 
     def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
@@ -340,9 +287,9 @@ class Mixture:
         shares, segment = self._clocks.shares, cursor.window if cursor is not None else 0
         return Told(self._run.present, recorded, (lambda _: 0) if shares is None else shares.segment, segment)
 
-    def _drawn_again(self, round_: int, feed_of: Callable[[], MergedFeed], told: Told) -> Iterator[Sample]:
+    def _drawn_again(self, feed_of: Callable[[], MergedFeed], told: Told) -> Iterator[Sample]:
         """The same as `draw`, each sample at the moment of its burst: on a resume, at which it was drawn before."""
-        samples = self._draw_as_told(round_) if self._clocks.is_told else self.draw(round_)
+        samples = self._draw_as_told() if self._clocks.is_told else self.draw()
         outputs, drawn = 0, self._drawn
         while True:
             feed = feed_of()
@@ -364,11 +311,11 @@ class Mixture:
         return present.unit * outputs_of_one / share
 
     def _pulled(
-        self, round_: int, feed_of: Callable[[], MergedFeed], told: Told | None
+        self, feed_of: Callable[[], MergedFeed], told: Told | None
     ) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
-        samples = self.draw(round_) if told is None else self._drawn_again(round_, feed_of, told)
-        epochs = WholeEpochs(path for child in self._children for path in child.epoch_paths())
+        samples = self.draw() if told is None else self._drawn_again(feed_of, told)
+        epochs = WholeEpochs(node.path for node in self._node.walk() if not node.is_mixture)
         outputs = pulled = 0
         for sample in samples:
             entries, feed = _entries(sample), feed_of()

@@ -267,15 +267,15 @@ class Reading:
 def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
     """The samples of a lane, from where its entries say that it stands."""
     mixture = Mixture(run, top)
-    return mixture.draw(0) if top.dataset.customized_yield_fn is None else _yielded(run, mixture)
+    return mixture.draw() if top.dataset.customized_yield_fn is None else _yielded(run, mixture)
 
 
 def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
     """The samples of a top with a yield function, which has an entry of its own."""
-    key = run.node_key("", 0)
+    key = run.node_key("")
     standing = run.entries.standing("")
     draws, tokens = (standing.draws, standing.tokens) if standing else (0, 0)
-    for sample, cursor in top.start(0, standing.cursor if standing else None):
+    for sample, cursor in top.start(standing.cursor if standing else None):
         draws += 1
         tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
         sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)

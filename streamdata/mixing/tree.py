@@ -57,7 +57,7 @@ class Node:
     shuffle: bool = False
     """Whether a source of records is shuffled: its parent says so."""
     repeats: bool = False
-    """Whether it begins again when it ends: its parent says so, by `cyclic`."""
+    """Whether a source of records begins its next epoch when one ends: its parent says so, by `cyclic`."""
 
     @property
     def is_mixture(self) -> bool:
@@ -164,19 +164,14 @@ class Node:
         if not self.is_mixture:
             return self.repeats and self.max_epochs is None
         if not self.dataset.cyclic:
-            return self.repeats  # in rounds
+            return False
         endless = (child.is_endless for child in self.children)
         return all(endless) if self.dataset.stop == "first_exhausted" else any(endless)
 
     @property
-    def epochs_per_round(self) -> float:
-        """How many epochs a lane reads of a source of records in one round of its parent."""
-        return math.inf if self.is_endless else self.max_epochs or 1
-
-    def epochs(self, round_: int) -> Epochs:
-        """The epochs of a source of records that are read in a round of its parent."""
-        size = self.epochs_per_round
-        return ALL_EPOCHS if math.isinf(size) else Epochs(round_ * int(size), (round_ + 1) * int(size))
+    def epochs(self) -> Epochs:
+        """The epochs of a source of records that are read."""
+        return ALL_EPOCHS if self.is_endless else Epochs(0, self.max_epochs or 1)
 
     def least_samples(self, num_blocks: Callable[["Node"], int], paths: Collection[str]) -> float:
         """How many samples a lane gets of it at least: a block has a record, and a function gives something.
@@ -202,16 +197,14 @@ def tree_of(
     path: str = "",
     seeds: tuple[object, ...] | None = None,
     *,
-    repeats: bool = False,
     weights: Mapping[str, Weight] | None = None,
 ) -> Node:
-    """Walk the tree of a mixture, which is the top unless its path, the seeds down to it and `repeats` are given.
+    """Walk the tree of a mixture, which is the top unless its path and the seeds down to it are given.
 
     Args:
         mixture: Its top.
         path: Of the mixture.
         seeds: Down to it.
-        repeats: Whether its parent is cyclic.
         weights: As if the nodes had had these, by path, and there were no others: those of an earlier generation.
 
     Raises:
@@ -226,7 +219,7 @@ def tree_of(
         if (not is_absent(getattr(child, "percent", None)) if weights is None else below in weights)
     ]
     children = tuple(_child(mixture, child, below, seeds, weights) for below, child in there)
-    node = Node(path=path, dataset=mixture, seeds=seeds, children=children, repeats=repeats)
+    node = Node(path=path, dataset=mixture, seeds=seeds, children=children)
     if weights is not None:
         node.weights = {child.path: weights[child.path] for child in children}
     return node
@@ -243,7 +236,7 @@ def _child(
     seeds = (*seeds, dataset.name)
     match dataset:
         case MixtureSettings():
-            return tree_of(dataset, path, (*seeds, dataset.seed), repeats=parent.cyclic, weights=weights)
+            return tree_of(dataset, path, (*seeds, dataset.seed), weights=weights)
         case ShardDataset():
             as_source, shuffle = partial(getattr, dataset, "source"), parent.shuffle_streaming_subsets
         case _ if is_own_stream(dataset):  # before those with a length: every dataset of torch has a `__getitem__`

@@ -9,7 +9,7 @@ class WholeEpochs:
     """Follows a merged stream by the entries of its samples.
 
     Args:
-        paths: The sources, and the finite mixtures that begin again and again, whose rounds are their epochs.
+        paths: The sources of records.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

@@ -88,24 +88,25 @@ class Stream:
         return math.fsum(fractions[child.path] * self._cost(mixture, child) for child in node.children) or 1.0
 
     def _total(self, node: Node) -> float:
-        """How many samples a node has, of a mixture that begins anew in a round of it."""
+        """How many samples a node has."""
         if node.path not in self._totals:
             self._totals[node.path] = self._count(node)
         return self._totals[node.path]
 
     def _count(self, node: Node) -> float:
-        if node.is_mixture:
-            is_open = node.is_endless and node.dataset.cyclic
-            return math.inf if is_open else math.fsum(self._allot(node, math.inf).values())
-        records = num_in(node, "records")
-        if records is None or node.is_endless:
+        if node.is_endless:
             return math.inf
-        return records * node.epochs_per_round / self._records_per_sample.get(node.path, 1.0)
+        if node.is_mixture:
+            return math.fsum(self._allot(node, math.inf).values())
+        records = num_in(node, "records")
+        if records is None:
+            return math.inf
+        return records * node.epochs.end / self._records_per_sample.get(node.path, 1.0)
 
     def _allot(self, node: Node, samples: float) -> dict[str, float]:
         """What a mixture draws of each child until it has so many samples, or ends."""
         fractions = self._fractions(node)
-        rest = {child.path: self._of_child(child) for child in node.children}
+        rest = {child.path: self._total(child) for child in node.children}
         drawn = dict.fromkeys(rest, 0.0)
         active = {path for path, fraction in fractions.items() if fraction and rest[path]}
         while active and samples > 0:
@@ -124,19 +125,10 @@ class Stream:
                 break
         return drawn
 
-    def _of_child(self, child: Node) -> float:
-        return math.inf if child.is_endless else self._total(child)
-
     def _spread(self, node: Node, samples: float, taken: dict[str, float]) -> None:
         if not node.is_mixture:
             taken[node.path] = samples
             return
-        total = self._total(node)
-        if node.is_endless and math.isfinite(total) and total:  # in rounds, each as the one before
-            rounds, rest = divmod(samples, total)
-            whole, part = self._allot(node, math.inf), self._allot(node, rest)
-            drawn = {path: rounds * whole[path] + part[path] for path in whole}
-        else:
-            drawn = self._allot(node, samples)
+        drawn = self._allot(node, samples)
         for child in node.children:
             self._spread(child, drawn[child.path], taken)

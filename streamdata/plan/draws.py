@@ -74,7 +74,7 @@ def first_draws(top: Node, lane: Lane, count: int, costs: Costs) -> list[Draw]:
 
 def _draws(top: Node, mixture: Mixture, clocks: dict[str, float]) -> Iterator[Draw]:
     nodes = {node.path: node for node in top.walk()}
-    for number, sample in enumerate(mixture.draw(0)):
+    for number, sample in enumerate(mixture.draw()):
         entries = {node_of(entry).path: Entry(*entry) for entry in sample[CURSOR]}
         path = sample[DATASET_NAME]
         cursor, next_clock = Cursor(*entries[path].cursor), entries[path].clock
@@ -111,7 +111,7 @@ def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
 
 
 def _blocks(deals: Deals, node: Node, index: int) -> list[int]:
-    order = deals.of(node).order(index, node.epochs(0))
+    order = deals.of(node).order(index, node.epochs)
     blocks: list[int] = []
     epoch: int | None = order.epochs.first
     while epoch is not None and len(blocks) < _BLOCKS:
@@ -135,7 +135,7 @@ def _start_clocks(run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> dict
     if not node.is_mixture:
         return {}
     clocks = Clocks(run, node, above)
-    starts = dict(zip((child.path for child in node.children), clocks.begin(0, resumes=False), strict=True))
+    starts = dict(zip((child.path for child in node.children), clocks.begin(), strict=True))
     for number, child in enumerate(node.children):
         starts |= _start_clocks(run, child, (*above, clocks.share_at(number)))
     return starts

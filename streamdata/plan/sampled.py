@@ -93,7 +93,7 @@ def draws_per_output(top: Node, num_outputs: int) -> float:
     """How many samples the yield function of a top takes for one of its own, by its first ones."""
     mixture = Mixture(fresh_run(top, Lane(dp_size=1, dp_rank=0, num_workers=1, worker=0)), top)
     drawn = outputs = 0
-    for number, (sample, cursor) in enumerate(islice(mixture.start(0, None), num_outputs), 1):
+    for number, (sample, cursor) in enumerate(islice(mixture.start(None), num_outputs), 1):
         # Its states are those before the burst that is open, of which it has `given` so many.
         # Only the first output of a burst carries them.
         known = max((Entry(*entry).drawn for entry in sample[STATES] if "." not in node_of(entry).path), default=drawn)

@@ -15,8 +15,6 @@ class Base:
     """By the path of a source: how much more of it was drawn than its share."""
     counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By the path of a node: the sums of its `COUNTS`, which the lanes go on counting from."""
-    rounds: Mapping[str, int] = field(default_factory=dict)
-    """By the path of a finite mixture that begins again and again: the round to begin with."""
     shifts: Mapping[str, int] = field(default_factory=dict)
     """By the path of a source: by how much the rest of the topology before was shifted against all blocks, where no
     earlier one counts any more."""

@@ -52,7 +52,7 @@ class Cursor(NamedTuple):
     """Where a lane stands in a node."""
 
     epoch: int = 0
-    """Of a mixture, the round."""
+    """Of a mixture 0."""
     window: int = 0
     taken: int = 0
     part: int = 0
@@ -103,9 +103,6 @@ class NodeKey(NamedTuple):
     generation: int
     lane: LaneKey
     path: str
-    round: int
-    """How often the parent, a finite mixture within an endless one, has started again: a clock of another round has
-    run out."""
     link: LaneLink | None
 
 

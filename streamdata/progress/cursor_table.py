@@ -37,7 +37,6 @@ OPTIONAL = (
     "told",
     "stream",
     "cost",
-    "round",
     "tokens",
 )
 """Absent where they are zero or empty."""

@@ -29,7 +29,6 @@ class Finals:
     draws: Column
     tokens: Column
     given: Column
-    round: Column
     counts: Mapping[str, Column]
     """By the names of `COUNTS`."""
     cost: npt.NDArray[np.float64]
@@ -46,7 +45,7 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
         groups: The cursors of each generation, oldest first, with the numbers of their lanes.
     """
     is_held = np.zeros(lanes, np.bool_)
-    columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "tokens", "given", "round")}
+    columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "tokens", "given")}
     cost = np.zeros(lanes, np.float64)
     pulled = np.full((lanes, len(_POSITION)), -1, np.int64)
     functions: dict[int, tuple[FunctionState | None, str]] = {}
@@ -66,7 +65,6 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
         draws=columns["draws"],
         tokens=columns["tokens"],
         given=columns["given"],
-        round=columns["round"],
         counts={name: columns[name] for name in COUNTS},
         cost=cost,
         functions=functions,

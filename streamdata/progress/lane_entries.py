@@ -15,7 +15,6 @@ class Standing(NamedTuple):
     generation: int
     draws: int
     clock: float
-    round: int
     cursor: Cursor
     cost: float = 0.0
     """What the samples drawn of it cost, where its mixture has a cost."""
@@ -58,12 +57,11 @@ class LaneEntries:
         generation, entry = max(held), _newest(held)
         cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
         cost, tokens = float(entry.get("cost", 0)), entry.get("tokens", 0)
-        return Standing(generation, entry["draws"], entry["clock"], entry.get("round", 0), cursor, cost, tokens)
+        return Standing(generation, entry["draws"], entry["clock"], cursor, cost, tokens)
 
-    def clocks(self, path: str, round_: int) -> dict[int, float | None]:
-        """The node's last clock in each generation in which it was drawn; None where that was in another round."""
-        held = self.cursors.get(path, {})
-        return {number: e["clock"] if e.get("round", 0) == round_ else None for number, e in held.items()}
+    def clocks(self, path: str) -> dict[int, float]:
+        """The node's last clock in each generation in which it was drawn."""
+        return {generation: entry["clock"] for generation, entry in self.cursors.get(path, {}).items()}
 
     def draws_below(self, path: str) -> dict[str, int]:
         """The draws of each source that the mixture at the path ever had, by its path."""

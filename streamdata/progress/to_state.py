@@ -57,7 +57,7 @@ def to_state(batch: object) -> States:
     for node, draws, clock, cursor, drawn, _, cost, tokens in latest.values():
         lane = _lane(node)
         states[f"generation/{node.generation}"] = _header(node.header)
-        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, node.round, cost, tokens, cursor)
+        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
         if node.path:
             mixture = f"drawn/{lane}/{node.path.rpartition('.')[0]}"
             # The sources of a mixture were drawn one after another: the last one's count is the highest.
@@ -147,7 +147,7 @@ def _header(text: str) -> object:
     return json.loads(text)
 
 
-def _as_json(draws: int, clock: float, round_: int, cost: float, tokens: int, cursor: PlainCursor) -> States:
+def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCursor) -> States:
     state: States = {"draws": draws, "clock": clock, "epoch": cursor[0], "window": cursor[1], "taken": cursor[2]}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     # Not strict: a plain cursor ends where all that follows is nothing. To name its fields would take as long as this.
@@ -156,6 +156,4 @@ def _as_json(draws: int, clock: float, round_: int, cost: float, tokens: int, cu
         state["cost"] = cost
     if tokens:
         state["tokens"] = tokens
-    if round_:
-        state["round"] = round_
     return state

@@ -17,7 +17,9 @@ MIXTURE: Final = "streamdata.MergedDataset"
 
 
 def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definitions: Definitions) -> None:
-    """Reports missing, duplicate or dotted names, and percents, holdouts and parts that are not valid.
+    """Reports missing, duplicate or dotted names, percents, holdouts and parts that are not valid, and finite mixtures.
+
+    A finite mixture is refused within an endless one.
 
     Args:
         file: Holds the mixture.
@@ -27,6 +29,7 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
     """
     params = node.get("params")
     datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
+    is_cyclic = isinstance(params, dict) and params.get("cyclic", True) is True
     at = (*path, "params", "datasets")
     if isinstance(datasets, list) and not datasets:
         file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
@@ -40,6 +43,13 @@ def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], definition
             continue
         where = (*at, index)
         percents.append(_check_source(file, where, definitions, names))
+        if is_cyclic and _is_finite_mixture(file, where):
+            message = (
+                "expected cyclic: true in a mixture within a cyclic one, got cyclic: false\n"
+                "  Write 'cyclic: true' in it, or list its sources in the mixture around it, or write "
+                "'cyclic: false' there, too."
+            )
+            file.locations.report(where, message)
     if percents and all(map(is_absent, percents)):
         file.locations.report(at, "expected a positive number as percent of some dataset, got 0 of all")
 
@@ -135,6 +145,12 @@ def _check_holdout(locations: Locations, path: Path, *values: object) -> None:
     except ValueError as error:
         key = next(key for key in HOLDOUT_KEYS if given[key] is not None)
         locations.report((*path, key), str(error))
+
+
+def _is_finite_mixture(file: RecipeFile, path: Path) -> bool:
+    nodes = (_node_at(holder.value, at) for holder, at in _holders(file, path))
+    params = (node.get("params") for node in nodes if node.get("target") == MIXTURE)
+    return any(isinstance(given, dict) and given.get("cyclic") is False for given in params)
 
 
 def _holds_unknown(value: object) -> bool:

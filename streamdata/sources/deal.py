@@ -7,7 +7,6 @@ finished. A piece is the tail of a window, or the open burst of a stream functio
 are the windows -m … -1 of an epoch.
 """
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -94,24 +93,15 @@ class Deal:
             left_out,
         )
 
-    def _epoch_of_burst(self, begun_in: int) -> int:
-        """Where a burst is read: it is fed to the function alone, so before the call that reads the rest of a round."""
-        if math.isinf(self.dealt.epochs_per_round):
-            return self.first_epoch
-        size = int(self.dealt.epochs_per_round)
-        first = begun_in // size * size
-        return min(max(self.first_epoch, first), first + size - 1)
-
     def _number_pieces(self) -> None:
         """Deal the pieces out, and number them within each lane and epoch, so that the last one is -1."""
         pieces, dealt = self.pieces, self.dealt
         # Like cards: as many for each lane, to one, and to other lanes for each source.
         order = shuffled(len(pieces), stable_seed("pieces", dealt.seeds, self.number))
         pieces["to"][order] = np.arange(len(pieces)) % self.lanes
-        epochs = pieces["start"][:, EPOCH]
-        pieces["epoch"] = np.where(
-            pieces["is_burst"], [self._epoch_of_burst(epoch) for epoch in epochs.tolist()], epochs
-        )
+        # A burst is fed to the function alone, so before the call that reads all else.
+        of_bursts = int(min(self.first_epoch, dealt.epochs.end - 1))
+        pieces["epoch"] = np.where(pieces["is_burst"], of_bursts, pieces["start"][:, EPOCH])
         pieces = pieces[np.lexsort((~pieces["is_burst"], pieces["epoch"], pieces["to"]))]
         # Of one lane and epoch, bursts first: a call of the stream function may not be interrupted by them.
         groups = np.stack([pieces["to"], pieces["epoch"]], axis=1)

@@ -32,8 +32,8 @@ class DealtSource:
     seeds: tuple[object, ...]
     """Of its order: the seeds and names on the path from the top, and the pass."""
     shuffle: bool
-    epochs_per_round: float
-    """How many epochs a lane reads in one call of its stream function; infinitely many in an endless stream."""
+    epochs: Epochs
+    """Those that are read."""
     has_stream_fn: bool
     part: Part | None = None
     """Which of its records are read; None for all."""
@@ -72,8 +72,8 @@ class DealtLane:
         self.dealt, self.order = dealt, order
         self.bursts = [piece for piece in pieces if piece.end is not None]
         self._tails = [piece for piece in pieces if piece.end is None]
-        # A deal may begin in an epoch of which this lane has nothing; in a finite stream that may be of another round.
-        epoch = int(min(max(first_epoch, order.epochs.first), order.epochs.end - 1))
+        # A deal may begin in an epoch that is not read any more: in a finite stream there may be nothing left.
+        epoch = int(min(first_epoch, order.epochs.end - 1))
         self.start: Position = (epoch, self._first_number(epoch, pieces), 0, 0)
         """Where the lane begins."""
 
@@ -90,10 +90,6 @@ class DealtLane:
     def has_blocks(self) -> bool:
         """Whether the lane has a share of the rest in these epochs."""
         return self.order.next_epoch(self.order.epochs.first - 1) is not None
-
-    def is_whole(self) -> bool:
-        """Whether nothing of these epochs was begun under an earlier topology."""
-        return self.order.is_whole(self.order.epochs.first) and self.order.is_whole(int(self.order.epochs.end) - 1)
 
     def window_start(self, position: Position) -> Position:
         """The beginning of the window, or piece, in which the next record at the position lies."""

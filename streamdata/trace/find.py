@@ -7,7 +7,6 @@ the lane has given by then is found by halving: where a source stands after so m
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,9 @@ from streamdata.trace.era import Era
 from streamdata.trace.rank_stream import OnProgress, RankStream
 from streamdata.trace.record import record_of
 
-_FEW, _MANY, _MANY_IN_ROUNDS = 64, 1 << 20, 1 << 10
+_FEW, _MANY = 64, 1 << 20
 _MAX_PASSED_OVER = 4
-"""Rounds that pass over a record, until it is not looked for in later ones: to count each takes as long as a seek."""
+"""Epochs in which a record does not come, until it is not looked for in later ones: each takes several seeks."""
 _MAX_EPOCHS = 64
 """Of a source, that are looked through for a record which may be of another part in each."""
 _AT_ONCE = 256
@@ -179,8 +178,8 @@ class Search:
             if place < start:
                 continue
             while samples < left and (now := self._position(run, node, samples)) <= place:
-                # Its share is 0, perhaps for ever; or each round ends before its turn.
-                if samples > (_MANY if node.is_endless else _MANY_IN_ROUNDS) and now == reached:
+                # Its share is 0, perhaps for ever.
+                if samples > _MANY and now == reached:
                     return
                 samples, reached = 2 * samples, now
             samples = int(min(samples, left))
@@ -198,17 +197,17 @@ class Search:
             self._on_progress(self._stream.runs.index(run), len(self._stream.runs))
         standing = self._stretch.era.after(run, samples).entries.standing(node.path)
         if standing is None:
-            return run.deals.of(node).lane(run.lane.index, node.epochs(0)).start[:3]
+            return run.deals.of(node).lane(run.lane.index, node.epochs).start[:3]
         return standing.cursor.position[:3]
 
     def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> Iterator[int]:
-        """The step of the batch in which a place comes that so many samples pass; none where they pass over it."""
+        """The step of the batch in which a place comes that so many samples pass; none if its record is left out."""
         least, most = 1, samples
         while least < most:
             middle = (least + most) // 2
             is_reached = self._position(run, node, middle) > place
             least, most = (least, middle) if is_reached else (middle + 1, most)
-        # A round that ends with its first source passes over what the others have left.
+        # It may be of another part than is read.
         era = self._stretch.era
         sample = next(era.records(era.after(run, least - 1)), None)
         if sample is not None and self._wanted.is_of(sample):
@@ -219,10 +218,7 @@ class Search:
         source: Any = node.source
         lane = run.deals.of(node).lane(run.lane.index)
         size, order = source.blocks_per_window, lane.order
-        end = min(last, int(node.max_epochs or 2**62) - 1 if not node.repeats else last)
-        for epoch in count(first):
-            if epoch > end:
-                return
+        for epoch in range(first, int(min(last + 1, node.epochs.end))):
             for block, offset in self._wanted.blocks(node):
                 for tail in lane.tails_of(epoch):
                     of_tail, window = tail.start[:2]

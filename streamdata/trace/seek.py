@@ -8,7 +8,6 @@ come then is a matter of counting its blocks (`sources/leap.py`), and of a mixtu
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 from streamdata.errors import shown
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
-from streamdata.mixing.counting import count_samples, until_first_ends
+from streamdata.mixing.counting import count_samples
 from streamdata.mixing.pace import ClockPace
 from streamdata.mixing.tree import Node
 from streamdata.progress import COUNTS, LaneEntries
@@ -54,8 +53,6 @@ def why_not(run: Run, node: Node, gives_one: Callable[[Node], bool]) -> str | No
         return f"{who} weighs what samples cost"
     if node.shares is not None and node.path:
         return f"{who} follows a schedule within another mixture"
-    if node.is_endless and not node.dataset.cyclic and any(child.is_endless for child in node.children):
-        return f"{who} begins again and again while a source in it goes on"
     return next((why for child in node.children if (why := why_not(run, child, gives_one))), None)
 
 
@@ -78,7 +75,7 @@ def samples_left(run: Run, top: Node) -> float:
 def seek(run: Run, top: Node, samples: int) -> LaneEntries:
     """The entries of a lane after so many more samples, which must be there and need no reading (`why_not`)."""
     walk = _Walk(run)
-    walk.mixture(top, run.entries, 0, samples, resumes=True)
+    walk.mixture(top, samples)
     return walk.after
 
 
@@ -91,53 +88,35 @@ class _Walk:
         self.after.cursors = {path: dict(held) for path, held in run.entries.cursors.items()}
         self.after.drawn = {path: dict(held) for path, held in run.entries.drawn.items()}
 
-    def mixture(self, node: Node, entries: LaneEntries, round_: int, samples: int, *, resumes: bool) -> None:
-        """Draw from the sources of a mixture in one round.
-
-        Args:
-            node: The mixture.
-            entries: Where its sources stand, those of this round alone.
-            round_: The round.
-            samples: How many.
-            resumes: Whether clocks go on from what the states say.
-        """
-        run = replace(self._run, entries=entries)
-        clocks = Clocks(self._run, node, ())
-        begins = clocks.begin(round_, resumes)
-        there = [run.deals.has_share(child, run.lane.index, round_) for child in node.children]
-        left = [
-            count_samples(run, child, round_) if is_there else 0.0
-            for child, is_there in zip(node.children, there, strict=True)
-        ]
-        heap = [i for i, is_there in enumerate(there) if is_there]
-        due = _draw(begins, clocks.pace(0.0), left, heap, samples)
-        for i, child in enumerate(node.children):
-            if due.draws[i]:
-                self._child(child, entries, round_, due.draws[i], due.clocks[i], resumes=resumes)
+    def mixture(self, node: Node, samples: int) -> None:
+        """Draw so many samples from the sources of a mixture."""
+        run = self._run
+        clocks = Clocks(run, node, ())
+        there = [run.deals.has_share(child, run.lane.index) for child in node.children]
+        pairs = zip(node.children, there, strict=True)
+        left = [count_samples(run, child) if is_there else 0.0 for child, is_there in pairs]
+        due = _draw(clocks.begin(), clocks.pace(0.0), left, np.flatnonzero(there).tolist(), samples)
+        for child, draws, clock in zip(node.children, due.draws, due.clocks, strict=True):
+            if draws:
+                self._child(child, draws, clock)
         drawn = sum(self.after.draws_below(node.path).values())
         self.after.drawn.setdefault(node.path, {})[self._run.generation] = drawn
 
-    def _child(
-        self, node: Node, entries: LaneEntries, round_: int, samples: int, clock: float, *, resumes: bool
-    ) -> None:
-        before, known = self.after.standing(node.path), entries.standing(node.path)
+    def _child(self, node: Node, samples: int, clock: float) -> None:
+        before = self._run.entries.standing(node.path)
         entry: dict[str, Any] = {"draws": (before.draws if before else 0) + samples, "clock": clock}
         if node.is_mixture:
-            inner = self._below(node, entries, known, round_, samples, resumes=resumes)
-            entry |= {"epoch": inner, "window": 0, "taken": 0}
+            self.mixture(node, samples)
+            entry |= {"epoch": 0, "window": 0, "taken": 0}
         else:
-            entry |= self._source(node, known, before, round_, samples)
+            entry |= self._source(node, before, samples)
         if before is not None and before.tokens:
             entry["tokens"] = before.tokens
-        if round_:
-            entry["round"] = round_
         self.after.cursors.setdefault(node.path, {})[self._run.generation] = entry
 
-    def _source(
-        self, node: Node, known: Standing | None, before: Standing | None, round_: int, samples: int
-    ) -> Mapping[str, Any]:
-        lane = self._run.deals.of(node).lane(self._run.lane.index, node.epochs(round_))
-        start = lane.start if known is None else known.cursor.position
+    def _source(self, node: Node, before: Standing | None, samples: int) -> Mapping[str, Any]:
+        lane = self._run.deals.of(node).lane(self._run.lane.index, node.epochs)
+        start = lane.start if before is None else before.cursor.position
         position = position_after(lane, start, samples)
         counted = self._run.deals.counts(node.path, self._run.lane.index)
         counts = counted if before is None else [getattr(before.cursor, name) for name in COUNTS]
@@ -147,46 +126,6 @@ class _Walk:
         if getattr(node.dataset, "single_process_fn", None) is not None:
             cursor["records"] += samples
         return cursor
-
-    def _below(
-        self, node: Node, entries: LaneEntries, known: Standing | None, round_: int, samples: int, *, resumes: bool
-    ) -> int:
-        """Draw from a mixture within the mixture; the round in which it is then."""
-        if node.dataset.cyclic or not node.is_endless:
-            inner = 0 if node.dataset.cyclic else round_
-            self.mixture(node, _of_round(entries, node, inner), inner, samples, resumes=resumes)
-            return inner
-        inner = known.cursor.epoch if known else self._run.deals.first_round(node.path)
-        of_round = _of_round(entries, node, inner)
-        while (left := _in_round(replace(self._run, entries=of_round), node, inner)) < samples:
-            self.mixture(node, of_round, inner, int(left), resumes=resumes)  # what it is made of is counted, too
-            samples, inner, of_round, resumes = samples - int(left), inner + 1, LaneEntries(), False
-        self.mixture(node, of_round, inner, samples, resumes=resumes)
-        return inner
-
-
-def _in_round(run: Run, node: Node, round_: int) -> float:
-    """What a round of a mixture that begins again and again has left."""
-    counts = [count_samples(run, child, round_) for child in node.children]
-    if node.dataset.stop == "all_exhausted":
-        return sum(counts)
-    return until_first_ends(run, node, counts, round_)
-
-
-def _of_round(entries: LaneEntries, node: Node, round_: int) -> LaneEntries:
-    """The entries without those of sources that were last drawn in another round: they stand at the start of this."""
-    stale = [
-        child.path
-        for child in node.children
-        if not child.is_endless and (standing := entries.standing(child.path)) and standing.round != round_
-    ]
-    if not stale:
-        return entries
-    kept = LaneEntries()
-    below = tuple(f"{path}." for path in stale)
-    kept.cursors = {path: held for path, held in entries.cursors.items() if not f"{path}.".startswith(below)}
-    kept.drawn = entries.drawn
-    return kept
 
 
 def _draw(clocks: Sequence[float], pace: ClockPace, left: Sequence[float], there: Sequence[int], samples: int) -> Due:

@@ -29,9 +29,8 @@ class Ledger:
         """(path, pass, epoch) by the seed of the epoch, as far as was needed."""
         self._num_seeds = Counter()
         self._may_repeat = any(part.function for part in mix.mixtures())
-        ends = [part.cyclic for part in mix.mixtures()]
         bounded = any(leaf.max_epochs for leaf in self.leaves.values())
-        self._counts_rows = not self._may_repeat and not bounded and len(set(ends)) == 1
+        self._counts_rows = not self._may_repeat and not bounded
 
     def add(self, tokens):
         """A sample is delivered.
@@ -76,8 +75,7 @@ class Ledger:
             self.allowed_short_rows[path] += lanes
 
     def _packs(self, path):
-        # Where yield functions join samples to others, the rows of one source cannot be told any more; and where inner
-        # mixtures are finite, each of their rounds ends with short ones.
+        # Where yield functions join samples to others, the rows of one source cannot be told any more.
         return self._counts_rows and self.leaves[path].function.endswith("packer")
 
     def told(self, token):
@@ -173,9 +171,6 @@ class Rests:
         self._rests, self._kept = {}, {}
         self.leaves = {path for path, leaf in mix.leaves() if leaf.is_listed and not mix.functions_over(path)}
         self.leaves -= {path for path, _ in mix.skip}
-        # A finite mixture within an endless one has rounds, each an epoch that lanes begin apart.
-        if len({part.cyclic for part in mix.mixtures()}) > 1:
-            self.leaves = set()
 
     def check(self, token, taken, lane, lanes):
         """The record must be the next of its source in the lane, which had taken this many of it.

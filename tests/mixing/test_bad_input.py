@@ -286,15 +286,24 @@ def test_waiting_for_an_endless_mixture_is_refused():
         MergedDataset([inner], cyclic=False, stop="all_exhausted")
 
 
-def test_a_yield_function_over_rounds_and_an_endless_mixture_is_refused():
-    """What it had pulled of the endless one when a round ends could not be had again."""
-    endless = MergedDataset([named("a")])
-    endless.name, endless.percent = "endless", 1
-    finite = MergedDataset([endless, named("b")], cyclic=False, customized_yield_fn=lambda samples: samples)
-    finite.name, finite.percent = "finite", 1
+@pytest.mark.parametrize(
+    ("name", "around"), [(None, "the mixture around it"), ("outer", "the mixture 'outer' around it")]
+)
+def test_a_finite_mixture_within_an_endless_one_is_refused(name, around):
+    """The error names both, and what to write; also at a deeper level."""
+    lowest = MergedDataset([named("a")], cyclic=False, name="lowest", percent=1)
+    finite = MergedDataset([lowest, named("b")], cyclic=False, name="finite", percent=1)
     assert list(finite)
-    with pytest.raises(ValueError, match=r"'finite' is finite with a customized_yield_fn, but 'finite\.endless'"):
-        MergedDataset([finite])
+    for inner in (lowest, finite):
+        with pytest.raises(ValueError, match=f"mixture '{inner.name}': expected cyclic=True, as of {around}") as caught:
+            MergedDataset([inner, named("c")], name=name, percent=1)
+        assert f"`cyclic: true` in '{inner.name}', or list its sources in {around}, or" in str(caught.value)
+
+
+def test_a_finite_mixture_of_percent_0_within_an_endless_one_is_not_there():
+    """It is refused when it has a share."""
+    finite = MergedDataset([named("a")], cyclic=False, name="finite", percent=0)
+    assert next(iter(MergedDataset([finite, named("b")])))["__datasetname__"] == "b"
 
 
 @pytest.mark.parametrize("seed", ["x", 1.5, None])

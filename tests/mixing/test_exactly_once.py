@@ -113,10 +113,15 @@ def test_passes_differ_and_repeat():
     assert sorted(values(0)) == sorted(values(1)) == list(range(12))
 
 
-def test_a_finite_mixture_within_an_endless_one_reads_the_next_epochs():
-    """Its sources' next epochs, each record once per round."""
-    inner = MergedDataset([Numbers("a", 5), Numbers("b", 5)], cyclic=False, stop="all_exhausted")
-    inner.name, inner.percent = "inner", 1
-    values = [sample["value"] for sample in islice(iter(MergedDataset([inner])), 30)]
-    assert all(Counter(values[k : k + 10]) == Counter([*range(5)] * 2) for k in (0, 10, 20))
-    assert len({tuple(values[k : k + 10]) for k in (0, 10, 20)}) == 3
+def test_a_finite_mixture_within_a_finite_one_is_read_once():
+    """Each record of both; under `first_exhausted` each ends with the first of its sources that does."""
+
+    def counts(stop):
+        inner = MergedDataset([Numbers("a", 5), Numbers("b", 9)], cyclic=False, stop=stop, name="inner", percent=1)
+        samples = list(MergedDataset([inner, Numbers("c", 40)], cyclic=False, stop=stop))
+        return Counter((sample["__datasetname__"], sample["value"]) for sample in samples)
+
+    assert len(counts("all_exhausted")) == counts("all_exhausted").total() == 54
+    cut_short = counts("first_exhausted")
+    assert cut_short < counts("all_exhausted")
+    assert sum(name == "inner.a" for name, _ in cut_short) == 5

@@ -29,7 +29,7 @@ def test_every_row_is_read_once():
 def test_every_level_comes_to_its_end(cyclic, stop):
     """Mixtures within mixtures, and sources of several epochs."""
     inner = of("in", cyclic=cyclic, stop="first_exhausted")
-    dataset = MergedDataset([inner, Numbers("d", 10, max_epochs=3)], cyclic=True, stop=stop)
+    dataset = MergedDataset([inner, Numbers("d", 10, max_epochs=3)], cyclic=cyclic, stop=stop)
     once = delivered(dataset.finite, 2, 3)
     assert once.total() == len(once) == 910
     assert dataset.datasets[1].max_epochs == 3

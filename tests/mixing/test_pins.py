@@ -85,11 +85,6 @@ def nested(_):
     return MergedDataset([Numbers("first", 50), middle], seed=7)
 
 
-def rounds(_):
-    inner = MergedDataset([Numbers("x", 9), Numbers("y", 14, 2)], cyclic=False, stop="all_exhausted")
-    return MergedDataset([named(inner, "inner"), Numbers("z", 31)], seed=5)
-
-
 def finite(_):
     return MergedDataset([Numbers("a", 200), Numbers("b", 450, 3)], cyclic=False)
 
@@ -195,7 +190,6 @@ FRESH = {
     "many of unequal weight": (many_unequal, "c53674a4eb53", "58857959a17a"),
     "vast": (vast, "9576979bd99d", "47db64a4b1cb"),
     "nested": (nested, "9647050414ac", "738ad11fcd14"),
-    "rounds": (rounds, "bbd410d96ead", "8707d933b397"),
     "finite": (finite, "fbd980115c73", "6d5d354cb972"),
     "finite to the last": (finite_to_the_last, "a50e13dfaf2a", "f80c0a3d4148"),
     "functions": (functions, "40810fe453a6", "54d3e5ee427e"),
@@ -217,7 +211,6 @@ CONTINUED = {
     "flat": (flat, flat, "3103e5899662", "73b668302b01"),
     "second pass": (second_pass, second_pass, "e840b7fdd7c1", "724e3f6063d5"),
     "nested": (nested, nested, "be7f60c8ef5d", "afd96f19150c"),
-    "rounds": (rounds, rounds, "76f1f6977396", "dbca0aee2f02"),
     "functions": (functions, functions, "e9a47b879e6b", "3255dee08237"),
     "a yield function": (yielding, yielding, "8868cbeeb869", "5f8df85e7e81"),
     "cost": (costly, costly, "5c1171785092", "26011f008d36"),

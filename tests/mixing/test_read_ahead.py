@@ -55,8 +55,8 @@ def slow(dataset):
     return dataset
 
 
-def sources_of(folder, rng):
-    """Some sources of all kinds."""
+def sources_of(folder, rng, *, cyclic=True):
+    """Some sources of all kinds, among them a mixture that is cyclic or not."""
     window = rng.choice([0, 7, 25, 1000])
     block = rng.choice([1, 3, 8])
     kinds = [
@@ -79,7 +79,7 @@ def sources_of(folder, rng):
         lambda: Numbers("numbers", 60, 0.5),
         lambda: MergedDataset(
             [slow(JsonlIterableDataset(str(folder / "jsonl"), pairs, shuffle_buffer=9, name="deep", percent=1))],
-            cyclic=False,
+            cyclic=cyclic,
             name="nested",
             percent=0.6,
         ),
@@ -104,8 +104,9 @@ def held_in_the_end(ahead):
     return ahead.counts.held_bytes
 
 
-def made(sources, rng, **settings):
+def made(folder, rng, **settings):
     cyclic = rng.random() < 0.5
+    sources = sources_of(folder, rng, cyclic=cyclic)
     return lambda: MergedDataset([make() for make in sources], cyclic=cyclic, stop="all_exhausted", seed=3, **settings)
 
 
@@ -116,7 +117,7 @@ def test_the_stream_does_not_depend_on_it(folder, use, seed):
     for read_ahead_bytes in (0, random.Random(seed).choice([60_000, 1 << 20])):
         rng = random.Random(seed)
         ahead = use(SlowLink(rng.choice([0, 0.001])))
-        make = made(sources_of(folder, rng), rng, read_ahead_bytes=read_ahead_bytes)
+        make = made(folder, rng, read_ahead_bytes=read_ahead_bytes)
         streams, states = [], {}
         for dp_size, workers, steps in [(rng.randint(1, 2), rng.randint(1, 3), rng.randint(1, 60)) for _ in range(3)]:
             present: dict = {}

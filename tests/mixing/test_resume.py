@@ -128,21 +128,21 @@ def test_resume_is_exact_with_workers(name, num_workers, batch_size):
 
 
 NESTED = [
-    (inner_cyclic, outer_cyclic, stop)
-    for inner_cyclic in (True, False)
-    for outer_cyclic in (True, False)
+    (*cyclic, stop)
+    # Of the top, the mixture in it, and the mixture in that.
+    for cyclic in ((True, True, True), (False, True, True), (False, False, True), (False, False, False))
     for stop in ("first_exhausted", "all_exhausted")
-    if (inner_cyclic, outer_cyclic, stop) != (True, False, "all_exhausted")  # would never end, and is refused
+    if stop == "first_exhausted" or len(set(cyclic)) == 1  # else it would never end, and is refused
 ]
 
 
-@pytest.mark.parametrize(("inner_cyclic", "outer_cyclic", "stop"), NESTED)
+@pytest.mark.parametrize(("outer_cyclic", "inner_cyclic", "deepest_cyclic", "stop"), NESTED)
 @pytest.mark.parametrize("num_workers", [0, 3])
-def test_nested_mixtures_resume_exactly(inner_cyclic, outer_cyclic, stop, num_workers):
-    """Each node has its own clock and its own entry; a finite mixture within an endless one begins its next round."""
+def test_nested_mixtures_resume_exactly(outer_cyclic, inner_cyclic, deepest_cyclic, stop, num_workers):
+    """Each node has its own clock and its own entry."""
 
     def make():
-        deepest = MergedDataset([Numbers("d", 5, 2), Numbers("e", 3)], cyclic=False, stop=stop, seed=5)
+        deepest = MergedDataset([Numbers("d", 5, 2), Numbers("e", 3)], cyclic=deepest_cyclic, stop=stop, seed=5)
         deepest.name, deepest.percent = "deepest", 1
         inner = MergedDataset(
             [Numbers("a", 7, 3, process_fn=Packer()), deepest, Numbers("b", 4)], cyclic=inner_cyclic, stop=stop
@@ -177,15 +177,29 @@ def test_a_yield_function_resumes_exactly(num_workers, cyclic, function):
 
 
 @pytest.mark.parametrize("outer", [None, pairs])
-def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer):
-    """Below another mixture, with or without a yield function of its own, over rounds of the inner one."""
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer, cyclic):
+    """Below another mixture, with or without a yield function of its own."""
 
     def make():
         inner = MergedDataset(
-            [Numbers("a", 9, 2), Numbers("b", 4)], cyclic=False, stop="all_exhausted", customized_yield_fn=pairs
+            [Numbers("a", 9, 2), Numbers("b", 4)], cyclic=cyclic, stop="all_exhausted", customized_yield_fn=pairs
         )
         inner.name, inner.percent = "inner", 1
-        return MergedDataset([inner, Numbers("c", 30)], customized_yield_fn=outer)
+        return MergedDataset([inner, Numbers("c", 30)], cyclic=cyclic, customized_yield_fn=outer)
+
+    assert_exact_resume(make, steps=50)
+
+
+def test_a_yield_function_of_a_finite_mixture_over_an_endless_one_resumes_exactly():
+    """Of the endless one it may hold samples when the finite ones end."""
+
+    def make():
+        endless = MergedDataset([Numbers("a", 4), Numbers("b", 3)], name="endless", percent=1)
+        inner = MergedDataset(
+            [endless, Numbers("c", 30)], cyclic=False, customized_yield_fn=pairs, name="inner", percent=1
+        )
+        return MergedDataset([inner, Numbers("d", 50)], cyclic=False)
 
     assert_exact_resume(make, steps=50)
 

@@ -23,7 +23,7 @@ CONTEXT = torch.multiprocessing.get_context("forkserver")
 
 def make():
     """A mixture with a stateful function, an irregular one, a nested mixture and look-ahead."""
-    inner = MergedDataset([NumbersAhead("c", 9), Numbers("d", 5)], cyclic=False, stop="all_exhausted")
+    inner = MergedDataset([NumbersAhead("c", 9), Numbers("d", 5)])
     inner.name, inner.percent = "inner", 1
     return MergedDataset(
         [Numbers("a", 40, 2, process_fn=Packer()), Numbers("b", 30, process_fn=irregular_stream), inner], seed=8

@@ -29,11 +29,7 @@ def nested(function, *, cyclic=True, **attributes):
     [
         (lambda: MergedDataset([Numbers("a", 9), Numbers("rare", 3, 0.01)], customized_yield_fn=nothing), "the top"),
         (lambda: MergedDataset([nested(None), Numbers("c", 5)], customized_yield_fn=nothing), "the top"),
-        (lambda: MergedDataset([nested(None, cyclic=False)], customized_yield_fn=nothing), "the top"),
-        (
-            lambda: MergedDataset([nested(None, cyclic=False, datasets=[nested(None)])], customized_yield_fn=nothing),
-            "the top",
-        ),
+        (lambda: MergedDataset([nested(None, datasets=[nested(None)])], customized_yield_fn=nothing), "the top"),
         (lambda: MergedDataset([nested(nothing), Numbers("c", 5)]), "inner"),
     ],
 )
@@ -119,6 +115,14 @@ def fails_at_four(samples):
         yield {"echo": sample.get("value")}
 
 
+@pytest.mark.parametrize("function", [None, lambda samples: samples])
+def test_a_mixture_has_no_position_of_its_own(function):
+    """Its sources say where it stands, in whichever epoch they are."""
+    states = to_state(list(islice(MergedDataset([nested(function)]), 40)))
+    assert states["cursor/0/0/0/0/inner.a"]["epoch"] > 0
+    assert [states["cursor/0/0/0/0/inner"].get(name, 0) for name in ("epoch", "window", "taken", "part")] == [0] * 4
+
+
 def test_a_failure_keeps_its_type_and_gains_its_place():
     """The mixture, the function, the record that it had pulled last."""
     with pytest.raises(KeyError, match="four") as caught:
@@ -149,7 +153,7 @@ def test_forgiven_failures_resume_exactly(cyclic):
 
     def make():
         inner = nested(fails_at_four, cyclic=cyclic, max_bad=100)
-        top = MergedDataset([inner, Numbers("c", 12)], customized_yield_fn=fails_at_four)
+        top = MergedDataset([inner, Numbers("c", 12)], cyclic=cyclic, customized_yield_fn=fails_at_four)
         top.max_bad = 100
         return top
 

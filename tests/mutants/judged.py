@@ -67,11 +67,6 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "A burst that ends at its floor is followed by one with a lower floor. " + _ONLY_TIME,
     (
         "mixing/mixture.py",
-        "after = (round_, 0, 0, 0)",
-        "after = (round_, 0, 1, 0)",
-    ): "Of the cursor of a mixture without a yield function only the round is read.",
-    (
-        "mixing/mixture.py",
         "elif pulled > _MAX_JOINED and epochs.are_over(entries):",
         "elif pulled >= _MAX_JOINED and epochs.are_over(entries):",
     ): "The condition before it has dealt with equality.",

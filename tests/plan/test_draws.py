@@ -15,8 +15,8 @@ from tests.streams import Numbers, in_lane
 
 
 def nested(**options):
-    """Schedules, a mixture in rounds, a part, a bounded source."""
-    inner = MergedDataset([Numbers("b", 10, 1), Numbers("c", 30, [[0, 3], [80, 0.1]])], cyclic=False, seed=3)
+    """Schedules, an inner mixture, a part, a bounded source."""
+    inner = MergedDataset([Numbers("b", 10, 1), Numbers("c", 30, [[0, 3], [80, 0.1]])], seed=3)
     sources = [Numbers("a", 50, [[0, 1], [60, 5]], holdout=0.3), Numbers("d", 9, 2, max_epochs=2, records_per_block=3)]
     return MergedDataset([*sources, named(inner, name="inner", percent=3)], stop="all_exhausted", seed=5, **options)
 
@@ -56,7 +56,7 @@ def assert_drawn(dataset, lane, count):
 
 @pytest.mark.parametrize("place", [(1, 0, 1, 0), (2, 1, 2, 1), (3, 0, 2, 0)])
 def test_draws_are_those_of_the_run(place):
-    """In each lane, over several rounds and epochs."""
+    """In each lane, over several epochs."""
     dp_size, dp_rank, num_workers, worker = place
     lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
     assert_drawn(nested(), lane, 120)

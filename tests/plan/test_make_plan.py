@@ -68,17 +68,6 @@ def test_a_stream_that_ends_is_planned_to_its_end(stop):
     assert any("end" in told.advice for told in plan.sources)
 
 
-def test_a_finite_mixture_within_an_endless_one_is_read_in_rounds():
-    """What `first_exhausted` left of a round is passed over: the longer source is read in part, again and again."""
-    inner = MergedDataset([Numbers("b", 10, 1), Numbers("c", 40, 1)], cyclic=False)
-    dataset = MergedDataset([Numbers("a", 100, 1), named(inner, name="inner", percent=1)])
-    plan = planned(dataset, 400)
-    drawn = [sample["__datasetname__"] for sample in islice(dataset, 400)]
-    for told in plan.sources:
-        assert told.samples == pytest.approx(drawn.count(told.name), abs=12)
-    assert (source(plan, "inner.b").level, source(plan, "a").level) == ("mind", "fine")
-
-
 def test_max_epochs_leave_a_source_out():
     """Then the others have its share."""
     dataset = MergedDataset([Numbers("a", 20, 1, max_epochs=2), Numbers("b", 100, 1)], stop="all_exhausted")

@@ -25,7 +25,7 @@ REQUIRED = {
     "window": SIGNED,
     "taken": COUNTS,
 }
-OPTIONAL = dict.fromkeys(("part", "given", "dropped", "bad", "skipped", "records", "round"), POSITIVE) | {
+OPTIONAL = dict.fromkeys(("part", "given", "dropped", "bad", "skipped", "records"), POSITIVE) | {
     "pulled": st.tuples(COUNTS, SIGNED, COUNTS, COUNTS).map(list),
     "cost": COSTS,
     "function": st.dictionaries(st.text(max_size=3), st.integers(-(2**200), 2**200) | st.text(max_size=3), min_size=1),

@@ -187,18 +187,18 @@ def test_states_of_two_iterations_over_one_pass_are_refused():
         make().set_dataloader_states(states)
 
 
-def test_what_a_round_passed_over_is_accounted_for():
-    """A function that pulls more than it gives at the end of each round of a finite mixture within an endless one."""
+def test_what_a_mixture_passed_over_at_its_end_is_accounted_for():
+    """A function that pulls more than it gives at the end of a finite mixture within another one."""
 
-    def rounds():
+    def make():
         inner = MergedDataset([Numbers("c", 4), Numbers("d", 3)], cyclic=False, customized_yield_fn=threes)
         inner.name, inner.percent, inner.stop = "inner", 1, "all_exhausted"
-        return MergedDataset([inner, Numbers("e", 9)])
+        return MergedDataset([inner, Numbers("e", 9)], cyclic=False, stop="all_exhausted")
 
     states = {}
-    for batch in islice(loaded(rounds(), 0, 1), 60):
+    for batch in loaded(make(), 0, 1):
         states.update(to_state(batch))
-        resumed(rounds, states)
+        resumed(make, states)
 
 
 def threes(samples):

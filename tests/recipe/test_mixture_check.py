@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,40 @@ def test_included_children_bring_their_names(write: Write) -> None:
     assert problems_of(write, "{include: inner.yaml}", "{include: inner.yaml, name: other}") == []
     assert "'inner' again" in problems_of(write, "{include: inner.yaml}", "{include: inner.yaml}")[0]
     assert "got -1" in problems_of(write, "{include: inner.yaml, percent: -1}")[0]
+
+
+MIXTURE = "{target: streamdata.MergedDataset, name: %s, percent: 1, params: {%sdatasets: [%s]}}"
+ROWS = "{target: streamdata.JsonlIterableDataset, params: {path: x}, name: rows, percent: 1}"
+
+
+def test_a_finite_mixture_within_an_endless_one_is_reported(write: Write) -> None:
+    """Where it stands, also below another one and by an include; not where nobody knows it yet."""
+    finite = MIXTURE % ("finite", "cyclic: false, ", ROWS)
+    write(finite, "finite.yaml")
+    found = problems_of(write, finite, MIXTURE % ("middle", "", "{include: finite.yaml}"))
+    assert sorted(line.partition(": ")[2] for line in found) == [
+        f"params.datasets[{where}]: expected cyclic: true in a mixture within a cyclic one, got cyclic: false"
+        for where in ("0", "1].params.datasets[0")
+    ]
+    assert problems_of(write, MIXTURE % ("both", "cyclic: false, ", finite))[1:] == []
+    assert problems_of(write, MIXTURE % ("unknown", "cyclic: '${variables:ends}', ", finite))[1:] == []
+
+
+def test_a_finite_mixture_within_an_endless_one_is_not_built(write: Write, tmp_path: Path) -> None:
+    """The error names both, their places and what to write."""
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    finite = MIXTURE % ("finite", "cyclic: false, ", ROWS.replace("path: x", f"path: {tmp_path}/rows.jsonl"))
+    text = f"""\
+        target: streamdata.MergedDataset
+        params:
+          datasets:
+            - target: streamdata.MergedDataset
+              params: {{name: outer, percent: 1, datasets: [{finite}]}}
+        """
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:4:7: params\.datasets\[0\]") as error:
+        instantiate_from_yaml(write(text))
+    assert "mixture 'finite' at recipe.yaml:5:" in str(error.value)
+    assert "Write `cyclic: true` in 'finite', or list its sources in the mixture 'outer' around it" in str(error.value)
 
 
 def test_what_only_building_tells_is_not_reported(write: Write) -> None:

@@ -64,12 +64,12 @@ def test_several_workers_resume_exactly(make):
 
 @pytest.mark.parametrize("cyclic", [True, False])
 def test_nested_mixtures_and_yield_functions_resume_exactly(cyclic):
-    """In rounds of a finite mixture within an endless one, too."""
+    """Of endless mixtures and of finite ones."""
 
     def make():
         inner = MergedDataset([Stateful(size=9), Numbers("b", 5)], cyclic=cyclic, seed=1)
         inner.name, inner.percent = "inner", 1
-        return MergedDataset([inner, Numbers("a", 7)], seed=3, customized_yield_fn=many_to_one_stream)
+        return MergedDataset([inner, Numbers("a", 7)], cyclic=cyclic, seed=3, customized_yield_fn=many_to_one_stream)
 
     assert_exact_resume(make, steps=12, beyond=14)
 

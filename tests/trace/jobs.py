@@ -77,7 +77,8 @@ def random_job(rng, *, function="plain"):
         leaves[0] = Leaf("a", 120, "map", function)
     children = leaves
     if rng.random() < 0.5:
-        children = [leaves[0], Mix(tuple(leaves[1:]), "inner", cyclic=cyclic and rng.random() < 0.6, stop=stop, seed=3)]
+        goes_on = cyclic or (stop == "first_exhausted" and rng.random() < 0.4)
+        children = [leaves[0], Mix(tuple(leaves[1:]), "inner", cyclic=goes_on, stop=stop, seed=3)]
     mix = Mix(tuple(children), cyclic=cyclic, stop=stop, shuffle=rng.random() < 0.8)
     job = SteppedJob(mix, Config(rng.randint(1, 3), rng.randint(0, 3), rng.randint(1, 3), _weights(rng, mix)))
     for number in range(rng.randint(1, 3)):

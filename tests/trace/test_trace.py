@@ -31,7 +31,7 @@ class Unread(Numbers):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_step_of_a_random_job_is_found_by_seek(seed):
-    """Over resizes, reweightings, schedules, passes, workers, rounds and ties."""
+    """Over resizes, reweightings, schedules, passes, workers and ties."""
     random_job(random.Random(seed)).check("seek")
 
 
