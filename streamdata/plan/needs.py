@@ -55,7 +55,7 @@ def needs_of(top: Node, settings: AheadSettings, sampled: Mapping[str, Sampled])
 def _held_bytes(node: Node, sampled: Sampled | None) -> float | None:
     match node.source:
         case RowGroupSource() as source:
-            return min(source.shards.num_windows * source.shards.window_bytes, int(source.shards.sizes.sum()))
+            return int(source.shards.sizes.sum()) if source.shards.fits else 2 * source.shards.window_bytes
         case BlockSource() as source:
             return 0.0 if source.shards.has_remote else min(_TAKEN_BYTES, int(source.shards.sizes.sum()))
         case SequentialSource() as source:

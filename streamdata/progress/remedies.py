@@ -16,6 +16,8 @@ def remedy_for_order(written: str, present: str) -> str:
     """
     cut = _CUT.search(written)
     differs_in_cut_alone = _CUT.sub(r"\3", written) == _CUT.sub(r"\3", present)
+    if cut and differs_in_cut_alone and written.startswith("parquet, "):
+        return "Give the source the max_open_bytes and the shuffle_buffer that it had, in the version that wrote them"
     # A cut into blocks of several sizes has no number that would bring it back.
     if cut and not cut[2] and differs_in_cut_alone:
         return f"Give the source block_size={cut[1]}, as it was cut then, and the shuffle_buffer that it had"

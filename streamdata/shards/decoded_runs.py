@@ -44,7 +44,9 @@ class DecodedRuns:
         self.num_bytes += decoded.num_bytes
         return decoded
 
-    def make_room(self, num_bytes: int) -> None:
-        """Keep no more than so many bytes."""
+    def make_room(self, num_bytes: int) -> bool:
+        """Keep no more than so many bytes; whether some run had to go for it."""
+        before = len(self._runs)
         while self._runs and self.num_bytes > num_bytes:
             self.num_bytes -= self._runs.pop(next(iter(self._runs))).num_bytes
+        return len(self._runs) < before

@@ -19,8 +19,6 @@ from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import base_name, close_unused, is_pipe, is_remote
 
 _MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
-_MANY_GROUPS = 32
-_FITS = 6  # times into `max_open_bytes`: each worker keeps a small source whole, and decodes it before it delivers
 
 
 class ParquetShards:
@@ -50,17 +48,16 @@ class ParquetShards:
         self.has_remote = any(map(is_remote, urls))
         self.groups = RowGroups(urls, [stamps[url] for url in urls], columns, at_once=self.has_remote)
         self.num_records, self.sizes = self.groups.num_records, self.groups.sizes
-        # The present window and the next one; the present one alone where a group has no room beside another, since one
-        # that is decoded in parts costs, for each, the decoding of all before it.
-        self.num_windows = 2 if 3 * int(self.sizes.max(initial=0)) <= max_open_bytes else 1
-        self._kept_bytes = max_open_bytes // self.num_windows
-        self.window_bytes = max(1, 2 * self._kept_bytes // 3)  # the rest is for what footers say too little of
-        self.fits = _FITS * int(self.sizes.sum()) <= max_open_bytes and len(self.sizes) < _MANY_GROUPS
-        """Whether all of it stays decoded, since it is small, and has too few groups to deal out."""
-        self.run_rows: Int64s = np.clip(self.window_bytes // self.groups.row_bytes, 1, _MAX_RUN_ROWS)
+        self.fits = int(self.sizes.sum()) <= max_open_bytes
+        """Whether all of it stays decoded, by what footers say."""
+        # Else the present window and the next one are kept, each with room for what footers say too little of.
+        self.window_bytes = max(1, max_open_bytes // 3)
+        """Of a window, at most, where not all of the source stays."""
+        self.run_rows = self.num_records if self.fits else _run_rows(self.groups, self.window_bytes)
         """Rows of each group that are decoded together, at most."""
-        self.decodes_ahead = self.num_windows > 1 and not self.has_remote and not self.fits
-        self.decoder = RunDecoder(self.groups, self._kept_bytes, is_joined=self.fits)
+        self.decodes_ahead = not self.has_remote and not self.fits
+        self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
+        self.decoder = RunDecoder(self.groups, self._kept_bytes, keeps_all=self.fits)
         self.cache: CacheSettings | None = None
         self._asked: set[GroupRun] = set()
 
@@ -112,7 +109,7 @@ class ParquetShards:
     def new_decoded(self) -> DecodedRuns:
         """Where a window keeps what it decodes: its own, gone with it, unless all of the source stays."""
         # What no later window needs is let go of first: memory that is used again costs less than new memory.
-        return self.decoder.kept_here(self.max_open_bytes) if self.fits else DecodedRuns(self._kept_bytes)
+        return self.decoder.kept_here() if self.fits else DecodedRuns(self._kept_bytes)
 
     def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
         """Decode in a thread what the windows that come later will need, and let go of what no window needs.
@@ -141,3 +138,12 @@ class ParquetShards:
         file = int(self.groups.file_of[run.shard])
         spans = self.groups.facts[run.shard].spans
         return np.array([(file, begin, end) for begin, end in spans], np.int64).reshape(-1, 3)
+
+
+def _run_rows(groups: RowGroups, max_bytes: int) -> Int64s:
+    """All rows of each group, or those of the fewest parts, as large as each other, that may be kept."""
+    rows = groups.num_records
+    most = np.clip(np.where(groups.sizes <= max_bytes, rows, max_bytes // groups.row_bytes), 1, _MAX_RUN_ROWS)
+    parts = -(-rows // most)
+    even: Int64s = -(-rows // parts)
+    return even

@@ -36,6 +36,7 @@ _WORTH_A_LOOK = 3  # times the dictionary, which is decompressed twice: what of 
 _MAX_LOOK_BYTES, _MAX_LOOK_VALUES = 64 << 20, 1 << 16  # of a dictionary's page that is looked at: a value takes 0.1 µs
 _READS_MISSING_FIXED_LISTS = 26  # pyarrow from this version on
 _LONG_VALUE = 1024  # bytes: a dictionary of shorter ones costs more than small batches do
+_OFFSET_BYTES = 4
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 
 
@@ -225,6 +226,8 @@ class OpenParquet:
             unpacked = min(max(column.total_uncompressed_size, 0), MAX_COUNT)
             width = leaf.width * values
             num_bytes += unpacked + width if column.physical_type == "BYTE_ARRAY" else max(unpacked, width)
+            # Arrow's bits for missing values, and where the list of each row begins.
+            num_bytes += -(-values // 8) + (0 if leaf.is_flat else _OFFSET_BYTES * num_rows)
         return GroupFacts(number, num_rows, num_bytes, _joined(spans))
 
     def batches(

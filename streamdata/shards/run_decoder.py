@@ -85,11 +85,11 @@ class RunDecoder:
     Args:
         groups: The row groups.
         max_bytes: A run that decodes to more than this is not kept.
-        is_joined: Whether a run is kept in one piece, however large it is.
+        keeps_all: Whether all runs are to be kept, as footers say that they can.
     """
 
-    def __init__(self, groups: RowGroups, max_bytes: int, *, is_joined: bool) -> None:
-        self._groups, self._max_bytes, self._is_joined = groups, max_bytes, is_joined
+    def __init__(self, groups: RowGroups, max_bytes: int, *, keeps_all: bool) -> None:
+        self._groups, self._max_bytes, self._keeps_all = groups, max_bytes, keeps_all
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
         self._own = _OpenedHere()
@@ -97,6 +97,7 @@ class RunDecoder:
         self._found_row_bytes: dict[int, int] = {}
         """Of each group that was decoded."""
         self._too_large: set[GroupRun] = set()
+        self._has_dropped = False
         self._together_bytes = min(_TOGETHER_BYTES, max_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,9 +107,9 @@ class RunDecoder:
         self.__dict__.update(state)
         self._own = _OpenedHere()
 
-    def kept_here(self, max_bytes: int) -> DecodedRuns:
+    def kept_here(self) -> DecodedRuns:
         """What this thread keeps of all windows."""
-        self._own.decoded = self._own.decoded or DecodedRuns(max_bytes)
+        self._own.decoded = self._own.decoded or DecodedRuns(self._max_bytes)
         return self._own.decoded
 
     def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
@@ -157,7 +158,8 @@ class RunDecoder:
                     if begin < stop:
                         found[run].append(batch.slice(begin, stop - begin))
                 first += batch.num_rows
-        return {run: self._joined(batches, sum(batch.nbytes for batch in batches)) for run, batches in found.items()}
+        joined = {run: _joined(batches, self._max_bytes - num_bytes) for run, batches in found.items()}
+        return {run: DecodedRun(batches, sum(batch.nbytes for batch in batches)) for run, batches in joined.items()}
 
     def picks(self, run: GroupRun, runs: DecodedRuns, numbers: Int64s) -> Iterator[Picks]:
         """Some rows of a run, by their numbers in it."""
@@ -204,23 +206,27 @@ class RunDecoder:
         if run in self._too_large:
             return None
         batches, num_bytes, num_rows = list[Any](), 0, 0
-        expected = int(self._groups.row_bytes[run.shard]) * run.num_rows
-        runs.make_room(runs.max_bytes - expected)
+        expected = int(self._groups.sizes[run.shard]) * run.num_rows // self._groups.facts[run.shard].num_rows
+        self._make_room(run, expected, runs)
         for batch in self._batches(run, held, begun):
             num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
             self._found_row_bytes[run.shard] = num_bytes // num_rows
-            runs.make_room(runs.max_bytes - num_bytes)
+            self._make_room(run, num_bytes, runs)
             if num_bytes > runs.max_bytes:
                 self._note_too_large(run)
                 return None
             batches.append(batch)
-        return runs.add(run, self._joined(batches, num_bytes))
+        return runs.add(run, DecodedRun(_joined(batches, runs.max_bytes - runs.num_bytes - num_bytes), num_bytes))
 
-    def _joined(self, batches: list[Any], num_bytes: int) -> DecodedRun:
-        # Of many batches each would cost as much as several rows; what is large stays as it is, and is not there twice.
-        if len(batches) > 1 and (self._is_joined or 2 * num_bytes <= self._max_bytes):
-            batches = [import_pyarrow().concat_batches(batches)]
-        return DecodedRun(batches, num_bytes)
+    def _make_room(self, run: GroupRun, num_bytes: int, runs: DecodedRuns) -> None:
+        """Let go of what was used longest ago, so that there is room for a run."""
+        if runs.make_room(runs.max_bytes - num_bytes) and self._keeps_all and not self._has_dropped:
+            self._has_dropped = True
+            logger.warning(
+                "shard '%s': its source decodes to more than the %d bytes of max_open_bytes, of which footers say "
+                "less: row groups are decoded again and again. Raise max_open_bytes, which leaves the order as it is",
+                self._groups.url_of(run.shard), runs.max_bytes,
+            )  # fmt: skip
 
     def _note_too_large(self, run: GroupRun) -> None:
         if not self._too_large:
@@ -287,6 +293,19 @@ class RunDecoder:
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))
         return OpenParquet(url, NetworkedBytes(url, stamp))
+
+
+def _joined(batches: list[Any], room: int) -> list[Any]:
+    """The same rows in few batches, each of at most so many bytes if it is new. Those given are taken from the list."""
+    # Of many batches each would cost as much as several rows; while some become one, their rows are there twice.
+    joined, some, num_bytes = list[Any](), list[Any](), 0
+    while batches:
+        some.append(batches.pop(0))
+        num_bytes += some[-1].nbytes
+        if not batches or num_bytes + batches[0].nbytes > room:
+            joined.append(some[0] if len(some) == 1 else import_pyarrow().concat_batches(some))
+            some, num_bytes = [], 0
+    return joined
 
 
 class _OpenedHere(threading.local):

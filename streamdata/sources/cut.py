@@ -16,8 +16,11 @@ _BLOCK_BYTES = 4 << 20
 # So that a window of the default 1,000 mixes 15 blocks of records however small: by bytes alone it would be one block
 # of 1 KB records, that is, one shard after the other. Who reads a larger window may give larger blocks.
 _MAX_RECORDS = 64
-# A source that has fewer by its block_bytes is cut finer, so that many lanes find work even in a few small shards.
-_MIN_BLOCKS = 2048
+# A source of as many records has as many blocks, however it is cut by default: many lanes find work even in a few small
+# shards. Not more, so that 240 MB in a store are blocks of 400 KB and more, each of them a request.
+_MIN_BLOCKS = 512
+# What a source has at least, about, where `block_bytes` is given.
+_MIN_BLOCKS_BY_BYTES = 2048
 
 
 def cut_shards(shards: IndexedShards, block_size: int | None, block_bytes: int | None) -> Int64s:
@@ -28,8 +31,8 @@ def cut_shards(shards: IndexedShards, block_size: int | None, block_bytes: int |
     Args:
         shards: What is cut, by their numbers of records and their sizes in bytes.
         block_size: Records in a block, exactly.
-        block_bytes: Bytes in a block at most, by the mean record of each shard; less in a small source. Where neither
-            is given this is 4 MiB, and 64 records at most.
+        block_bytes: Bytes in a block at most, by the mean record of each shard, and at most 1/2,048 of the source.
+            Where neither is given, a block has at most 4 MiB, 64 records and 1/512 of the source's records.
 
     Returns:
         Records in a block, at least 1, int64, one per shard.
@@ -39,8 +42,12 @@ def cut_shards(shards: IndexedShards, block_size: int | None, block_bytes: int |
         return np.full_like(records, block_size)
     # In whole bytes, rounded up, so that blocks do not exceed their bytes. No floats: they may differ by machine.
     record_bytes = np.maximum(1, -(-shards.sizes // np.maximum(1, records)))
-    limit = min(block_bytes or _BLOCK_BYTES, int(shards.sizes.sum()) // _MIN_BLOCKS)
-    most = _MAX_RECORDS if block_bytes is None else None
+    limit, most = _BLOCK_BYTES, None
+    if block_bytes is not None:
+        limit = min(block_bytes, int(shards.sizes.sum()) // _MIN_BLOCKS_BY_BYTES)
+    else:
+        # By records, not by bytes: a few large records may have most of the bytes, and the others would be one block.
+        most = max(1, min(_MAX_RECORDS, int(records.sum()) // _MIN_BLOCKS))
     sizes: Int64s = np.clip(limit // record_bytes, 1, most)
     return sizes
 

@@ -17,17 +17,14 @@ from streamdata.shards.parquet_file import PARQUET_SUFFIXES
 from streamdata.shards.parquet_window import ParquetWindow
 from streamdata.shards.portion import Portion
 from streamdata.shards.urls import find_shards
-from streamdata.sources.cut import check_cut
+from streamdata.sources.cut import check_cut, cut_shards
 from streamdata.sources.functions import PerRecordFn, StreamFns
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.source import ReadTask, Record, Stretch
 
-MAX_OPEN_BYTES = 384 << 20  # room for two groups of 128 MiB, or one of 256
-# Where all of the source stays decoded. Not as few as other shards have in a small source: rows that lie together in a
-# group are taken together, and each group of a window costs as much as ten rows.
-_BLOCK_ROWS, _BLOCK_BYTES = 64, 4 << 20
+MAX_OPEN_BYTES = 384 << 20  # room for a group of 128 MiB and the next one, though footers may say too little of both
 _AHEAD_BYTES = 16 << 20  # of windows after the present one: of small ones many are asked for, and decoded, together
 
 
@@ -35,15 +32,15 @@ class RowGroupSource(BlockSource):
     """Row groups, cut into blocks: none has rows of two groups.
 
     A row costs the decoding of its group up to it. So where not all of the source can stay decoded, a block is all of a
-    group, or as much of it as may be kept; only what stays is cut as finely as other shards are.
+    group, or as much of it as may be kept of a window; what stays is cut as other shards are.
     """
 
     shards: ParquetShards
 
     def __init__(self, shards: ParquetShards, shuffle_buffer: int) -> None:
-        rows = np.maximum(1, shards.num_records)
-        small = np.clip(_BLOCK_BYTES // shards.groups.row_bytes, 1, _BLOCK_ROWS)
-        blocks = np.minimum(small if shards.fits else shards.run_rows, rows)
+        rows = shards.num_records  # each group has some
+        # No more than a group has, so that a window of many small groups has as many rows as others.
+        blocks = np.minimum(cut_shards(shards, None, None), rows) if shards.fits else shards.run_rows
         super().__init__("parquet", shards, blocks, shuffle_buffer)
         if not shards.fits:
             most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
@@ -112,9 +109,10 @@ class ParquetDataset(ShardDataset):
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
             inside blocks.
-        max_open_bytes: How much each lane keeps decoded. A source that fits into a sixth is cut into small blocks, each
-            group being decoded once; of a larger one a block is all of a row group, up to two thirds of this, else as
-            much of it as fits there.
+        max_open_bytes: How much each lane keeps decoded. A source that fits, by what its footers say, stays: each group
+            is decoded once, and the source is cut as other shards are, into at least 512 blocks of at most 64 rows
+            and 4 MiB. Of a larger one a block is a whole row group; a group of more than a third of this is divided
+            into even parts, each of which costs the decoding of all before it.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.

@@ -34,7 +34,8 @@ class MetaDistributedWebDataset(ShardDataset):
         single_process_fn: A function of one record, called first.
         block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
         block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
-            smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB, and 64 records at most.
+            smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB and 64 records at most, and 512
+            blocks at least where there are as many records.
         shuffle_buffer: Records among which a lane shuffles, about: a window has as many blocks as have that many
             records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import fsspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamdata import (
     JsonlIterableDataset,
@@ -52,31 +54,68 @@ def test_each_shard_is_cut_by_its_own_mean_record():
 )
 def test_the_default_is_4_mib_and_64_records_at_most(record_bytes, records):
     """In a large source: an object store serves 30 KB records in less than 0.05 requests each."""
-    given = shards(*[(10**6, record_bytes)] * 100)
-    assert describe_cut(given.num_records, cut_shards(given, None, None)) == f"blocks of {records}"
+    of = shards(*[(10**6, record_bytes)] * 100)
+    assert describe_cut(of.num_records, cut_shards(of, None, None)) == f"blocks of {records}"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 8 * MIB)), max_size=20),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 8 * MIB)), max_size=3),
+)
+def test_a_source_has_512_blocks_where_there_are_as_many_records(large, small):
+    """However its records are spread; a block has at most 64 records and 4 MiB, or one record of more."""
+    of = shards(*large, *small)
+    sizes, num_records = cut_shards(of, None, None), int(of.num_records.sum())
+    found = BlockSource("any", of, sizes, 0)
+    assert min(512, num_records) <= found.num_blocks <= num_records
+    assert sizes.max(initial=1) <= 64
+    means = of.sizes / np.maximum(1, of.num_records)
+    assert np.all((sizes == 1) | (sizes * means <= 4 * MIB))
+
+
+def test_a_source_of_few_large_records_and_many_small_ones_is_cut_by_records():
+    """Of its bytes the large ones have most."""
+    found = cut(shards((3, 10**9), (5120, 10)), None, None)
+    assert found.num_blocks == 3 + 512
+
+
+@pytest.mark.parametrize(
+    ("size", "records"), [((8000, 30_000), 15), ((100_000, 2400), 64), ((800, 300_000), 1), ((2000, 120_000), 3)]
+)
+def test_240_mb_are_cut_into_about_512_blocks_or_small_ones(size, records):
+    """So that a store is asked for 450 KB at once, where records are large enough for it."""
+    assert cut_shards(shards(size), None, None).tolist() == [records]
 
 
 @pytest.mark.parametrize("size", [(100, 30_000), (5000, 30_000), (100_000, 1000), (3_000_000, 50)])
-@pytest.mark.parametrize("block_bytes", [None, 8 * MIB])
-def test_a_small_source_is_cut_so_fine_that_many_lanes_find_work(size, block_bytes):
-    """Into 2,048 blocks or more, or single records."""
-    found = cut(shards(size, size), None, block_bytes)
-    assert found.num_blocks >= min(2048, 2 * size[0])
-    assert block_bytes is None or found.num_blocks <= 2 * 2048
+def test_block_bytes_are_at_most_a_2048th_of_the_source(size):
+    """Of blocks that have less it has as many, about, or blocks of one record."""
+    found = cut(shards(size, size), None, 8 * MIB)
+    assert min(2048, 2 * size[0]) <= found.num_blocks <= 2 * 2048
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**8)), min_size=1), st.integers(1, 10**9))
+def test_what_is_given_is_taken_as_ever(pairs, block_bytes):
+    """Sizes of a cut that a recipe asks for have not changed since it could."""
+    of = shards(*pairs)
+    means = np.maximum(1, -(-of.sizes // np.maximum(1, of.num_records)))
+    limit = min(block_bytes, int(of.sizes.sum()) // 2048)
+    assert cut_shards(of, None, block_bytes).tolist() == np.maximum(1, limit // means).tolist()
+    assert set(cut_shards(of, block_bytes, None).tolist()) == {block_bytes}
 
 
 def test_block_size_is_taken_exactly():
     """However small the source; the last block of a shard has what is left."""
-    given = shards((5, 100), (0, 0), (7, 10**6))
-    assert all_runs(cut(given, 3, None)) == [(0, 0, 3), (0, 3, 2), (2, 0, 3), (2, 3, 3), (2, 6, 1)]
-    assert describe_cut(given.num_records, cut_shards(given, 3, None)) == "blocks of 3"
+    of = shards((5, 100), (0, 0), (7, 10**6))
+    assert all_runs(cut(of, 3, None)) == [(0, 0, 3), (0, 3, 2), (2, 0, 3), (2, 3, 3), (2, 6, 1)]
+    assert describe_cut(of.num_records, cut_shards(of, 3, None)) == "blocks of 3"
 
 
 def test_blocks_hold_each_record_once():
     """Of shards of several sizes, empty ones among them."""
-    given = shards((90_000, 300), (0, 0), (1, 17), (50_000, 2000), (0, 0))
-    seen = [np.zeros(count, int) for count in given.num_records]
-    for shard, first, count in all_runs(cut(given, None, 4000)):
+    of = shards((90_000, 300), (0, 0), (1, 17), (50_000, 2000), (0, 0))
+    seen = [np.zeros(count, int) for count in of.num_records]
+    for shard, first, count in all_runs(cut(of, None, 4000)):
         assert count > 0
         seen[shard][first : first + count] += 1
     assert all((counts == 1).all() for counts in seen)

@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
@@ -97,18 +98,24 @@ def test_another_topology_goes_on(tmp_path):
     assert sorted(keys) == list(range(32))
 
 
-def test_a_resume_decodes_one_group_and_a_window_each_group_once(tmp_path, decoded):
-    """Wherever it stood; then the groups of the window as they are needed, and none twice in an epoch."""
-    path = write(tmp_path, {"a": (400, 100)})
-    for options in ({}, {"max_open_bytes": 40_000}, {"max_open_bytes": 12_000}):  # small; in pairs; one at a time
-        decoded.clear()
-        states = {}
-        for batch in islice(loaded(MergedDataset([source(path, **options)], cyclic=False), 0), 399):
-            states.update(to_state(batch))
-        assert len(decoded) == len(set(decoded)) == 4
-        decoded.clear()
-        next(iter(resumed(lambda options=options: MergedDataset([source(path, **options)], cyclic=False), states)))
-        assert len(decoded) == 1
+@pytest.mark.parametrize(
+    ("group", "kept", "each"),
+    [(100, 384 << 20, 1), (100, 40_000, 1), (50, 32_000, 1), (100, 32_000, 1), (100, 25_000, 2)],
+    ids=["much room", "little room", "groups in pairs", "one group at a time", "half a group"],
+)
+def test_a_resume_decodes_one_group_and_a_window_each_group_once(tmp_path, decoded, group, kept, each):
+    """Wherever it stood; then the groups of the window as they are needed, each once in an epoch, or once per part."""
+    path, states = write(tmp_path, {"a": (400, group)}), {}
+
+    def make():
+        return MergedDataset([source(path, max_open_bytes=kept)], cyclic=False)
+
+    for batch in islice(loaded(make(), 0), 399):
+        states.update(to_state(batch))
+    assert Counter(decoded) == {("a.parquet", number): each for number in range(400 // group)}
+    decoded.clear()
+    next(iter(resumed(make, states)))
+    assert len(decoded) == 1
 
 
 def test_no_more_is_kept_than_max_open_bytes(tmp_path):
@@ -121,6 +128,76 @@ def test_no_more_is_kept_than_max_open_bytes(tmp_path):
         got.append(sample["__key__"])
         assert kept.num_bytes <= 30_000
     assert sorted(map(int, got)) == list(range(500))
+
+
+def test_that_footers_say_too_little_of_what_is_to_stay_is_said_once(tmp_path, caplog):
+    """Its groups are decoded again; more room, which the warning asks for, leaves the order as it is."""
+    labels = [f"label {number % 9} of nine" for number in range(4000)]
+    pq.write_table(pa.table({"x": labels}), tmp_path / "a.parquet", row_group_size=1000)
+    size = int(source(str(tmp_path)).source.shards.sizes.sum())
+    little, much = source(str(tmp_path), max_open_bytes=size), source(str(tmp_path))
+    kept, keys = little.source.shards.new_decoded(), []
+    for sample in MergedDataset([little], cyclic=False):
+        keys.append(sample["__key__"])
+        assert kept.num_bytes <= size
+    assert caplog.text.count("Raise max_open_bytes, which leaves the order as it is") == 1
+    assert keys == [sample["__key__"] for sample in MergedDataset([much], cyclic=False)]
+
+
+@pytest.mark.parametrize(("ranks", "each"), [(2, 150), (6, 50)])
+def test_ranks_share_the_rows_of_one_group_evenly(tmp_path, ranks, each):
+    """Where it stays decoded: a block of few rows is what one rank may have more than another."""
+    path = write(tmp_path, {"a": (300, 300)})
+    lanes = [in_lane(MergedDataset([source(path)], cyclic=False), lane, ranks) for lane in range(ranks)]
+    assert [len(list(lane)) for lane in lanes] == [each] * ranks
+
+
+def written(folder, count, group, row_bytes=600):
+    """The row groups of a file whose rows are as long as each other."""
+    pq.write_table(
+        pa.table({"x": [f"{n:0{row_bytes}}" for n in range(count)]}), folder / "a.parquet", row_group_size=group
+    )
+    return source(str(folder)).source.shards
+
+
+def blocks_of(folder, kept):
+    """How many rows each block has."""
+    data = source(str(folder), max_open_bytes=kept).source
+    return data._runs(np.arange(data.num_blocks))[2].tolist()
+
+
+@pytest.mark.parametrize(
+    ("count", "group", "rows"), [(300, 300, 1), (5000, 50, 9), (5000, 5000, 9), (40_000, 9000, 64)]
+)
+def test_what_fits_is_cut_as_other_shards_are(tmp_path, count, group, rows):
+    """To the last byte, in however many groups: into 512 blocks or more, of up to 64 rows."""
+    shards = written(tmp_path, count, group, row_bytes=60)
+    blocks = blocks_of(tmp_path, int(shards.sizes.sum()))
+    assert max(blocks) == rows
+    assert len(blocks) >= min(512, count)
+    assert blocks_of(tmp_path, 100 * int(shards.sizes.sum())) == blocks
+
+
+def test_a_window_of_small_groups_has_as_many_rows_as_others(tmp_path):
+    """A block is at most a group, and so many of them make a window."""
+    written(tmp_path, 40_000, 20, row_bytes=60)
+    assert source(str(tmp_path), shuffle_buffer=1000).source.blocks_per_window == 50
+
+
+def test_states_of_another_cut_say_what_decides_it(tmp_path):
+    """It is no `block_size`, which rows of parquet do not take."""
+    size = int(written(tmp_path, 4000, 1000).sizes.max())
+    states = to_state(next(iter(MergedDataset([source(str(tmp_path), max_open_bytes=3 * size)]))))
+    with pytest.raises(StateError, match="Give the source the max_open_bytes and the shuffle_buffer that it had"):
+        MergedDataset([source(str(tmp_path))]).set_dataloader_states(states)
+
+
+def test_what_does_not_fit_is_dealt_by_whole_groups_up_to_a_third(tmp_path):
+    """A larger group is divided into even parts."""
+    size = int(written(tmp_path, 4000, 1000).sizes.max())
+    assert blocks_of(tmp_path, 3 * size) == [1000] * 4
+    assert blocks_of(tmp_path, 3 * size - 3) == [500] * 8
+    assert blocks_of(tmp_path, size) == [250] * 16
 
 
 LONG = "y" * 4000
@@ -180,7 +257,7 @@ def test_small_groups_are_decoded_together_and_a_damaged_one_is_named(tmp_path, 
     calls, batches = [], OpenParquet.batches
     monkeypatch.setattr(OpenParquet, "batches", lambda *args, **more: calls.append(0) or batches(*args, **more))
     path = write(tmp_path, {"a": (4000, 50)}, write_page_checksum=True)
-    data = source(path, max_open_bytes=1 << 20, shuffle_buffer=50)
+    data = source(path, max_open_bytes=300_000, shuffle_buffer=50)
     assert not data.source.shards.fits
     assert len({row["__key__"] for row in MergedDataset([data], cyclic=False)}) == 4000
     assert len(calls) < 20
@@ -191,7 +268,7 @@ def test_small_groups_are_decoded_together_and_a_damaged_one_is_named(tmp_path, 
     file.write_bytes(content)
     got = []
     with pytest.raises(ShardError, match=r"in row group 33: "):
-        got.extend(MergedDataset([source(path, max_open_bytes=1 << 20, shuffle_buffer=50)], cyclic=False))
+        got.extend(MergedDataset([source(path, max_open_bytes=300_000, shuffle_buffer=50)], cyclic=False))
     assert got
     assert len(got) % 50 == 0
 
