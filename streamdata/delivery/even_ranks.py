@@ -145,7 +145,7 @@ class EvenRanks:
     def has_share(self, epoch_pass: int, progress: Progress) -> bool:
         """Whether this rank has a share of a pass that nobody had begun; what functions drop of it is not known."""
         # Ranks go through passes by themselves, so that of several others may have had what would be this one's.
-        if any(epoch_pass in progress.passes(deal) for deal in range(progress.deal + 1)):
+        if epoch_pass in {*progress.passes(), *progress.before.finished} or progress.base(epoch_pass).left:
             return False
         return self._dataset.idle_rank(self._num_workers, [epoch_pass], [self._lane().dp_rank]) is None
 

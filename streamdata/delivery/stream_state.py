@@ -8,7 +8,6 @@ from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError
 from streamdata.progress.columns import Columns
-from streamdata.progress.descent import remember
 from streamdata.progress.gathering import gather_states
 
 _KEY: Final = "states"
@@ -61,7 +60,4 @@ class StreamState:
                 f"StreamState: expected states as text under {_KEY!r}, got one with {sorted(map(str, state_dict))}\n"
                 "  Load what state_dict() of a StreamState gave; those of to_state go to the loader itself."
             )
-        table = Columns.of(states).table()
-        loaded = Columns(table, parent=table)
-        remember(loaded)
-        self._loader.load_state_dict(loaded)
+        self._loader.load_state_dict(Columns.of(states))

@@ -163,7 +163,7 @@ class Clocks:
         return Carry(self.pace(min(known, default=self._first)), paces.__getitem__, phases(names))
 
     def _blend(self, generation: int) -> Mapping[str, Weight]:
-        return self._run.progress.blend_in(self._node.path, self._run.tree, generation)
+        return self._run.progress.blend_in(self._node.path, generation)
 
     def _pace_by(self, blend: Mapping[str, Weight], reweighed: int) -> ClockPace:
         """The pace by weights of before a change; the present sources keep their numbers."""
@@ -183,10 +183,10 @@ class Clocks:
 
     def _gone(self, reweighed: int) -> list[History]:
         run, path = self._run, self._node.path
-        # What the first generation of a deal comes after is of another topology, and its header may be left out.
-        if reweighed <= run.progress.deal:
+        # What the first generation of a size comes after is of another size.
+        if reweighed <= run.progress.before.number:
             return []
-        before = run.progress.blend_before(path, run.tree, reweighed)
+        before = run.progress.blend_before(path, reweighed)
         ours = {child.path for child in self._node.children}
         # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
         return [History(0, run.entries.clocks(left)) for left in before if left not in ours]

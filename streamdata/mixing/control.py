@@ -13,12 +13,12 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.mixing.places import WorkerPlaces
-from streamdata.progress import Beginning
+from streamdata.progress import Beginning, LaneState
 from streamdata.run import MAX_WORKERS, Lane
 
 _PASS, _PASSES_SET, _VERSION = range(3)
-_LANES, _FIELDS = 3, 7
-_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED = range(_FIELDS)
+_LANES, _FIELDS = 3, 8
+_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED, _SINCE = range(_FIELDS)
 
 
 class Control:
@@ -69,18 +69,24 @@ class Control:
         lanes = [self._lane(worker) for worker in workers]
         return min((int(lane[_ENDED]) if lane[_OF_VERSION] == version + 1 else 0 for lane in lanes), default=0)
 
-    def resume(self, version: int, lane: Lane, epoch_pass: int, has_ended: bool) -> None:
+    def resume(self, version: int, loaded: LaneState, has_ended: bool) -> None:
         """Note that a lane goes on in a pass from an iterator's state, whatever it had come to before."""
         self.own()
-        notes = self._lane(lane.worker)
+        notes = self._lane(loaded.lane.worker)
         notes[_BEGUN] = notes[_BATCHES] = 0
-        notes[_ENDED], notes[_RESUMED] = epoch_pass + has_ended, epoch_pass
+        notes[_ENDED], notes[_RESUMED] = loaded.epoch_pass + has_ended, loaded.epoch_pass
+        notes[_SINCE] = loaded.ended_since
         notes[_OF_VERSION] = version + 1
 
     def resumed_pass(self, version: int, workers: Iterable[int]) -> int:
         """The pass in which these lanes go on: some may not have known, when they were asked, that it had begun."""
         lanes = [self._lane(worker) for worker in workers]
         return max(int(lane[_RESUMED]) for lane in lanes if lane[_OF_VERSION] == version + 1)
+
+    def ended_since(self, version: int, lane: Lane, epoch_pass: int) -> int:
+        """The pass with which a lane began; all from it to the present one it has ended."""
+        notes = self._lane(lane.worker)
+        return min(int(notes[_SINCE]), epoch_pass) if notes[_OF_VERSION] == version + 1 else epoch_pass
 
     def begin(self, version: int, lane: Lane, epoch_pass: int) -> Beginning | None:
         """Note that a lane begins a pass; return how, or None if its states are no longer those that are set."""
@@ -90,6 +96,7 @@ class Control:
             return None
         if notes[_OF_VERSION] != version + 1:
             notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = notes[_RESUMED] = 0
+            notes[_SINCE] = epoch_pass
         notes[_ITERATIONS] += 1
         beginning = Beginning(
             rank=f"{self._name}/{lane.dp_rank}",
@@ -110,11 +117,13 @@ class Control:
         if version == self.version:
             self._lane(worker)[_BATCHES] = number
 
-    def end(self, version: int, lane: Lane, epoch_pass: int) -> None:
-        """Note that a lane has come to the end of a pass."""
+    def end(self, version: int, lane: Lane, epoch_pass: int, *, is_empty: bool) -> None:
+        """Note that a lane has come to the end of a pass; of one that is empty it was given nothing."""
         if version != self.version:
             return
         notes = self._lane(lane.worker)
+        if is_empty and notes[_SINCE] == epoch_pass:
+            notes[_SINCE] = epoch_pass + 1  # states say nothing of it, either
         notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
         notes[_BEGUN] = 0
         if self.first_unended(version, range(lane.num_workers)) > epoch_pass:
@@ -122,6 +131,7 @@ class Control:
             for worker in range(lane.num_workers, MAX_WORKERS):
                 others = self._lane(worker)
                 others[_ENDED], others[_OF_VERSION] = epoch_pass + 1, version + 1
+                others[_SINCE] = notes[_SINCE]
 
     def own(self) -> None:
         """Let go of the memory that came with a pickle, unless this is a DataLoader worker."""

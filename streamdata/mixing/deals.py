@@ -1,19 +1,19 @@
-"""What a run under one topology takes over from earlier ones, in one pass."""
+"""How the sources of a tree are dealt out to the lanes of a run, in one pass."""
 
 from streamdata.mixing.tree import Node
-from streamdata.progress import COUNTS, Finals, Progress, share_out
-from streamdata.sources import Deal, DealtSource, next_deal, shift_of
+from streamdata.progress import COUNTS, Finals, Leftovers, Progress, share_out
+from streamdata.sources import Deal, DealtSource
+from streamdata.sources.dealing import Dealing
 from streamdata.sources.own_stream import OwnStreamSource
-from streamdata.sources.rest import AllBlocks
 
 
 class Deals:
-    """How the sources of a tree are dealt out to the lanes of a topology, in one pass.
+    """How the sources of a tree are dealt out to the lanes, in one pass.
 
     Args:
-        progress: The states, showing the deal of that topology.
+        progress: The states, showing the present size.
         epoch_pass: The pass.
-        lanes: How many lanes the topology has.
+        lanes: How many lanes there are.
     """
 
     def __init__(self, progress: Progress, epoch_pass: int, lanes: int) -> None:
@@ -26,25 +26,20 @@ class Deals:
         if node.path not in self._deals:
             source = node.source
             assert source is not None, "a mixture has no blocks to deal out"
-            earlier, shift = self._progress.earlier_deals(self._pass, node.path)
-            # What an earlier topology had of it is refused before; one that was not there begins anew.
+            # What earlier sizes had of an iterable is refused before.
             if isinstance(source, OwnStreamSource):
-                source, earlier, shift = source.over(self._lanes), [], 0
+                source = source.over(self._lanes)
             dealt = DealtSource(
                 name=node.path,
                 source=source,
                 seeds=(*node.seeds, self._pass),
                 shuffle=node.shuffle,
+                cut=node.cut._replace(blocks=source.num_blocks),
                 epochs=node.epochs,
-                has_stream_fn=getattr(node.dataset, "process_fn", None) is not None,
                 part=node.part,
             )
-            numbers = [*earlier, self._progress.deal]
-            lanes = [*(self._progress.topology(number).lanes for number in earlier), self._lanes]
-            deal = Deal(dealt, numbers[0], lanes[0], AllBlocks(shift))
-            for before, number, count in zip(earlier, numbers[1:], lanes[1:], strict=True):
-                deal = next_deal(deal, self._finals(before, node.path), number, count)
-            self._deals[node.path] = deal
+            left = self._base.left.get(node.path, Leftovers())
+            self._deals[node.path] = Deal(dealt, self._pass, self._lanes, left)
         return self._deals[node.path]
 
     def has_share(self, node: Node, lane: int) -> bool:
@@ -53,17 +48,17 @@ class Deals:
             return True
         if node.is_mixture:
             return any(self.has_share(child, lane) for child in node.children)
-        return self.of(node).lane(lane, node.epochs).has_records()
+        return self.of(node).lane(lane).has_records()
 
     def num_blocks(self, lane: int, node: Node) -> int:
-        """How many blocks of a source are dealt to the lane in its first epoch, pieces left out.
+        """How many blocks of a source are dealt to the lane, leftovers left out.
 
-        0 where, of what a topology left, they may all give nothing, and of an iterable; of a part at most 1, if it has
+        0 where, of what a size left, they may all give nothing, and of an iterable; of a part at most 1, if it has
         a record in them.
         """
-        if (self._progress.deal and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
+        if (self._progress.before.number and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
             return 0
-        dealt = self.of(node).lane(lane, node.epochs)
+        dealt = self.of(node).lane(lane)
         if node.part is None:
             return dealt.order.share(0)
         counts = dealt.counts(dealt.start)
@@ -74,16 +69,12 @@ class Deals:
         counted = self._base.counts.get(path)
         return [share_out(total, self._lanes, lane) for total in counted] if counted else [0] * len(COUNTS)
 
-    def shift(self, node: Node) -> int | None:
-        """By how much a source's rest is shifted, if no deal before this one counts any more; else None."""
-        deal = self.of(node)
-        return shift_of(deal, self._finals(deal.number, node.path)) if deal.number else None
 
-    def num_pieces(self, node: Node) -> int:
-        """How many pieces of a node were dealt out."""
-        if node.is_mixture:
-            return sum(self.num_pieces(child) for child in node.children)
-        return len(self.of(node).pieces)
-
-    def _finals(self, deal: int, path: str) -> Finals:
-        return self._progress.finals(deal, self._pass, path)
+def left_of(progress: Progress, epoch_pass: int, path: str, lanes: int) -> Leftovers:
+    """What the lanes have left of a source in a pass, which need not be there any more."""
+    cut = progress.cuts()[path]
+    left = progress.base(epoch_pass).left.get(path, Leftovers())
+    finals: Finals = progress.finals(epoch_pass, path)
+    if not (finals.is_held | finals.is_over).any():  # absent, or not drawn: as it was
+        return left
+    return Dealing(path, cut, epoch_pass, lanes, left).left_by(finals)

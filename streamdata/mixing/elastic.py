@@ -1,51 +1,45 @@
-"""A change of topology: what the lanes of the next one begin with, from where those of the last one stood."""
+"""Another number of ranks or workers: what the lanes begin with, from where those of the size before stood."""
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
 from streamdata.errors import StateError, shown
-from streamdata.mixing.deals import Deals
+from streamdata.mixing.deals import Deals, left_of
 from streamdata.mixing.tree import Node
-from streamdata.progress import Base, Finals, Progress, Tree, history_of, sums
+from streamdata.progress import Base, DealHeader, Finals, Progress, Tree, last_lines, sums, totals_of_nodes
 from streamdata.run import Lane
 from streamdata.sources.own_stream import OwnStreamSource
 
 logger = logging.getLogger("streamdata")
 
 
-def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[Progress, Callable[[int], str]]:
-    """Begin the deal of another topology.
+def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[Progress, str]:
+    """Begin to read under another size.
 
     Args:
-        progress: The states, showing the deal that ends.
+        progress: The states, showing the size that ends.
         top: The present tree.
         tree: The same, as headers have it.
-        lane: Whose number of ranks and workers are the next topology.
+        lane: Whose number of ranks and workers are the next size.
 
     Returns:
-        The states, showing the next deal; and what says in words what happened, given how many pieces were dealt out.
+        The states, showing the next size; and in words what happened.
 
     Raises:
         StateError: A source is an iterable, of which nobody knows what is left.
     """
     _refuse_iterables(progress, top, lane)
-    ending = _Ending(progress, top, tree)
-    of_deal: dict[str, Any] = {
-        "step": progress.step(),
-        "pass": ending.unfinished_pass,
-        "base": {str(number): ending.base(number).as_json() for number in ending.passes},
-        "dealt": ending.digest(),
-    }
-    if ending.finished:
-        of_deal["finished"] = ending.finished
-    of_deal["history"] = history_of(progress)
-    return progress.begin_deal(of_deal), partial(ending.in_words, lane, of_deal["pass"])
+    header = header_of(progress, top, tree)
+    return progress.begin_deal(header), _Ending(progress, top, tree).in_words(lane, header.first_pass)
+
+
+def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:
+    """What another size goes on from. It does not depend on that size, and is computed once for some states."""
+    return progress.once(tree, lambda: _Ending(progress, top, tree).header())
 
 
 def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
@@ -63,22 +57,40 @@ def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
 
 
 class _Ending:
-    """The deal that ends."""
+    """The size that ends. Nothing of it depends on the next one."""
 
     def __init__(self, progress: Progress, top: Node, tree: Tree) -> None:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
         self._deals_of_passes: dict[int, Deals] = {}
-        known = {*progress.passes(), *map(int, progress.of_deal.get("base", {}))}
+        known = {*progress.passes(), *progress.before.passes}
         ended = {number for number in known if self._has_ended(number)}
-        self.finished = sorted({*progress.of_deal.get("finished", ()), *ended})
+        self.finished = sorted({*progress.before.finished, *ended})
         """The passes of which nothing is left."""
-        self.unfinished_pass = self._unfinished_pass(known, ended)
+        self.first_pass = self._first_pass(known, ended)
         """The oldest pass that some lane has not finished."""
-        self.passes = sorted({*(known - ended), self.unfinished_pass})
+        begun = {number for number in known - ended if number >= self.first_pass or not top.is_endless}
+        self.passes = sorted({*begun, self.first_pass})
         """Those of which something was delivered and something is left, and the one to go on with."""
 
-    def _unfinished_pass(self, known: set[int], ended: set[int]) -> int:
+    def header(self) -> DealHeader:
+        """What the next size goes on from."""
+        progress = self._progress
+        return DealHeader(
+            number=progress.newest + 1,
+            step=progress.step(),
+            first_pass=self.first_pass,
+            is_endless=self._top.is_endless,
+            finished=self.finished,
+            passes={number: self._base(number) for number in self.passes},
+            nodes=progress.nodes(),
+            cuts=progress.cuts(),
+            totals=totals_of_nodes(progress),
+            sizes=last_lines(progress),
+            origin=self._origin(),
+        )
+
+    def _first_pass(self, known: set[int], ended: set[int]) -> int:
         if not self._top.is_endless:
             # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
             return min(known - ended, default=max(known, default=self._progress.first_pass - 1) + 1)
@@ -101,30 +113,27 @@ class _Ending:
         return [worker for worker in workers if deals.has_share(self._top, first + worker)]
 
     def _deals(self, epoch_pass: int) -> Deals:
-        # Each of them computes all deals before: once for all ranks.
-        if epoch_pass not in self._deals_of_passes:
+        if epoch_pass not in self._deals_of_passes:  # once for all ranks
             self._deals_of_passes[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
         return self._deals_of_passes[epoch_pass]
 
-    def base(self, epoch_pass: int) -> Base:
+    def _base(self, epoch_pass: int) -> Base:
         """What the job had come to in a pass."""
-        before, deals = self._progress.base(epoch_pass), self._deals(epoch_pass)
+        progress, before = self._progress, self._progress.base(epoch_pass)
         excess: dict[str, float] = {}
-        shifts: dict[str, int] = {}
         for node in self._top.walk():
             if node.is_mixture:
                 excess |= self._excess(node, epoch_pass, before.excess)
-            elif (shift := deals.shift(node)) is not None:
-                shifts[node.path] = shift
         # Of sources that are not there at present, too: they may return.
-        paths = sorted({*self._progress.paths(), *before.counts})
-        finals = {path: self._finals(epoch_pass, path) for path in paths}
+        finals = {path: self._finals(epoch_pass, path) for path in sorted({*progress.paths(), *before.counts})}
         counts = {path: sums(before.counts.get(path, (0, 0, 0, 0)), held) for path, held in finals.items()}
+        lanes = self._topology.lanes
+        left = {path: left_of(progress, epoch_pass, path, lanes) for path in progress.cuts()}
         return Base(
             time=self._time(epoch_pass),
             excess={path: value for path, value in excess.items() if value},
             counts={path: numbers for path, numbers in counts.items() if any(numbers)},
-            shifts=shifts,
+            left={path: leftovers for path, leftovers in left.items() if leftovers},
         )
 
     def _excess(self, node: Node, epoch_pass: int, before: Mapping[str, float]) -> dict[str, float]:
@@ -136,7 +145,7 @@ class _Ending:
             return {}
         given = {child.path: self._given_since(since, node, epoch_pass, child.path) for child in node.children}
         shares, drawn = self._mean_shares(node, epoch_pass, since), sum(given.values())
-        kept = before if since == self._progress.deal else {}
+        kept = before if since == min(self._progress.generations) else {}
         return {path: kept.get(path, 0.0) + given[path] - drawn * shares[path] for path in given}
 
     def _mean_shares(self, node: Node, epoch_pass: int, since: int) -> dict[str, float]:
@@ -153,11 +162,11 @@ class _Ending:
     def _time(self, epoch_pass: int, before: float = math.inf) -> float:
         """What the job had drawn of the top by now, or when a generation of this deal began."""
         sources = [path for path in self._progress.paths() if path and "." not in path]
-        finals = [self._progress.finals(self._progress.deal, epoch_pass, path, before) for path in sources]
+        finals = [self._progress.finals(epoch_pass, path, before) for path in sources]
         return self._progress.base(epoch_pass).time + sum(self._drawn(self._top, held) for held in finals)
 
     def _given_since(self, generation: int, node: Node, epoch_pass: int, path: str) -> float:
-        earlier = self._progress.finals(self._progress.deal, epoch_pass, path, before=generation)
+        earlier = self._progress.finals(epoch_pass, path, before=generation)
         return self._drawn(node, self._finals(epoch_pass, path)) - self._drawn(node, earlier)
 
     def _drawn(self, node: Node, finals: Finals) -> float:
@@ -165,27 +174,26 @@ class _Ending:
         return float(finals.cost.sum()) if node.dataset.cost is not None else int(finals.draws.sum())
 
     def _finals(self, epoch_pass: int, path: str) -> Finals:
-        return self._progress.finals(self._progress.deal, epoch_pass, path)
+        return self._progress.finals(epoch_pass, path)
 
-    def digest(self) -> str:
+    def _origin(self) -> str:
         """What tells these states from those of another step: how far each lane had come."""
-        digest = blake2b(str(self._progress.of_deal.get("dealt")).encode(), digest_size=8)
+        digest = blake2b(self._progress.before.origin.encode(), digest_size=8)
         for epoch_pass in self._progress.passes():
             drawn = np.zeros(self._topology.lanes, "<i8")
-            for lane, count in self._progress.drawn(self._progress.deal, epoch_pass, "").items():
+            for lane, count in self._progress.drawn(epoch_pass, "").items():
                 drawn[lane] = count
             given = self._finals(epoch_pass, "").draws.astype("<i8")  # of a top with a yield function
             digest.update(str(epoch_pass).encode() + drawn.tobytes() + given.tobytes())
         return digest.hexdigest()
 
-    def in_words(self, lane: Lane, epoch_pass: int, num_pieces: int) -> str:
-        """What became of the topology, in one line; and a line for each rank of which nothing is known."""
+    def in_words(self, lane: Lane, epoch_pass: int) -> str:
+        """What became of the size, in one line; and a line for each rank of which nothing is known."""
         old = self._topology
         line = (
             f"states: written under {_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each; "
             f"{_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each "
-            f"{'goes' if lane.dp_size == 1 else 'go'} on, in pass {epoch_pass}; what was begun and unfinished is dealt "
-            f"out as {_counted(num_pieces, 'piece')}"
+            f"{'goes' if lane.dp_size == 1 else 'go'} on, in pass {epoch_pass}; what was left over is dealt out"
         )
         silent = [
             f"\nstates: they hold nothing of rank {rank} of {self._topology.dp_size}, which counts as one that "

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
+from torch.utils.data import get_worker_info
+
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.reading import LanePlan, Reading
@@ -20,6 +22,7 @@ from streamdata.progress import (
     node_of,
     to_state,
 )
+from streamdata.progress.lane_link import note_deal
 from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.source import Sample
 
@@ -93,12 +96,15 @@ class LaneIterator(Iterator[Sample]):
         # Also before anything was given: another lane may be in this generation, and then the next one must have
         # another number in all of them.
         self._texts[f"generation/{plan.generation}"] = plan.header
+        if (before := plan.progress.before.entry) is not None:
+            self._texts[before.key] = before.text
         was_begun = self._loaded is not None and self._loaded.is_begun
         return LaneState(
             lane=plan.lane,
             epoch_pass=plan.key.epoch_pass,
             is_begun=self._plan is not None or was_begun,
             is_ended=bool(self._ends) or plan.gave_all,
+            ended_since=self._reading.ended_since(plan),
             resumed=self._resumed,
             delivered=self._texts,
         ).as_json()
@@ -138,9 +144,19 @@ class LaneIterator(Iterator[Sample]):
         self._resumed, self._texts = loaded.resumed, dict(loaded.delivered)
         self._ahead.close()
         self._anew()
-        # At once: a loader that had come to the end of its pass never asks this iterator, but the next one.
+        # At once: a loader that had come to the end of its pass never asks this iterator, but the next one, which is
+        # another worker's, perhaps.
         has_ended = loaded.is_ended or (loaded.is_begun and reading.plan(progress, loaded).gave_all)
-        reading.resume(loaded.lane, loaded.epoch_pass, has_ended)
+        if has_ended and get_worker_info() is not None and max(progress.before.passes, default=0) > loaded.epoch_pass:
+            # What this worker was given is gone with it, and the next pass has workers of its own.
+            raise StateError(
+                f"iterator state: pass {loaded.epoch_pass} has ended, and of later ones an earlier number of ranks or "
+                "workers has delivered some, which a DataLoader's next workers would not be told\n"
+                "  Call set_dataloader_states(merge_states(*[from_stateful(state) for state of each rank])) and load "
+                "nothing else."
+            )
+        reading.resume(loaded, has_ended)
+        note_deal(reading.control.name, reading.version, progress.before.entry)
 
     def _refuse(self, loaded: LaneState, what: str) -> NoReturn:
         was, now = loaded.lane, self._reading.lane

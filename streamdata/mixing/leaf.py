@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, takewhile
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.child import Pairs, Run
@@ -10,7 +10,7 @@ from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.shards.upcoming import Upcoming
-from streamdata.sources import Deal, DealtLane, DealtPiece
+from streamdata.sources import Burst, Deal, DealtLane
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, ShardDataset
@@ -43,7 +43,7 @@ class Leaf:
     def __init__(self, run: Run, node: Node, deal: Deal, above: tuple[ShareAt, ...]) -> None:
         self.path, self.endless = node.path, node.is_endless
         self._run, self._deal, self._tally = run, deal, run.tally(node)
-        self._lane = deal.lane(run.lane.index, node.epochs)
+        self._lane = deal.lane(run.lane.index)
         self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
@@ -70,6 +70,11 @@ class Leaf:
         at = cursor or Cursor(*lane.start)
         if cursor is not None:
             lane.check(at.position)
+        if lane.bursts and self._stream is None:
+            raise StateError(
+                f"source {shown(self.path)}: the states hold records that its process_fn had been given and not "
+                "answered, got no process_fn\n  Resume with the process_fn that it had."
+            )
         has_function = self._single is not None or self._stream is not None
         upcoming = self._upcoming() if self._reads_ahead else None
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
@@ -94,10 +99,10 @@ class Leaf:
         return Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
 
     def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:
-        for piece in lane.bursts:
-            if (piece.epoch, piece.number) >= at[:2]:
-                given = at.given if (piece.epoch, piece.number) == at[:2] else 0
-                yield from self._burst(lane, task, piece, max(given, piece.given))
+        for burst in lane.bursts:
+            place = lane.start[0], burst.number
+            if place >= at[:2]:
+                yield from self._burst(lane, task, burst, max(at.given if place == at[:2] else 0, burst.given))
         position = lane.after_bursts(at.position)
         if position != at.position:
             at = Cursor(*position)
@@ -138,15 +143,17 @@ class Leaf:
             return call_per_record(self._single, records, given, self._tally, self._deal.dealt.source.start_of)
         return records if self._stream is None else _counted(records, self._tally)
 
-    def _burst(self, lane: DealtLane, task: ReadTask, piece: DealtPiece, given: int) -> Pairs:
+    def _burst(self, lane: DealtLane, task: ReadTask, burst: Burst, given: int) -> Pairs:
         """The rest of the burst of another lane: the function is fed exactly its records, and sees their end."""
         assert self._stream is not None, "a source without a stream function has no bursts"
-        self._skipping = self._skip(piece.left_out)
-        records = self._records(lane.section(task, piece)) if piece.start != piece.end else iter(())
-        records = _until(piece.end, records, self.path)
-        start = (piece.epoch, piece.number, 0, 0)
+        self._skipping = self._skip(burst.left_out)
+        records = self._records(lane.section(task, burst))
+        if burst.outputs:
+            end = burst.end
+            records = takewhile(lambda pair: pair[1] <= end, records)
+        start = (lane.start[0], burst.number, 0, 0)
         feed = Feed(records, start, _latest, given, self._tally, "process_fn", is_one_burst=True)
-        for sample in run_bursts(self._stream, feed, piece.function):
+        for sample in run_bursts(self._stream, feed, burst.function):
             yield sample, (*start, feed.given, None, *counts_of(self._tally), None)
 
     def _with_counts(self, records: Records) -> Pairs:
@@ -207,25 +214,6 @@ def _counted(records: Records, tally: Tally) -> Records:
         if not tally.replaying:
             tally.records += 1
         yield pair
-
-
-def _until(end: Position | None, records: Records, name: str) -> Records:
-    """The records up to the one that `end` is the position after.
-
-    Raises:
-        StateError: None of them is.
-    """
-    for record, after in records:
-        assert end is not None, "a burst has an end"
-        if after > end:
-            raise StateError(
-                f"source {shown(name)}: a burst of its process_fn ends at {end} in the states, got a record up "
-                f"to {after}\n"
-                "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
-            )
-        yield record, after
-        if after == end:
-            return
 
 
 def _latest(_: Position, after: Position) -> Position:

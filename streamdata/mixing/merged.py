@@ -1,5 +1,6 @@
 """The top of every tree: a mixture of sources as a torch dataset."""
 
+import json
 import logging
 import operator
 import os
@@ -20,6 +21,7 @@ from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals
+from streamdata.mixing.elastic import header_of
 from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
@@ -34,6 +36,9 @@ from streamdata.progress import (
     describe_changes,
     traffic_of,
 )
+from streamdata.progress.deal_header import deal_header_of
+from streamdata.progress.lane_link import note_deal, noted_deal
+from streamdata.progress.loaded import remember
 from streamdata.progress.traffic import times_of
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
@@ -243,6 +248,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         Raises:
             StateError: They are of another dataset or seed, lack entries of what was delivered, or are no states.
         """
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise StateError(
+                f"set_dataloader_states: it was called in worker {worker.id} of {worker.num_workers}, which knows what "
+                "its own lane has delivered, not what the rank has\n"
+                "  Call it in the trainer's process, before the DataLoader is iterated; or give the MergedDataset "
+                "itself to a StatefulDataLoader, whose workers' iterators have states of their own."
+            )
         progress, top = Progress(states), tree_of(self)
         tree = top.tree()
         progress.check_nodes(tree.nodes)
@@ -250,6 +263,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         check_complete(progress, Shape(joins=top.joins(), is_endless=top.is_endless, least=least))
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
+        # Here, and not in each of the workers that are forked from this process.
+        group = self._data_parallel or find_data_parallel()
+        is_same = not progress or progress.topology().dp_size == group.dp_size
+        _ = (progress.before if is_same else header_of(progress, top, tree)).entry
+        remember(progress.entries.columns)
         self._progress, self._from_window = progress, reload_from_url_level
         self._version = self._control.version = self._control.version + 1
 
@@ -332,12 +350,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         return LaneIterator(reading)
 
     def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
-        top = tree_of(self)
+        top, progress = tree_of(self), self._progress
+        if not progress and (deal := noted_deal(self._control.name, self._version)) is not None:
+            progress = progress.begin_deal(deal_header_of(json.loads(deal.text)))
         return Reading(
             lane=lane,
             top=top,
             tree=top.tree(),
-            progress=self._progress,
+            progress=progress,
             version=self._version,
             is_stale=is_stale,
             from_window=self._from_window,
@@ -419,10 +439,13 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                     f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
                 )
                 raise
-        return {**self.__dict__, "_group_of_sender": self._data_parallel or find_data_parallel()}
+        sent = {"_group_of_sender": self._data_parallel or find_data_parallel()}
+        return {**self.__dict__, **sent, "_deal": noted_deal(self._control.name, self._version)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        deal = state.pop("_deal")
         self.__dict__.update(state, _received_in=os.getpid())
+        note_deal(self._control.name, self._version, deal)
         remember_data_parallel_at_fork()
 
     def _found_data_parallel(self, *, in_worker: bool) -> DataParallel:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +53,8 @@ class LanePlan(NamedTuple):
     generation: int
     header: str
     """Of the generation."""
-    change: Callable[[int], str] | None
-    """Tells of a change of topology, given the number of pieces."""
+    change: str | None
+    """What became of the size, where it has changed."""
     gave_all: bool
     """Whether nothing of the pass is left in the lane."""
 
@@ -129,7 +129,7 @@ class Reading:
             progress=progress,
             deals=deals,
             generation=progress.generation(self.tree),
-            header=header(self.tree, lane, progress.of_deal, top.anomalies()),
+            header=header(self.tree, lane, progress.before, top.anomalies()),
             change=change,
             gave_all=gave_all or (loaded is not None and loaded.is_ended),
         )
@@ -141,8 +141,7 @@ class Reading:
         is_here, place = worker is None, None if worker is None else self.control.places.of(worker.id)
         beginning = self.control.begin(self.version, lane, key.epoch_pass)
         if beginning is not None:
-            change = plan.change
-            beginning = beginning._replace(change=change and change(plan.deals.num_pieces(self.top)))
+            beginning = beginning._replace(change=plan.change, deal=progress.before.entry)
             if is_here:
                 announce(beginning)
                 if beginning.was_left:
@@ -162,21 +161,25 @@ class Reading:
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
-        samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
+        samples = iter(()) if plan.gave_all else _with_deal(lane_samples(run, self.top), progress)
         if place is not None:
             samples = _cleared_by_errors(samples, place)
 
-        def end() -> None:
+        def end(*, is_empty: bool) -> None:
             if place is not None:
                 place.clear()
-            self.control.end(self.version, lane, key.epoch_pass)
+            self.control.end(self.version, lane, key.epoch_pass, is_empty=is_empty)
             note_end()
 
         return samples if self.top.is_endless else _with_end(samples, end)
 
-    def resume(self, lane: Lane, epoch_pass: int, has_ended: bool) -> None:
+    def resume(self, loaded: LaneState, has_ended: bool) -> None:
         """Note that a lane goes on in a pass, or has ended it."""
-        self.control.resume(self.version, lane, epoch_pass, has_ended)
+        self.control.resume(self.version, loaded, has_ended)
+
+    def ended_since(self, plan: LanePlan) -> int:
+        """The first pass that the rank has read since its size changed: it has ended those from it to the present."""
+        return self.control.ended_since(self.version, plan.lane, plan.key.epoch_pass)
 
     def next_pass(self) -> int:
         """The pass that is read if the rank begins now."""
@@ -282,6 +285,15 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         yield sample
 
 
+def _with_deal(samples: Iterator[Sample], progress: Progress) -> Iterator[Sample]:
+    """The same; the first one brings what the run had come to under earlier sizes."""
+    first = next(samples, None) if progress.before.entry is not None else None
+    if first is not None:
+        first[CURSOR] = marked(first[CURSOR], deal=progress.before.entry)
+        yield first
+    yield from samples
+
+
 def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterator[Sample]:
     """The same; a worker that raised ends soon, before its trainer has heard of the error: it was not killed."""
     try:
@@ -291,7 +303,12 @@ def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterato
         raise
 
 
-def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterator[Sample]:
+class _NoteEnd(Protocol):
+    def __call__(self, *, is_empty: bool) -> None:
+        """Note that a lane has come to its end; of one that is empty it has given nothing."""
+
+
+def _with_end(samples: Iterator[Sample], note_end: _NoteEnd) -> Iterator[Sample]:
     """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
 
     The end is noted here, where an error does not get: a worker goes on asking after one, and what broke off has not
@@ -308,4 +325,4 @@ def _with_end(samples: Iterator[Sample], note_end: Callable[[], None]) -> Iterat
             raise
         ahead[CURSOR] = marked(ahead[CURSOR], ended=True)
         yield ahead
-    note_end()
+    note_end(is_empty=ahead is None)

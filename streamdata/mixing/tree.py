@@ -9,7 +9,7 @@ from typing import Any
 from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.weights import resolved_weights, shares_of_weights
-from streamdata.progress import Tree
+from streamdata.progress import BlockCut, Tree
 from streamdata.progress.header import BY_COST
 from streamdata.recipe.named_source import NamedSource
 from streamdata.recipe.percent import Weight, is_absent
@@ -136,7 +136,9 @@ class Node:
         # Parents before children, as in `walk`.
         mixtures = (node for node in self.walk() if node.is_mixture)
         weights = {path: weight for node in mixtures for path, weight in node.weights.items()}
-        return Tree({node.path: node.order for node in self.walk()}, weights)
+        sources = (node for node in self.walk() if not node.is_mixture)
+        cuts = {node.path: node.cut for node in sources if not isinstance(node.source, OwnStreamSource)}
+        return Tree({node.path: node.order for node in self.walk()}, weights, cuts)
 
     def joins(self) -> dict[str, bool]:
         """Of each mixture, by path: whether it has a yield function."""
@@ -167,6 +169,12 @@ class Node:
             return False
         endless = (child.is_endless for child in self.children)
         return all(endless) if self.dataset.stop == "first_exhausted" else any(endless)
+
+    @property
+    def cut(self) -> BlockCut:
+        """How a source of records is divided, with how many epochs of it are read."""
+        assert self.source is not None, "a mixture is not divided"
+        return self.source.cut._replace(epochs=0 if self.is_endless else self.max_epochs or 1)
 
     @property
     def epochs(self) -> Epochs:

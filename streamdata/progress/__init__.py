@@ -7,7 +7,6 @@
 5. `TrafficReport` of each process that reads → `traffic_of` → what was asked of stores: beside states, never in them
 """
 
-from streamdata.progress.base import Base
 from streamdata.progress.changes import describe_changes
 from streamdata.progress.checked import check_position
 from streamdata.progress.complete import Shape, check_complete
@@ -25,13 +24,15 @@ from streamdata.progress.cursor import (
     node_of,
     number_batch,
 )
+from streamdata.progress.deal_header import Base, DealHeader
 from streamdata.progress.finals import COUNTS, Finals, share_out, sums
 from streamdata.progress.header import Topology, Tree, header
-from streamdata.progress.history import compact, history_of
+from streamdata.progress.history import compact, history_of, last_lines, totals_of_nodes
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
 from streamdata.progress.lane_state import LaneState, from_stateful, lane_state_of
 from streamdata.progress.left_out import left_out_code, read_left_out
+from streamdata.progress.leftovers import BlockCut, Leftovers
 from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
@@ -41,7 +42,9 @@ __all__ = [
     "COUNTS",
     "Base",
     "Beginning",
+    "BlockCut",
     "Cursor",
+    "DealHeader",
     "Entry",
     "Finals",
     "FunctionState",
@@ -49,6 +52,7 @@ __all__ = [
     "LaneKey",
     "LaneLink",
     "LaneState",
+    "Leftovers",
     "NodeKey",
     "PlainCursor",
     "PlainEntry",
@@ -69,6 +73,7 @@ __all__ = [
     "header",
     "history_of",
     "lane_state_of",
+    "last_lines",
     "left_out_code",
     "links_of",
     "marked",
@@ -81,6 +86,7 @@ __all__ = [
     "state_text",
     "sums",
     "to_state",
+    "totals_of_nodes",
     "traffic_of",
     "warn_once",
 ]

@@ -18,6 +18,7 @@ def states_digests(states: Mapping[str, Any], rank: int) -> dict[str, str | None
     headers say whether they are of one run.
     """
     table = Columns.of(states).table()
+    table = table.present()
     headers = StatesTable(others={key: value for key, value in table.others.items() if key.startswith("generation/")})
     # A single rank's own are all there are.
     is_own = table.ranks(table.headers()) <= {rank}

@@ -9,10 +9,10 @@ from streamdata.progress.progress import Progress
 
 def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
     """Yield a line for each source that was removed or renamed, joins, returns, or has another weight."""
-    before = progress.newest_tree(now)
+    before = progress.newest_tree()
     if before is None:
         return
-    held = progress.paths()
+    held = {*progress.paths(), *progress.before.nodes}
     removed = {path: node for path, node in before.nodes.items() if path not in now.nodes}
     for path, node in now.nodes.items():
         if path not in before.nodes and path in held:

@@ -1,20 +1,16 @@
 """The values of a checkpoint, checked one by one: damage must not decide what comes next."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from streamdata.errors import StateError, shown
-from streamdata.progress.base import Base
 from streamdata.recipe.percent import check_weight
 from streamdata.run import MAX_RANKS, MAX_WORKERS
 
-# Of the states, in each generation's header: another one is refused there, before anything is misread.
-FORMAT = 2
-_FORMATS = (1, FORMAT)
-"""What can be read: in the first, the topology never changes, and open bursts do not say what they have pulled."""
-_BEGUN_WITH = ("step", "pass", "base", "dealt", "history")
-"""In headers after a change of topology, always."""
+FORMAT = 3
+"""Of the states, in each generation's header: another one is refused there, before anything is misread."""
 _MAX_COUNT = 2**53
 """What every JSON reader holds exactly, and far below what NumPy's int64 overflows at when it is added to."""
 _MAX_LANES = 1 << 22
@@ -44,19 +40,79 @@ def checked_header(value: Any) -> Mapping[str, Any]:
     Raises:
         ValueError: It is not one.
     """
-    if type(value["format"]) is not int or value["format"] not in _FORMATS:
-        raise ValueError(f"expected one of the formats {_FORMATS}, got {shown(value['format'])}")
+    if value["format"] != FORMAT:
+        raise ValueError(
+            f"expected format {FORMAT}, got {shown(value['format'])}: start anew, or go on under their own number of "
+            "ranks and workers with the version of streamdata that wrote them"
+        )
     _check_topology(value)
-    _check_tree(value)
-    _check_deal(value)
-    for epoch_pass in value.get("finished", ()):
-        count(epoch_pass)
-    for epoch_pass, base in value.get("base", {}).items():
-        count(int(epoch_pass))
-        _check_base(base)
-    for line in value.get("history", ()):
-        _check_line(line)
+    check_texts(value["nodes"])
+    if value["weights"].keys() != value["nodes"].keys() - {""}:
+        raise ValueError("expected a weight of each node but the top")
+    for weight in value["weights"].values():
+        check_weight(weight)
+    if not value["cuts"].keys() <= value["nodes"].keys():
+        raise ValueError("expected cuts of sources")
+    for cut in value["cuts"].values():
+        check_cut(cut)
+    if bool(count(value["deal"])) != ("dealt" in value) or not re.fullmatch(r"[0-9a-f]{32}|", value.get("dealt", "")):
+        raise ValueError("expected a digest in 'dealt' if and only if something was before")
     return dict(value)
+
+
+def check_cut(value: Any) -> None:
+    """Refuse what does not say how a source is divided.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    blocks, window, _, _, _ = map(count, value)
+    if not blocks or not window:  # what is computed of it divides by them
+        raise ValueError(f"expected a cut into blocks and windows, got {shown(value)}")
+
+
+def check_keys(value: Any, names: Collection[str]) -> None:
+    """Refuse what is no mapping with exactly these keys.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(value, Mapping) or value.keys() != set(names):
+        raise ValueError(f"expected the fields {sorted(names)}")
+
+
+def check_texts(value: Any) -> None:
+    """Refuse what is no mapping of texts to texts.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise ValueError("expected texts in 'nodes'")
+
+
+def check_numbers(values: Iterable[Any]) -> None:
+    """Refuse what are no finite numbers.
+
+    Raises:
+        ValueError: One is none.
+    """
+    if not all(map(_is_finite, values)):
+        raise ValueError("expected numbers")
+
+
+def check_lines(lines: Any) -> None:
+    """Refuse what are not lines on earlier generations.
+
+    Raises:
+        ValueError: One is none.
+    """
+    for line in lines:
+        for name in ("generation", "dp_size", "num_workers", "step"):
+            count(line[name])
+        check_numbers(value for name, value in line.items() if name != "weights")
+        for weight in line.get("weights", {}).values():
+            check_weight(weight)
 
 
 def _check_topology(header: Mapping[str, Any]) -> None:
@@ -66,47 +122,6 @@ def _check_topology(header: Mapping[str, Any]) -> None:
             raise ValueError(f"expected 1 to {most} in {name!r}, got {shown(header[name])}")
     if (lanes := header["dp_size"] * header["num_workers"]) > _MAX_LANES:
         raise ValueError(f"expected at most {_MAX_LANES} lanes, got {lanes}")
-
-
-def _check_tree(header: Mapping[str, Any]) -> None:
-    nodes = header["nodes"]
-    if not isinstance(nodes, Mapping) or not all(isinstance(text, str) for pair in nodes.items() for text in pair):
-        raise ValueError("expected strings in 'nodes'")
-    if "weights" not in header:  # of the first versions
-        return
-    if header["weights"].keys() != nodes.keys() - {""}:
-        raise ValueError("expected a weight of each node but the top")
-    for weight in header["weights"].values():
-        check_weight(weight)
-
-
-def _check_deal(header: Mapping[str, Any]) -> None:
-    deal = count(header["deal"] if header["format"] == FORMAT else header.get("deal", 0))
-    if deal and (missing := set(_BEGUN_WITH) - header.keys()):
-        raise ValueError(f"expected {shown(min(missing))}, of what its topology began with")
-    for name in ("step", "pass"):
-        count(header.get(name, 0))
-
-
-def _check_line(line: Mapping[str, Any]) -> None:
-    for name in ("generation", "dp_size", "num_workers", "step"):
-        count(line[name])
-    for weight in line.get("weights", {}).values():
-        check_weight(weight)
-    for counts in line["sources"].values():
-        if not all(_is_finite(number) for number in counts.values()):
-            raise ValueError("expected numbers in 'history'")
-
-
-def _check_base(base: Mapping[str, Any]) -> None:
-    if not base.keys() <= Base.__dataclass_fields__.keys():
-        raise ValueError("expected other fields in 'base'")
-    if not all(_is_finite(number) for number in (base["time"], *base.get("excess", {}).values())):
-        raise ValueError("expected numbers in 'base'")
-    for counts in base.get("counts", {}).values():
-        _, _, _, _ = map(count, counts)
-    for number in base.get("shifts", {}).values():
-        count(number)
 
 
 def checked_lane(value: Any) -> Mapping[str, Any]:

@@ -46,21 +46,13 @@ class Columns(MutableMapping[str, Any]):
 
     Args:
         table: What was loaded.
-        parent: The digest of the loaded states that these descend from; or these states, where `table` is of them.
         step: The step of which they were loaded.
     """
 
-    def __init__(
-        self, table: StatesTable | None = None, *, parent: str | StatesTable | None = None, step: int | None = None
-    ) -> None:
+    def __init__(self, table: StatesTable | None = None, *, step: int | None = None) -> None:
         self._table = table or StatesTable()
         self._written: dict[str, Any] = {}
-        self._parent, self.step = parent, step
-
-    @property
-    def parent(self) -> str | None:
-        """The digest of the loaded states that these descend from."""
-        return self._parent.digest() if isinstance(self._parent, StatesTable) else self._parent
+        self.step = step
 
     @classmethod
     def of(cls, states: Mapping[str, Any]) -> "Columns":
@@ -82,7 +74,7 @@ class Columns(MutableMapping[str, Any]):
 
     def in_columns(self) -> "Columns":
         """The same states, with what was written since they were loaded in columns, too."""
-        return Columns(self.table(), parent=self._parent, step=self.step)
+        return Columns(self.table(), step=self.step)
 
     def table(self) -> StatesTable:
         """All entries, what was written since they were loaded included."""

@@ -17,6 +17,9 @@ from streamdata.run import Lane
 logger = logging.getLogger("streamdata")
 
 _SAVE_ALL = "Call states.update(to_state(batch)) for every batch, and save and restore the whole dict."
+_SAVE_IN_TURN = (
+    f"{_SAVE_ALL} A DataLoader with in_order=False delivers out of turn: save once each worker has delivered."
+)
 _SAVE_APART = "Begin each iteration over a pass with states of its own, or call set_epoch before it."
 
 
@@ -86,6 +89,8 @@ def _check_top(progress: Progress, shape: Shape, epoch_pass: int) -> None:
     # States had the entry of a yield function from the first; the count of a mixture without one is newer.
     is_there = progress.drawn_by_lane(epoch_pass, "", of_its_own=shape.joins[""]) >= 0
     for index in progress.num_batches(epoch_pass):
+        if progress.is_ended_alone(epoch_pass, index):
+            continue
         if not is_there[index] and (shape.joins[""] or progress.has_facts(epoch_pass, index)):
             lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
             what = (
@@ -153,7 +158,7 @@ def _check_workers(
 def _check_missing(lane: Lane, epoch_pass: int, what: str, least: float, batch_size: int) -> None:
     """Refuse the lack of a lane that must have had a batch; if it has less, drop_last may have left all of it out."""
     if least >= batch_size:
-        _refuse(LaneKey(epoch_pass, lane.dp_rank, lane.worker), what, _SAVE_ALL)
+        _refuse(LaneKey(epoch_pass, lane.dp_rank, lane.worker), what, _SAVE_IN_TURN)
     if least:
         logger.warning(
             "states: rank %d, worker %d: %s: unless it has less than a batch, which drop_last leaves out, to_state was "

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from streamdata.fields import CURSOR
-from streamdata.progress.lane_link import LaneLink
+from streamdata.progress.lane_link import DealText, LaneLink
 
 Position: TypeAlias = tuple[int, int, int, int]
 """(epoch, window, taken, part): in the lane's `window`-th window of `epoch`, `taken` records are done, and of the
@@ -113,6 +113,8 @@ class Mark(NamedTuple):
     """In the last sample of a batch of `mixed_collate`: the batch's number in its lane in this pass, from 1."""
     ended: bool = False
     """In the last sample of a lane in a pass."""
+    deal: DealText | None = None
+    """In the first sample that a lane gives in an iteration, where the size of the run has changed."""
 
 
 class Entry(NamedTuple):
@@ -139,11 +141,10 @@ node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"
 """The node of a plain entry, in a fifth of the time of `Entry(*entry).node`."""
 
 
-def marked(entries: tuple[PlainEntry, ...], *, batch: int | None = None, ended: bool = False) -> tuple[PlainEntry, ...]:
-    """The entries of a sample, with that said beside what they say already."""
+def marked(entries: tuple[PlainEntry, ...], **said: Any) -> tuple[PlainEntry, ...]:
+    """The entries of a sample, with fields of `Mark` said beside what they say already."""
     last = Entry(*entries[-1])
-    mark = Mark(batch, ended=ended or (last.mark is not None and last.mark.ended))
-    return (*entries[:-1], last._replace(mark=mark))
+    return (*entries[:-1], last._replace(mark=(last.mark or Mark())._replace(**said)))
 
 
 def number_batch(samples: list[dict[str, Any]]) -> None:

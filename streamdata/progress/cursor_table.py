@@ -144,13 +144,13 @@ class CursorTable:
                 cursor.update(self.rare.get(rows.start + index, {}))
             yield cursor
 
-    def of_lane(self, epoch_pass: int, rank: int, worker: int, since: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield the generation, path and cursor of each node in a lane and a pass, from a generation on."""
+    def of_lane(self, epoch_pass: int, rank: int, worker: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yield the generation, path and cursor of each node in a lane and a pass."""
         if not len(self):
             return
         lane = [self.columns[name] for name in ("epoch_pass", "rank", "worker")]
         is_own = (lane[0] == epoch_pass) & (lane[1] == rank) & (lane[2] == worker)
-        own = self.select(is_own & (self.columns["generation"] >= since))
+        own = self.select(is_own)
         if not len(own):
             return
         # All rows at once: a group would be one row of them.

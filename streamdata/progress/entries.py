@@ -1,4 +1,4 @@
-"""All entries of a checkpoint, checked, by what they are of."""
+"""The entries of a checkpoint that count, checked, by what they are of."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,9 @@ from streamdata.errors import StateError, shown
 from streamdata.progress.checked import checked_header, checked_lane, count
 from streamdata.progress.columns import Columns
 from streamdata.progress.cursor_table import Group
+from streamdata.progress.deal_header import DEAL, DealHeader, canonical, deal_header_of, digest_of
 from streamdata.progress.entry_keys import key_number
-from streamdata.progress.header import OF_DEAL, Topology
+from streamdata.progress.header import Topology
 
 _LANE_NUMBERS = 4
 """Numbers in a key that names a lane: generation, pass, rank, worker."""
@@ -21,7 +22,7 @@ ByGeneration = dict[int, dict[int, Any]]
 
 
 class Entries:
-    """The entries that `to_state` wrote.
+    """The entries that `to_state` wrote since the size of the run last changed, and the header of what was before.
 
     Args:
         states: The collected dict, of one rank or of all together.
@@ -32,7 +33,9 @@ class Entries:
 
     def __init__(self, states: Mapping[str, Any]) -> None:
         # A view of its own: the trainer goes on writing to what it loaded.
-        self.columns = Columns(Columns.of(states).table())
+        self.columns = Columns(Columns.of(states).table().present())
+        self.deal = DealHeader()
+        """What was before."""
         self.headers: dict[int, Mapping[str, Any]] = {}
         self.workers: dict[tuple[int, int], dict[int, int]] = {}
         """By pass and rank, then by generation: the worker that delivered last."""
@@ -44,10 +47,10 @@ class Entries:
         """By pass: how many batches a lane had delivered, and whether it had ended."""
         others = self.columns.others()
         # Headers first: what an entry may say depends on its generation.
-        headers = {key: value for key, value in others.items() if str(key).startswith("generation/")}
+        headers = {key: value for key, value in others.items() if str(key).startswith(("generation/", DEAL))}
         for key, value in (*headers.items(), *((k, v) for k, v in others.items() if k not in headers)):
             self._take(key, value)
-        self._check_deals()
+        self._check_headers()
         self._check_whole()
         self._check_cursors()
 
@@ -74,6 +77,8 @@ class Entries:
             match kind, rest, parts[_LANE_NUMBERS:]:
                 case "generation", [], []:
                     self.headers[generation] = checked_header(value)
+                case "deal", [], []:
+                    self._take_deal(generation, value)
                 case "worker", [epoch_pass, rank], []:
                     self._lane(generation, rank, count(value))
                     self.workers.setdefault((epoch_pass, rank), {})[generation] = value
@@ -92,11 +97,16 @@ class Entries:
                     raise ValueError("not a key of to_state")
         # All that values of any type can raise in the lines above: whichever it is, these are not states.
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            why = f"{type(error).__name__}: {str(error)[:100]}"
-            raise StateError(
-                f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
-                "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
-            ) from error
+            raise not_states(key, value, f"{type(error).__name__}: {str(error)[:200]}") from error
+
+    def _take_deal(self, number: int, value: Any) -> None:
+        # First of all: what is not what it was when it was written need not be looked at, and may be made to be large.
+        digests = {header.get("dealt") for header in self.headers.values()}
+        if digests and None not in digests and {digest_of(canonical(value))} != digests:
+            raise ValueError(f"expected the digest {', '.join(map(str, digests))}")
+        self.deal = deal_header_of(value)
+        if self.deal.number != number:
+            raise ValueError(f"expected number {number}")
 
     def _lane(self, generation: int, rank: int, worker: int) -> int:
         if generation not in self.headers:
@@ -112,20 +122,22 @@ class Entries:
             )
         return rank * num_workers + worker
 
-    def _check_deals(self) -> None:
-        """Refuse headers that contradict one another: what is computed of a deal takes them to agree."""
-        firsts: dict[int, int] = {}
+    def _check_headers(self) -> None:
+        """Refuse headers that contradict one another, and the lack of what was before them."""
+        # By the digest: a header that was mended by hand, or is of another run, would deal out other records.
+        first: Mapping[str, Any] = self.headers[min(self.headers)] if self.headers else {"deal": 0}
         for generation, header in sorted(self.headers.items()):
-            deal = header.get("deal", 0)
-            if not max(firsts, default=0) <= deal <= generation:
-                why = f"it has deal={deal}, after deal={max(firsts)}" if firsts else f"it has deal={deal}"
-                _refuse_header(generation, why)
-            first = self.headers[firsts.setdefault(deal, generation)]
-            for name in ("dp_size", "num_workers", *OF_DEAL):
-                # The first format does not say its deal.
-                if name != "deal" and header.get(name) != first.get(name):
+            for name in ("dp_size", "num_workers", "deal", "dealt"):
+                if header.get(name) != first.get(name):
                     got, expected = shown(header.get(name)), shown(first.get(name))
-                    _refuse_header(generation, f"{name}={got}, in generation {firsts[deal]} of its deal {expected}")
+                    _refuse_header(generation, f"{name}={got}, in generation {min(self.headers)} {expected}")
+        if first["deal"] != self.deal.number or (self.deal.number and first["dealt"] != self.deal.digest):
+            what = "another one" if self.deal.number else "none"
+            raise StateError(
+                f"states: expected the header {DEAL}{first['deal']}, of what was delivered before the number of ranks "
+                f"or workers changed, got {what}\n"
+                "  Call states.update(to_state(batch)) from the first batch after a resume on, and save the whole dict."
+            )
 
     def _check_whole(self) -> None:
         missing = sorted({(epoch_pass, rank) for epoch_pass, rank in self._ranks()} - self.workers.keys())
@@ -157,20 +169,23 @@ class Entries:
                     yield from ((epoch_pass, lane // num_workers) for lane in lanes)
 
     def _check_cursors(self) -> None:
-        """Refuse pieces, and clocks that owe something, where there was no topology before."""
+        """Refuse leftovers, and clocks that owe something, in a run of a single size."""
         cursors = self.columns.cursors()
-        first_deal = [generation for generation, header in self.headers.items() if not header.get("deal", 0)]
         is_owing = (cursors["window"] < 0) | (cursors["clock"] < 0) | (cursors["pulled"][:, 1] < -1)
-        wrong = np.flatnonzero(is_owing & np.isin(cursors["generation"], first_deal))
-        if len(wrong):
+        wrong = np.flatnonzero(is_owing)
+        if len(wrong) and not self.deal.number:
             names = ("generation", "epoch_pass", "rank", "worker", "path")
             *numbers, path = (int(cursors[name][wrong[0]]) for name in names)
             key = "/".join(["cursor", *map(str, numbers), cursors.table.paths[path]])
-            raise StateError(
-                f"states: {shown(key)}: {shown(self.columns[key])} does not come from to_state (expected "
-                "numbers >= 0)\n"
-                "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
-            )
+            raise not_states(key, self.columns[key], "expected numbers >= 0")
+
+
+def not_states(key: object, value: object, why: str) -> StateError:
+    """An error about an entry that `to_state` does not write."""
+    return StateError(
+        f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
+        "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
+    )
 
 
 def _refuse_header(generation: int, why: str) -> NoReturn:

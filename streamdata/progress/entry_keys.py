@@ -38,7 +38,7 @@ def owner_of(key: str) -> Owner:
     # Without the path: a name of a source may contain a slash, or be a number.
     kind, *parts = key.split("/", 5)
     match kind, [key_number(part) for part in parts[:4]]:
-        case "generation", [generation]:
+        case (("generation" | "deal"), [generation]):
             return Owner(generation, None)
         case "idle", [generation, rank]:
             return Owner(generation, rank)

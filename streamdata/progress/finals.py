@@ -22,6 +22,8 @@ class Finals:
 
     is_held: npt.NDArray[np.bool_]
     """Whether there is an entry: the rows of other lanes are 0."""
+    is_over: npt.NDArray[np.bool_]
+    """Whether the lane has ended the pass: nothing of its share is left, whether it has read all of it or not."""
     position: Column
     """(L, 4): epoch, window, taken, part."""
     pulled: Column
@@ -37,13 +39,17 @@ class Finals:
     what was left out of that."""
 
 
-def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Finals:
+def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]], over: Sequence[int] = ()) -> Finals:
     """Put the cursors of some lanes into columns for all.
 
     Args:
         lanes: How many there are.
         groups: The cursors of each generation, oldest first, with the numbers of their lanes.
+        over: The lanes that have ended the pass.
     """
+    # Beside `is_held`: such a lane may have entries or none.
+    is_over = np.zeros(lanes, np.bool_)
+    is_over[list(over)] = True
     is_held = np.zeros(lanes, np.bool_)
     columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "tokens", "given")}
     cost = np.zeros(lanes, np.float64)
@@ -60,6 +66,7 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]]) -> Fin
             functions[int(numbers[row])] = fields.get("function"), fields.get("left_out", "")
     return Finals(
         is_held=is_held,
+        is_over=is_over,
         position=np.stack([columns[name] for name in _POSITION], axis=1),
         pulled=pulled,
         draws=columns["draws"],

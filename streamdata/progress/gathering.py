@@ -5,10 +5,11 @@ from typing import Any
 
 from streamdata.errors import StateError, shown
 from streamdata.progress.columns import Columns
+from streamdata.progress.deal_header import DEAL
 from streamdata.progress.joining import check_together, join_ranks
 from streamdata.progress.ranks import all_gather, check_can_meet, gather
 from streamdata.progress.saving import group_of, part_of_rank
-from streamdata.progress.state_file import RankStates, decode, encode
+from streamdata.progress.state_file import RankStates, decode, decode_deal, encode, encode_deal
 from streamdata.progress.states_table import StatesTable
 from streamdata.run import DataParallel, find_data_parallel
 
@@ -37,23 +38,26 @@ def gather_states(
     check_can_meet("gather_states", group.dp_size)
     if dst is not None and not 0 <= dst < num_processes:
         raise ValueError(f"gather_states: expected a rank below {num_processes} as dst, got {shown(dst)}")
-    headers, digest, content = _encoded(states, group)
+    headers, digest, content, deals = _encoded(states, group)
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
-    told = all_gather((headers, digest))
-    errors = [f"rank {number}: {error}" for number, (error, _) in enumerate(told) if isinstance(error, str)]
+    told = all_gather((headers, digest, list(deals)))
+    errors = [f"rank {number}: {error}" for number, (error, *_) in enumerate(told) if isinstance(error, str)]
     if errors:
         raise StateError(f"gather_states: {errors[0]}")
-    saved = _decoded([headers for headers, _ in told])
-    chosen = _one_of_each_replica(saved, [digest for _, digest in told], group.dp_size)
+    saved = _decoded([headers for headers, *_ in told])
+    chosen = _one_of_each_replica(saved, [digest for _, digest, _ in told], group.dp_size)
     saved = [saved[process] for process in chosen]
     check_together(saved)
-    contents = all_gather(content) if dst is None else gather(content, dst)
+    # What came before may be large, and is the same for all: of each the first that names it sends it.
+    process = find_data_parallel().dp_rank
+    # Backwards, so that the lowest one stays.
+    first = {name: number for number, (*_, names) in reversed(list(enumerate(told))) for name in names}
+    sent = {name: encode_deal(value)[1] for name, value in deals.items() if first[name] == process}
+    contents = all_gather((content, sent)) if dst is None else gather((content, sent), dst)
     if contents is None:
         return None
-    contents = [contents[process] for process in chosen]
-    # Not their own digest: a rank that goes on from them is no other branch than one that goes on from its own.
-    parents = {part.origin.parent for part in saved if part.origin.parent is not None}
-    return Columns(join_ranks(_decoded(contents)), parent=parents.pop() if parents else None)
+    came = {name: decode_deal("deal", name, deal) for _, others in contents for name, deal in others.items()}
+    return Columns(join_ranks(_decoded([contents[number][0] for number in chosen]), came))
 
 
 def _one_of_each_replica(saved: list[RankStates], digests: list[str | None], size: int) -> list[int]:
@@ -76,18 +80,23 @@ def _one_of_each_replica(saved: list[RankStates], digests: list[str | None], siz
     return [chosen[rank] for rank in sorted(chosen)]
 
 
-def _encoded(states: Mapping[str, Any], group: DataParallel) -> tuple[bytes | str, str | None, bytes]:
-    """The headers of a rank's part, the digest of what it has read, if anything, and all of it.
+def _encoded(
+    states: Mapping[str, Any], group: DataParallel
+) -> tuple[bytes | str, str | None, bytes, dict[str, Mapping[str, Any]]]:
+    """The headers of a rank's part, the digest of what it has read, if anything, all of it, and what came before.
 
     Instead of the headers it may be an error's text, for all ranks to raise.
     """
     try:
         origin, part = part_of_rank(states, group, step=0)
         headers = {key: value for key, value in part.others.items() if key.startswith("generation/")}
-        digest = part.digest() if headers else None
-        return encode(origin, StatesTable(others=headers)), digest, encode(origin, part)
+        entries = StatesTable(part.cursors, {k: v for k, v in part.others.items() if not k.startswith(DEAL)})
+        digest = entries.digest() if headers else None
+        dealt = {header["deal"]: header["dealt"] for header in headers.values() if header["deal"]}
+        deals = {name: part.others[f"{DEAL}{number}"] for number, name in dealt.items()}
+        return encode(origin, StatesTable(others=headers)), digest, encode(origin, part), deals
     except StateError as error:
-        return str(error), None, b""
+        return str(error), None, b"", {}
 
 
 def _decoded(contents: list[bytes]) -> list[RankStates]:

@@ -1,16 +1,16 @@
-"""What is written of a generation: its topology, its tree, and what the lanes of its topology began with."""
+"""What is written of a generation: its size, its tree, and which header of the sizes before it it goes on from."""
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamdata.progress.checked import FORMAT
+from streamdata.progress.deal_header import DealHeader
+from streamdata.progress.leftovers import BlockCut
 from streamdata.recipe.percent import Weight
 from streamdata.run import Lane
 
 ANOMALIES = "anomalies"
-OF_DEAL = ("deal", "step", "pass", "finished", "base", "dealt", "history")
-"""What the headers of all generations of a deal share, beside its topology."""
 BY_COST = ", by cost"
 """How the order of a mixture ends that has a cost."""
 
@@ -34,29 +34,32 @@ class Tree(NamedTuple):
     """For each node, what determines its own order."""
     weights: Mapping[str, Weight]
     """For each node but the top, its weight in its parent: a number or a schedule."""
+    cuts: Mapping[str, BlockCut] = {}
+    """For each source of records, how it is divided."""
 
-    def below(self, path: str) -> "Tree":
-        """The tree without what is not below the node."""
+    def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
+        """The nodes and weights of what is below the node."""
         start = f"{path}." if path else ""
         nodes = {key: node for key, node in self.nodes.items() if key.startswith(start) and key != path}
-        return Tree(nodes, {key: weight for key, weight in self.weights.items() if key.startswith(start)})
+        return nodes, {key: weight for key, weight in self.weights.items() if key.startswith(start)}
 
     def blend(self, path: str) -> Mapping[str, Weight]:
         """The weights of the node's children."""
         return {key: weight for key, weight in self.weights.items() if key.rpartition(".")[0] == path}
 
 
-def header(tree: Tree, lane: Lane, of_deal: Mapping[str, Any], anomalies: Mapping[str, Mapping[str, int]]) -> str:
-    """Write a generation's header: its topology, its tree, and for people what its sources have in their shards.
+def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Mapping[str, int]]) -> str:
+    """Write a generation's header: its size, its tree, and for people what its sources have in their shards.
 
     Args:
         tree: What determines the order.
         lane: Whose number of ranks and workers count.
-        of_deal: What all generations under this topology share.
+        deal: What all generations of this size go on from.
         anomalies: Of each node that has any: how much is not a record, or less than one, by kind. No resume compares
             it.
     """
-    topology = {"dp_size": lane.dp_size, "num_workers": lane.num_workers}
+    size = {"dp_size": lane.dp_size, "num_workers": lane.num_workers, "deal": deal.number}
     noted = {ANOMALIES: anomalies} if anomalies else {}
-    trees = {"nodes": dict(tree.nodes), "weights": dict(tree.weights)}
-    return json.dumps({"format": FORMAT, **topology, **of_deal, **trees, **noted})
+    before = {"dealt": deal.digest} if deal.number else {}
+    trees = {"nodes": dict(tree.nodes), "weights": dict(tree.weights), "cuts": dict(tree.cuts)}
+    return json.dumps({"format": FORMAT, **size, **before, **trees, **noted})

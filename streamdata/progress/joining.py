@@ -1,12 +1,12 @@
 """What several ranks saved, joined to one: after it is sure that they belong together."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from streamdata.errors import StateError, shown
 from streamdata.progress.checked import checked_header
-from streamdata.progress.descent import present_generations
-from streamdata.progress.state_file import RankStates, headers_of, parse
+from streamdata.progress.deal_header import DEAL
+from streamdata.progress.state_file import RankStates, dealt_of, headers_of, parse
 from streamdata.progress.states_table import StatesTable, join, same_order
 
 _MAX_NAMED = 30
@@ -16,8 +16,8 @@ def check_together(saved: Sequence[RankStates]) -> None:
     """Refuse to join what different runs saved.
 
     Raises:
-        StateError: They are of different steps, numbers of ranks, branches or process groups; a generation is another
-            in one of them.
+        StateError: They are of different steps, numbers of ranks or process groups; a generation is another in one of
+            them.
     """
     first = saved[0]
     for part in saved:
@@ -25,53 +25,55 @@ def check_together(saved: Sequence[RankStates]) -> None:
             expected, got = getattr(first.origin, name), getattr(part.origin, name)
             if expected != got:
                 raise _apart(part, first, f"of {name} {got}", f"of {name} {expected}")
-    _check_same(saved, "parent", _branch)
-    _check_same(saved, "group", lambda part: f"saved in the process group {part.origin.group}")
+    known = [part for part in saved if part.origin.group is not None]  # of the others it may be any
+    for part in known:
+        if part.origin.group != known[0].origin.group:
+            raise _apart(
+                part, known[0], *(f"saved in the process group {one.origin.group}" for one in (part, known[0]))
+            )
     _check_headers(saved)
 
 
-def _check_same(saved: Sequence[RankStates], name: str, describe: Callable[[RankStates], str]) -> None:
-    # None, which nobody knows, may be any.
-    known = [part for part in saved if getattr(part.origin, name) is not None]
-    for part in known:
-        if getattr(part.origin, name) != getattr(known[0].origin, name):
-            raise _apart(part, known[0], *map(describe, (part, known[0])))
-
-
-def join_ranks(
-    saved: Sequence[RankStates], older: Sequence[StatesTable] = (), unknown: Collection[int] = ()
-) -> StatesTable:
-    """The states of all ranks, with a record of each that delivered nothing since the topology last changed.
+def join_ranks(saved: Sequence[RankStates], deals: Mapping[str, Any], unknown: Collection[int] = ()) -> StatesTable:
+    """The states of all ranks, with a record of each that delivered nothing since the size last changed.
 
     Args:
         saved: Of different ranks.
-        older: What is held of ranks that are not among them.
+        deals: By digest, what had been before, of all that these name.
         unknown: Ranks of which nobody knows whether they delivered anything.
 
     Raises:
         StateError: They do not belong together, or do not come from `to_state`.
     """
     check_together(saved)
-    # By rank: rank 0 may hold copies of the others' entries, over which their own must come.
-    table = join([*older, parse(sorted(saved, key=lambda part: part.origin.rank))])
+    # Whichever rank had it wrote it: the others' files name it by its digest.
+    before = {f"{DEAL}{number}": deals[digest] for number, digest in dealt_of(saved).items()}
+    table = join([StatesTable(others=before), parse(sorted(saved, key=lambda part: part.origin.rank))])
+    # A rank that has delivered nothing since the size changed may have saved what was before: of another size, that is.
     headers = table.headers()
-    if missing := table.generations() - headers.keys():
+    # One of the same size as the newest has begun without what the others had loaded.
+    sizes = [(header["deal"], header["dp_size"], header["num_workers"]) for header in headers.values()]
+    if any(size[0] < max(sizes)[0] and size[1:] == max(sizes)[1:] for size in sizes):
+        raise StateError(
+            "states: they are not of one run: some ranks go on from another number of ranks or workers, others do not\n"
+            "  Delete the files of the run that you do not go on with, or load another step."
+        )
+    table = table.present()
+    if missing := table.generations() - table.headers().keys():
         raise StateError(
             f"states: 'generation/{min(missing)}' is missing, though there are entries of it\n"
             "  Restore the files as they were saved."
         )
-    return _with_idle(table, headers, unknown) if headers else table
+    return _with_idle(table, table.headers(), unknown) if table.headers() else table
 
 
 def _with_idle(table: StatesTable, headers: Mapping[int, Mapping[str, Any]], unknown: Collection[int]) -> StatesTable:
-    newest, present = max(headers), present_generations(headers)
+    newest = max(headers)
     # Of the ranks that the newest header tells of: in a run of another size nobody has delivered yet.
-    idle = sorted(set(range(headers[newest]["dp_size"])) - table.ranks(present) - set(unknown))
+    idle = sorted(set(range(headers[newest]["dp_size"])) - table.ranks(headers) - set(unknown))
     # Those that were idle once may have delivered since.
-    stale = {f"idle/{generation}/" for generation in present}
-    others = {key: value for key, value in table.others.items() if key.rpartition("/")[0] + "/" not in stale}
-    others |= {f"idle/{newest}/{rank}": True for rank in idle}
-    return StatesTable(table.cursors, others, table.odd)
+    others = {key: value for key, value in table.others.items() if not key.startswith("idle/")}
+    return StatesTable(table.cursors, others | {f"idle/{newest}/{rank}": True for rank in idle})
 
 
 def _check_headers(saved: Sequence[RankStates]) -> None:
@@ -105,11 +107,6 @@ def _difference(header: Any, other: Any) -> str:
         if isinstance(value, Mapping) and isinstance(expected, Mapping):
             return f"{name}: {_difference(value, expected)}"
     return ", ".join(f"{name}={str(header.get(name))[:100]}" for name in names)
-
-
-def _branch(part: RankStates) -> str:
-    parent = part.origin.parent
-    return f"descending from the loaded states {parent}" if parent else "of a run that began without states"
 
 
 def _apart(part: RankStates, other: RankStates, got: str, expected: str) -> StateError:

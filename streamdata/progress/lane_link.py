@@ -13,6 +13,13 @@ from streamdata.progress.traffic import TrafficReport, note
 logger = logging.getLogger("streamdata")
 
 
+class DealText(NamedTuple):
+    """What the run had come to under earlier sizes, as JSON; it may be large, so that each lane sends it once."""
+
+    key: str
+    text: str
+
+
 class Beginning(NamedTuple):
     """How an iteration of one lane began, for the trainer to compare with what it has received."""
 
@@ -29,7 +36,9 @@ class Beginning(NamedTuple):
     """How many batches the lane made in the iteration before, where that came to its end."""
     epoch_pass: int
     change: str | None = None
-    """What became of the topology with the states that were set, if another one wrote them."""
+    """What became of the size with the states that were set, if another one wrote them."""
+    deal: DealText | None = None
+    """What the run had come to under earlier sizes."""
 
 
 class LaneLink:
@@ -69,7 +78,10 @@ class LaneLink:
         return self._num_batches + self._made if self._made and self._num_batches is not None else None
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
-        return receive, (self._beginning, self._made, self._report())
+        beginning = self._beginning
+        if beginning is not None and self._made > 1:  # the header is large, and came with the first batch
+            beginning = beginning._replace(deal=None)
+        return receive, (beginning, self._made, self._report())
 
 
 # Where torch's DataLoader takes, and throws away, what its persistent workers had ready; and torchdata's.
@@ -85,6 +97,8 @@ class _Received(NamedTuple):
 _received: dict[tuple[str, int], _Received] = {}
 _warned: defaultdict[str, set[int]] = defaultdict(set)
 _announced: dict[str, int] = {}
+_deals: dict[str, tuple[int, DealText | None]] = {}
+"""By dataset, with the version of its states: what lanes have said of earlier sizes."""
 
 
 def receive(beginning: Beginning | None, batches: int, report: TrafficReport | None) -> None:
@@ -94,6 +108,7 @@ def receive(beginning: Beginning | None, batches: int, report: TrafficReport | N
     if beginning is None or _is_thrown_away():
         return
     announce(beginning)
+    note_deal(beginning.rank.partition("/")[0], beginning.version, beginning.deal)
     lane = (beginning.rank, beginning.worker)
     before = _received.get(lane, _Received(0, 0))
     _received[lane] = _Received(beginning.iteration, batches)
@@ -103,6 +118,19 @@ def receive(beginning: Beginning | None, batches: int, report: TrafficReport | N
     received = before.batches if before.iteration == beginning.iteration - 1 else 0
     if beginning.was_left or received < beginning.batches_before:
         warn_once(beginning)
+
+
+def note_deal(dataset: str, version: int, deal: DealText | None) -> None:
+    """Note what a lane's iterator was given by a loader: the lanes of the next pass go on from it, too."""
+    if deal is not None:
+        _deals[dataset] = version, deal
+
+
+def noted_deal(dataset: str, version: int) -> DealText | None:
+    """What was noted since states were set, here or by batches of workers; None for nothing."""
+    # Of an earlier version of the states it is void.
+    held, deal = _deals.get(dataset, (-1, None))
+    return deal if held == version else None
 
 
 def announce(beginning: Beginning) -> None:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamdata.errors import StateError
+from streamdata.progress.deal_header import DEAL
 from streamdata.progress.to_state import States
 from streamdata.run import Lane
 
-_VERSION = 1
-_FIELDS = frozenset(("version", "lane", "pass", "begun", "ended", "resumed", "delivered"))
+_VERSION = 2
+_HEADERS = ("generation/", DEAL)
+_OF_LANES = ("cursor/", "drawn/", "lane/")
+_FIELDS = frozenset(("version", "lane", "pass", "begun", "ended", "resumed", "delivered", "ended_since"))
 # The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
 _FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
 _SNAPSHOT, _SINCE_SNAPSHOT = "_snapshot", "_steps_since_snapshot"
@@ -32,6 +35,8 @@ class LaneState:
     """Whether a sample was asked for. Until then lane and pass are what they would be now."""
     is_ended: bool
     """Whether it has said that there are no more."""
+    ended_since: int
+    """A pass: from it up to the present one the lane has ended all."""
     resumed: str
     """The states that were set when it began."""
     delivered: Mapping[str, str]
@@ -47,7 +52,8 @@ class LaneState:
         lane = [self.lane.dp_size, self.lane.dp_rank, self.lane.num_workers, self.lane.worker]
         flags = {"begun": self.is_begun, "ended": self.is_ended}
         texts = {"resumed": self.resumed, "delivered": dict(self.delivered)}
-        return {"version": _VERSION, "lane": lane, "pass": self.epoch_pass, **flags, **texts}
+        passes = {"pass": self.epoch_pass, "ended_since": self.ended_since}
+        return {"version": _VERSION, "lane": lane, **passes, **flags, **texts}
 
 
 def lane_state_of(state: object) -> LaneState:
@@ -68,6 +74,7 @@ def lane_state_of(state: object) -> LaneState:
         epoch_pass=state["pass"],
         is_begun=state["begun"],
         is_ended=state["ended"],
+        ended_since=state["ended_since"],
         resumed=state["resumed"],
         delivered=state["delivered"],
     )
@@ -97,13 +104,45 @@ def from_stateful(state: Mapping[str, Any]) -> States:
     held = set(states)
     for lane in ordered:
         states.update({key: json.loads(text) for key, text in lane.delivered.items()})
-    # A lane names its generation before it delivers something in it.
-    told = {key.split("/", 2)[1] for key in states if not key.startswith("generation/")}
+    for lane in ordered:
+        _end_passes(lane, states)
+    # A lane names its generation, and what was before, before it delivers something in it.
+    told = {key.split("/", 2)[1] for key in states if not key.startswith(_HEADERS)}
+    deals = {str(states[f"generation/{number}"]["deal"]) for number in told}
     return {
         key: value
         for key, value in states.items()
-        if key in held or not key.startswith("generation/") or key.removeprefix("generation/") in told
+        if key in held or not key.startswith(_HEADERS) or key.partition("/")[2] in (told if key[0] == "g" else deals)
     }
+
+
+def _end_passes(lane: LaneState, states: States) -> None:
+    """Let states say that a lane has ended the passes before the present one, whatever they hold of it there."""
+    generations = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
+    if not generations:
+        return
+    newest, deal = max(generations), states[f"generation/{max(generations)}"]["deal"]
+    for epoch_pass in range(lane.ended_since, lane.epoch_pass):
+        rank, worker = lane.lane.dp_rank, lane.lane.worker
+        place = [str(epoch_pass), str(rank), str(worker)]
+        held = (key for key in states if key.startswith(_OF_LANES) and key.split("/")[2:5] == place)
+        own = [key for key in held if int(key.split("/", 2)[1]) >= deal]
+        if any(key.startswith("lane/") and _has_ended(key, states, newest) for key in own):
+            continue  # it had ended before it was resumed
+        # Older ones, of what was resumed from, would say that something is left; but of what is absent something is.
+        nodes = states[f"generation/{newest}"]["nodes"]
+        for key in own:
+            if not key.startswith("cursor/") or key.split("/", 5)[5] in nodes:
+                del states[key]
+        # Any worker of a rank that has ended is as good as the one that was last.
+        states[f"lane/{newest}/{'/'.join(place)}"] = {"ended": True}
+        states[f"worker/{newest}/{epoch_pass}/{rank}"] = worker
+
+
+def _has_ended(key: str, states: States, newest: int) -> bool:
+    """Whether a lane's entry says that it had ended all that is there in the newest generation."""
+    nodes = (states[f"generation/{number}"]["nodes"].keys() for number in (newest, key.split("/")[1]))
+    return bool(states[key].get("ended")) and next(nodes) <= next(nodes)
 
 
 def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:
@@ -123,7 +162,7 @@ def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:
     if since:
         raise StateError(
             f"from_stateful: {since} batches were delivered since the snapshot that this state has, and it does not "
-            "say which\n  Save with snapshot_every_n_steps=1, or at its multiples; or load the state into a "
-            "StatefulDataLoader once, which reads these batches again, and save then."
+            "say which\n  Save with snapshot_every_n_steps=1, or at its multiples, and with in_order=True; or load the "
+            "state into a StatefulDataLoader once, which reads these batches again, and save then."
         )
     return lanes, last

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamdata.errors import StateError, shown
+from streamdata.progress.deal_header import DEAL
 from streamdata.progress.header import ANOMALIES
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States
+
+_HEADERS = ("generation/", DEAL)
 
 
 def merge_states(*states: Mapping[str, Any]) -> States:
@@ -26,25 +29,24 @@ def merge_states(*states: Mapping[str, Any]) -> States:
     Raises:
         StateError: One of them was not filled by `to_state`, or they disagree on what determines the order.
     """
-    merged: States = {}
-    furthest: dict[tuple[int, str], tuple[tuple[int, ...], States]] = {}
     # Checked first: below, keys are taken apart and values summed up without another look.
-    deals = [Progress(part).deal for part in states]
-    for part, deal in zip(states, deals, strict=True):
-        merged |= _headers(merged, part)
-        # How lanes ended under earlier topologies, those say that went on from it: of what they were not given nothing
-        # was dealt out, and what was left out of them by `compact` must not come from an older checkpoint.
-        if deal < max(deals):
-            continue
-        groups: defaultdict[tuple[int, str], States] = defaultdict(dict)
+    parts = [progress.entries for progress in map(Progress, states) if progress]
+    newest = max((part.deal.number for part in parts), default=0)
+    merged: States = {}
+    furthest: dict[str, tuple[tuple[int, ...], States]] = {}
+    # A rank that has delivered nothing since the size changed has entries of the size before: of these the newest
+    # header says all.
+    for part in (dict(part.columns) for part in parts if part.deal.number == newest):
+        merged.update(_headers(merged, part))
+        ranks: defaultdict[str, States] = defaultdict(dict)
         for key, value in part.items():
-            if not key.startswith("generation/"):
-                groups[_deal(merged, key), _rank(key)][key] = value
+            if not key.startswith(_HEADERS):
+                ranks[_rank(key)][key] = value
         # Rank by rank: a dict may hold several, one of them newer and another older than in the dict beside it.
-        for group, entries in groups.items():
+        for rank, entries in ranks.items():
             reach = _reach(entries)
-            if group not in furthest or reach > furthest[group][0]:
-                furthest[group] = reach, entries
+            if rank not in furthest or reach > furthest[rank][0]:
+                furthest[rank] = reach, entries
     for _, entries in furthest.values():
         merged.update(entries)
     return merged
@@ -52,7 +54,7 @@ def merge_states(*states: Mapping[str, Any]) -> States:
 
 def _headers(merged: States, part: Mapping[str, Any]) -> States:
     """The headers of a dict, which must be those of the others."""
-    headers = {key: value for key, value in part.items() if key.startswith("generation/")}
+    headers = {key: value for key, value in part.items() if key.startswith(_HEADERS)}
     for key, value in headers.items():
         if _order(merged.get(key, value)) != _order(value):
             raise StateError(
@@ -62,26 +64,19 @@ def _headers(merged: States, part: Mapping[str, Any]) -> States:
     return {**headers, **{key: value for key, value in merged.items() if key in headers}}
 
 
-def _reach(entries: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """How far a rank had come: its newest generation, the newest pass in that, and its draws there; then its size."""
-    cursors = {key: value["draws"] for key, value in entries.items() if key.startswith("cursor/")}
-    numbers = {
-        key: (int(generation), int(number)) for key in cursors for _, generation, number, _ in [key.split("/", 3)]
-    }
-    newest = max(numbers.values(), default=(-1, -1))
-    # Its size last: of what one dict holds in full and the other compacted, the sequence of the dicts must not decide.
-    return *newest, sum(draws for key, draws in cursors.items() if numbers[key] == newest), len(entries)
+def _reach(entries: Mapping[str, Any]) -> tuple[int, int, int]:
+    """How far a rank had come: its newest generation, how many lanes had ended passes, and its draws in all."""
+    generations = (int(key.split("/", 2)[1]) for key in entries if not key.startswith("idle/"))
+    # Over all passes: with `set_epoch` the newest one need not be the last. And a lane that has ended one may be held
+    # without its cursors: see `from_stateful`.
+    ended = sum(entry.get("ended", False) for key, entry in entries.items() if key.startswith("lane/"))
+    draws = sum(entry["draws"] for key, entry in entries.items() if key.startswith("cursor/"))
+    return max(generations, default=-1), ended, draws
 
 
 def _order(header: Mapping[str, Any]) -> dict[str, Any]:
     """What of a generation's header determines the order; a rank may not have delivered since a sidecar was mended."""
     return {name: value for name, value in header.items() if name != ANOMALIES}
-
-
-def _deal(headers: States, key: str) -> int:
-    """The deal of the generation in `cursor/G/…`."""
-    deal: int = headers["generation/" + key.split("/", 2)[1]].get("deal", 0)
-    return deal
 
 
 def _rank(key: str) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from streamdata.errors import StateError, place_of_io
 from streamdata.progress.joining import check_together
-from streamdata.progress.saving import FILE_NAME, STEP_NAME
-from streamdata.progress.state_file import RankStates, decode
+from streamdata.progress.saving import FILE_NAME, STEP_NAME, deal_file
+from streamdata.progress.state_file import RankStates, dealt_of, decode, decode_deal
 from streamdata.recipe.regular_files import open_regular
 
 
@@ -33,11 +34,6 @@ class SavedStep:
     def size(self) -> int:
         """How many ranks there were; 0 where no rank has saved the step."""
         return self.saved[0].origin.size if self.saved else 0
-
-    @property
-    def parent(self) -> str | None:
-        """What its ranks had loaded, as far as one of them knows."""
-        return next((part.origin.parent for part in self.saved if part.origin.parent is not None), None)
 
     @property
     def missing(self) -> list[int]:
@@ -80,15 +76,25 @@ def read_step(directory: Path, step: int) -> SavedStep:
     return SavedStep(directory=directory, step=step, saved=saved)
 
 
-def read_rank(directory: Path, step: int, rank: int) -> RankStates | None:
-    """Read one rank's file of a step; None if it has not saved it.
+def read_deals(found: SavedStep) -> dict[str, Any]:
+    """By digest, what the run had come to under earlier sizes, as far as the step's files name it.
 
     Raises:
-        StateError: The file is torn, or of another step or rank.
+        StateError: Such a file is missing or damaged.
     """
-    # By name, without a listing: older steps are searched for one rank's file among thousands.
-    path = directory / f"step-{step}" / f"rank-{rank}.states"
-    return _read(path, rank, step) if path.exists() else None
+    deals: dict[str, Any] = {}
+    # First, so that what is no header is refused with the name of its file.
+    check_together(found.saved)
+    for digest in dealt_of(found.saved).values():
+        path = found.folder / deal_file(digest)
+        if not path.exists():
+            raise StateError(
+                f"{found.folder}: its ranks name {path.name}, which is missing: what they had delivered under earlier "
+                "sizes is in it\n  Restore it, or load another step."
+            )
+        with place_of_io(path), open_regular(path, StateError) as file:
+            deals[digest] = decode_deal(str(path), digest, file.read())
+    return deals
 
 
 def _read(path: Path, rank: int, step: int) -> RankStates:

@@ -9,11 +9,11 @@ from typing import Any
 from streamdata.errors import StateError, shown
 from streamdata.progress.checked import checked_header
 from streamdata.progress.columns import Columns
-from streamdata.progress.descent import descent_of, present_generations
+from streamdata.progress.deal_header import DEAL
 from streamdata.progress.entry_keys import owner_of
-from streamdata.progress.history import compacted
+from streamdata.progress.loaded import is_as_loaded
 from streamdata.progress.ranks import group_name
-from streamdata.progress.state_file import Origin, encode
+from streamdata.progress.state_file import Origin, encode, encode_deal
 from streamdata.progress.states_table import StatesTable, join
 from streamdata.run import DataParallel, find_data_parallel
 from streamdata.run.publish import make_directory, publish
@@ -28,8 +28,8 @@ def save_states(
 ) -> None:
     """Save a rank's states, to be called on every rank, also on one that has delivered nothing.
 
-    Writes `directory/step-STEP/rank-RANK.states`, which is there in full or not at all, also after a power cut. What
-    was delivered before the topology last changed, rank 0 writes for all: a step's folder needs no other folder.
+    Writes `directory/step-STEP/rank-RANK.states`, which is there in full or not at all, also after a power cut, and
+    beside it, once for all ranks, what the run had come to under earlier sizes: a step needs no other folder.
 
     Args:
         directory: The same for all ranks and steps.
@@ -55,41 +55,63 @@ def save_states(
     # Before its own file is there: until then the step lacks rank 0, and cannot be taken for one of both runs.
     if group.dp_rank == 0:
         _remove_ranks_from(folder, group.dp_size)
+    # Before the file that names it.
+    for value in (value for key, value in part.others.items() if key.startswith(DEAL)):
+        _publish_deal(folder, part, value)
     publish(folder / f"rank-{group.dp_rank}.states", [encode(origin, part)])
 
 
 def part_of_rank(states: Mapping[str, Any], group: DataParallel, step: int) -> tuple[Origin, StatesTable]:
-    """What a rank saves: its own entries since the topology last changed; as rank 0, all that no other rank saves.
+    """What a rank saves: its own entries since the size last changed, with the header of what was before.
+
+    While it has delivered nothing since it loaded states of another size, rank 0 saves those for all.
 
     Raises:
         StateError: They do not come from `to_state`, or from a run with another number of ranks.
     """
     # Not `of` where they are columns: what was written since would be sorted in among all ranks' at every step.
     columns = states if isinstance(states, Columns) else Columns.of(states)
-    headers = _checked_headers(columns)
-    descent = descent_of(columns, group.dp_rank)
-    newest = headers[max(headers)] if headers else None
-    # Loaded by another number of ranks, of which this one has delivered nothing yet, they are still the old ones'.
-    if newest is not None and newest["dp_size"] != group.dp_size and not descent.is_as_loaded:
-        raise StateError(
-            f"states: they are of dp_size={newest['dp_size']}, got size={group.dp_size}\n"
-            "  Under tensor or pipeline parallelism use save_states with rank and size of the data-parallel replicas."
-        )
-    origin = Origin(rank=group.dp_rank, size=group.dp_size, step=step, parent=descent.parent, run=descent.run)
-    present = present_generations(headers)
+    headers, origin = _checked_headers(columns), Origin(rank=group.dp_rank, size=group.dp_size, step=step)
+    if not headers:
+        if len(columns):
+            raise StateError("states: there are entries and no 'generation/…'\n  Save the whole dict.")
+        return origin, StatesTable()
+    newest = headers[max(headers)]
+    present = [generation for generation in headers if generation >= newest["deal"]]
+    before = {f"{DEAL}{newest['deal']}": columns[key]} if (key := f"{DEAL}{newest['deal']}") in columns else {}
+    if newest["deal"] and not before:
+        raise StateError(f"states: '{key}' is missing\n  Save the whole dict, from the first batch on.")
+    if newest["dp_size"] != group.dp_size:
+        if not is_as_loaded(columns):
+            raise StateError(
+                f"states: they are of dp_size={newest['dp_size']}, got size={group.dp_size}\n"
+                "  Under tensor or pipeline parallelism give save_states rank and size of the data-parallel replicas."
+            )
+        # Its ranks are not those of this run: whichever rank has delivered something since has a newer header.
+        return origin, columns.table().present() if group.dp_rank == 0 else StatesTable()
+    # Before they are joined: a rank's own are few, and sorting all would take long at every step.
     own, rest = columns.divided(group.dp_rank, present)
     if missing := (own.generations() | rest.generations()) - headers.keys():
         raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")
-    if group.dp_rank:
-        # Its own headers, too: rank 0 may have delivered nothing yet, and know of none.
-        needed = {f"generation/{number}": headers[number] for number in sorted(own.generations())}
-        return origin, join([own, StatesTable(others=needed)])
-    # A rank that has delivered nothing since it loaded cannot know whether the others are in a new deal, and so do not
-    # save what they had delivered before; nor can one whose states come from elsewhere.
-    knows_deal = descent.parent is not None and not descent.is_as_loaded
-    joined = join([rest.without(present) if knows_deal else rest, own])
-    # Else states would grow with each topology that the run ever had.
-    return origin, compacted(joined)
+    # Its own headers alone: of a generation in which it has delivered nothing other ranks have it.
+    needed = {f"generation/{number}": headers[number] for number in sorted(own.generations())}
+    return origin, join([own, StatesTable(others=needed | before)])
+
+
+def deal_file(digest: str) -> str:
+    """The name of the file of what a run had come to under earlier sizes."""
+    return f"deal-{digest}.json.gz"
+
+
+def _publish_deal(folder: Path, part: StatesTable, value: Mapping[str, Any]) -> None:
+    dealt = {header["dealt"] for header in part.headers().values() if "dealt" in header}
+    if all((folder / deal_file(digest)).exists() for digest in dealt):
+        return
+    digest, content = encode_deal(value)
+    if dealt != {digest}:
+        key = next(key for key in part.others if key.startswith(DEAL))
+        raise StateError(f"states: {key!r} is not the one that generations name\n  Save the whole dict.")
+    publish(folder / deal_file(digest), [content])
 
 
 def _checked_headers(columns: Columns) -> dict[int, Mapping[str, Any]]:

@@ -1,13 +1,15 @@
 """The file of one rank's states at one step, which shows when it is torn, or not the one that its name says.
 
-Four lines of JSON. The envelope: rank, size, step, the parent's digest, run and group, and a checksum of it all. The
-headers, which are the same in most files and so are parsed once. The other entries that are not cursors, by key as in
-the flat dict. The cursors, a list for each field: that reads many times as fast as a dict for each cursor.
+Four lines of JSON. The envelope: rank, size, step, group, and a checksum of it all. The headers, which are the same in
+most files and so are parsed once. The other entries that are not cursors, by key as in the flat dict. The cursors, a
+list for each field: that reads many times as fast as a dict for each cursor. What the run had come to under earlier
+sizes, which may be large, has a file of its own beside these, named by its digest.
 """
 
-import itertools
+import gzip
 import json
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
@@ -17,11 +19,12 @@ import orjson
 from streamdata.errors import StateError, names_text, shown
 from streamdata.progress.checked import count
 from streamdata.progress.cursor_table import KEY, OPTIONAL, RARE, REQUIRED, CursorTable, Lists
+from streamdata.progress.deal_header import DEAL, canonical, digest_of
 from streamdata.progress.entry_keys import owner_of
-from streamdata.progress.states_table import StatesTable, join, table_from_dict, table_from_lists
+from streamdata.progress.states_table import StatesTable, table_from_dict, table_from_lists
 from streamdata.run import MAX_RANKS
 
-_VERSION = 1
+_VERSION = 2
 _NUM_LINES = 4
 _COLUMNS = frozenset((*KEY, *REQUIRED, *OPTIONAL)) - {"function", "pulled", "stream"}
 _NEEDED = frozenset((*KEY, *REQUIRED))
@@ -31,17 +34,13 @@ _DAMAGE = (ValueError, TypeError, AttributeError, KeyError, RecursionError, Over
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Of which rank, of how many, at which step a file is, and from which loaded states its own descend."""
+    """Of which rank, of how many, and at which step a file is."""
 
     rank: int
     size: int
     step: int
-    parent: str | None
-    """Their digest; "" where nothing was loaded, None where nobody knows."""
-    run: str | None = None
-    """Of this rank since it loaded them: one that was given up had another name. None in files that do not say it."""
     group: str | None = None
-    """Of the ranks that saved together, as far as they have a process group: one that was given up had another name."""
+    """Names the ranks that saved together, as far as they have a process group; None where nobody knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ def encode(origin: Origin, states: StatesTable) -> bytes:
     """Write a rank's file."""
     cursors, rare = states.cursors, states.cursors.rare
     headers = {key: value for key, value in states.others.items() if key.startswith("generation/")}
-    entries = {key: value for key, value in states.others.items() if key not in headers} | dict(states.odd)
+    entries = {key: value for key, value in states.others.items() if not key.startswith(("generation/", DEAL))}
     # The standard library's JSON for what functions return: orjson would read long integers as floats.
     parts = [headers, {"entries": entries, "rare": {str(row): rare[row] for row in rare}}]
     columns = {name: column for name, column in cursors.columns.items() if name in _COLUMNS}
@@ -99,18 +98,35 @@ def is_rank_file(content: bytes) -> bool:
     return content.startswith(b'{"streamdata_states"')
 
 
-def parse(saved: Sequence[RankStates]) -> StatesTable:
-    """The entries of several files; of entries with the same key that of the last file counts.
+def encode_deal(value: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Name and content of the file of what a run had come to under earlier sizes: the same of equal ones."""
+    text = canonical(value)
+    # Without a time: the same bytes from each rank, whichever is first.
+    return digest_of(text), gzip.compress(text.encode(), 6, mtime=0)
+
+
+def decode_deal(name: str, digest: str, content: bytes) -> Any:
+    """Read such a file.
 
     Raises:
-        StateError: They do not come from `to_state`; the message names the key.
+        StateError: It is torn, damaged, or not the one of this digest; the message begins with its name.
     """
-    tables = []
-    # All at once, but for files with odd cursors: these come after the columns, and must not after the next file's.
-    for has_odd, group in itertools.groupby(saved, key=lambda part: b'"cursor/' in part.lines[1]):
-        parts = list(group)
-        tables += [_parse([part]) for part in parts] if has_odd else [_parse(parts)]
-    return join(tables)
+    try:
+        text = gzip.decompress(content).decode()
+        if digest_of(text) != digest:
+            raise ValueError("it is not the one of its name")
+        return json.loads(text)
+    except (*_DAMAGE, OSError, EOFError, zlib.error) as error:
+        raise StateError(
+            f"{name}: expected what the run had come to under earlier sizes, got {len(content)} bytes that are not "
+            f"such a file from end to end ({error})\n  Restore it, or load another step."
+        ) from error
+
+
+def dealt_of(saved: Iterable[RankStates]) -> dict[int, str]:
+    """By number, the digests of what came before the generations in these files."""
+    found = [header for _, headers in headers_of(saved) for header in headers.values() if isinstance(header, Mapping)]
+    return {header["deal"]: header["dealt"] for header in found if header.get("deal") and "dealt" in header}
 
 
 def headers_of(saved: Iterable[RankStates]) -> Iterable[tuple[RankStates, dict[str, Any]]]:
@@ -136,7 +152,12 @@ def _pulled(cursors: CursorTable) -> list[list[int]]:
     return [[row, *position] for row, position in pairs]
 
 
-def _parse(saved: Sequence[RankStates]) -> StatesTable:
+def parse(saved: Sequence[RankStates]) -> StatesTable:
+    """The entries of several files; of entries with the same key that of the last file counts.
+
+    Raises:
+        StateError: They do not come from `to_state`; the message names the key.
+    """
     # The files' lists one after another, as rows of one table: an array for each file and field would take longer than
     # all else.
     others: dict[str, Any] = {}
@@ -161,7 +182,7 @@ def _parse(saved: Sequence[RankStates]) -> StatesTable:
         return table_from_lists(list(index), lists, pulled, rare, others) if lists["path"] else table_from_dict(others)
     except StateError as error:
         for part in saved if len(saved) > 1 else ():
-            _parse([part])  # alone, so that the error names the file
+            parse([part])  # alone, so that the error names the file
         raise StateError(f"{saved[0].name}: {error}") from error
 
 
@@ -215,8 +236,7 @@ def _origin(name: str, envelope: dict[str, Any]) -> Origin:
     try:
         origin = Origin(**envelope)
         is_rank = count(origin.rank) < count(origin.size) <= MAX_RANKS
-        names = origin.parent, origin.run, origin.group
-        if not is_rank or not all(isinstance(name, str | None) for name in names):
+        if not is_rank or not isinstance(origin.group, str | None):
             raise ValueError(f"rank {origin.rank} of {origin.size}")
         count(origin.step)
     except _DAMAGE as error:

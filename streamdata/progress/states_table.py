@@ -37,8 +37,6 @@ class StatesTable:
     cursors: CursorTable = field(default_factory=CursorTable)
     others: Mapping[str, Any] = field(default_factory=dict)
     """Headers, lanes, what mixtures had drawn: by key, as in the flat dict."""
-    odd: Mapping[str, Any] = field(default_factory=dict)
-    """Cursors of a dict that their row would not give, by key: such as a field that is 0 and there all the same."""
 
     def __len__(self) -> int:
         return len(self.cursors) + len(self.others)
@@ -47,8 +45,8 @@ class StatesTable:
         return key in self.others or self._row(key) is not None
 
     def __getitem__(self, key: str) -> Any:
-        if key in self.others or key in self.odd:
-            return self.others[key] if key in self.others else self.odd[key]
+        if key in self.others:
+            return self.others[key]
         row = self._row(key)
         if row is None:
             raise KeyError(key)
@@ -60,8 +58,7 @@ class StatesTable:
         for group, rows in self.cursors.groups.items():
             lanes = (self.cursors.columns[name][rows].tolist() for name in ("rank", "worker"))
             for rank, worker, cursor in zip(*lanes, self.cursors.as_dicts(rows), strict=True):
-                key = str(CursorKey(group, rank, worker))
-                yield key, self.odd.get(key, cursor)
+                yield str(CursorKey(group, rank, worker)), cursor
 
     def headers(self) -> dict[int, Mapping[str, Any]]:
         """The generations' headers, sorted by number."""
@@ -70,7 +67,8 @@ class StatesTable:
 
     def generations(self) -> set[int]:
         """Those of which there are entries."""
-        return {*self.cursors.generations(), *(owner_of(key).generation for key in self.others)}
+        others = (owner_of(key) for key in self.others)
+        return {*self.cursors.generations(), *(owner.generation for owner in others if owner.rank is not None)}
 
     def ranks(self, generations: Collection[int]) -> set[int]:
         """The ranks that delivered something in one of these generations."""
@@ -80,20 +78,30 @@ class StatesTable:
 
     def divided(self, rank: int, generations: Collection[int]) -> "tuple[StatesTable, StatesTable]":
         """The rank's own entries in these generations, and all others, headers among them."""
-        own = {key for entries in (self.others, self.odd) for key in entries if _is_own(key, rank, generations)}
+        own = {key for key in self.others if (owner := owner_of(key)).rank == rank and owner.generation in generations}
         mask = self.cursors.of(rank, generations)
-        return self._part(mask, own), self._part(~mask, (self.others.keys() | self.odd.keys()) - own)
+        return self._part(mask, own), self._part(~mask, self.others.keys() - own)
 
-    def without(self, generations: Collection[int]) -> "StatesTable":
-        """Only the headers and what is of other generations."""
-        dropped = {
-            key
-            for entries in (self.others, self.odd)
-            for key in entries
-            if owner_of(key).generation in generations and owner_of(key).rank is not None
-        }
-        kept = (self.others.keys() | self.odd.keys()) - dropped
-        return self._part(~self.cursors.within(generations), kept)
+    def present(self) -> "StatesTable":
+        """The entries since the size of the run last changed, with the header of what was before."""
+        # A dict that a trainer goes on to update keeps what it was resumed from.
+        try:
+            headers = self.headers()
+            deal = headers[max(headers)]["deal"] if headers else 0
+            if not 0 <= deal <= max(headers, default=0):
+                return self
+            old = {key for key in self.others if owner_of(key).generation < deal}
+            old_cursors = [generation for generation in self.cursors.generations() if generation < deal]
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+        ):  # `Entries` says what is wrong
+            return self
+        if not old and not old_cursors:
+            return self
+        return self._part(~self.cursors.within(old_cursors), self.others.keys() - old)
 
     def digest(self) -> str:
         """The same for equal states, whatever sequence they were filled in."""
@@ -106,14 +114,14 @@ class StatesTable:
         others = {key: _compared(key, value) for key, value in self.others.items()}
         rare = sorted(self.cursors.rare.items())
         hasher = blake2b(digest_size=16)
-        hasher.update(json.dumps([self.cursors.paths, others, dict(self.odd), rare], sort_keys=True).encode())
+        hasher.update(json.dumps([self.cursors.paths, others, rare], sort_keys=True).encode())
         for name, column in sorted(self.cursors.columns.items()):
             hasher.update(name.encode() + np.ascontiguousarray(column).tobytes())
         return hasher.hexdigest()
 
     def _part(self, mask: Mask, keys: Collection[str]) -> "StatesTable":
         others = {key: value for key, value in self.others.items() if key in keys}
-        return StatesTable(self.cursors.select(mask), others, {k: v for k, v in self.odd.items() if k in keys})
+        return StatesTable(self.cursors.select(mask), others)
 
     def _row(self, key: object) -> int | None:
         found = cursor_key(key)
@@ -122,13 +130,8 @@ class StatesTable:
 
 def join(parts: Sequence[StatesTable]) -> StatesTable:
     """One of several; of entries with the same key that of the last one counts."""
-    others: dict[str, Any] = {}
-    odd: dict[str, Any] = {}
-    for part in parts:
-        # What a later part has in a row must not stay odd as it was in an earlier one.
-        odd = {key: value for key, value in odd.items() if key not in part} | dict(part.odd)
-        others.update(part.others)
-    return StatesTable(joined([part.cursors for part in parts]), others, odd)
+    others = {key: value for part in parts for key, value in part.others.items()}
+    return StatesTable(joined([part.cursors for part in parts]), others)
 
 
 def same_order(header: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -152,8 +155,8 @@ def table_from_dict(states: Mapping[str, Any]) -> StatesTable:
             others[key] = value
             continue
         found = cursor_key(key)
-        if found is None or not isinstance(value, Mapping):
-            _refuse(key, value, "not a key of to_state" if found is None else "expected a mapping")
+        if found is None or not isinstance(value, Mapping) or not value.keys() <= _FIELDS:
+            _refuse(key, value, "not a key of to_state" if found is None else f"expected {sorted(_FIELDS)} at most")
         (generation, epoch_pass, path), rank, worker = found
         for name, number in zip(_KEY_NUMBERS, (generation, epoch_pass, rank, worker), strict=True):
             lists[name].append(number)
@@ -168,7 +171,7 @@ def table_from_dict(states: Mapping[str, Any]) -> StatesTable:
         table = table_of(list(index), lists | _fields(values), pulled, rare)
     except BadRowError as error:
         _refuse(keys[error.row], values[error.row], str(error))
-    return StatesTable(table, others, {key: value for key, value in zip(keys, values, strict=True) if _is_odd(value)})
+    return StatesTable(table, others)
 
 
 def table_from_lists(
@@ -202,18 +205,6 @@ def _fields(values: list[Mapping[str, Any]]) -> Lists:
 
 def _rare(cursor: Mapping[str, Any]) -> dict[str, Any]:
     return {name: cursor[name] for name in RARE if name in cursor}
-
-
-def _is_odd(cursor: Mapping[str, Any]) -> bool:
-    # Kept as it was: a later version's fields must pass through a run of this one, and no value may come back changed.
-    if not cursor.keys() <= _FIELDS or type(cursor["clock"]) is not float:
-        return True
-    return not all(cursor[name] for name in OPTIONAL if name in cursor) or type(cursor.get("cost", 0.0)) is not float
-
-
-def _is_own(key: str, rank: int, generations: Collection[int]) -> bool:
-    owner = owner_of(key)
-    return owner.rank == rank and owner.generation in generations
 
 
 def _compared(key: str, value: Any) -> Any:

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 from streamdata.errors import StateError, names_text
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.progress.cursor import Cursor, Entry, LaneKey, Mark, NodeKey, PlainCursor, PlainEntry, node_of
+from streamdata.progress.deal_header import DEAL
+from streamdata.progress.lane_link import DealText
 
 _AFTER_TAKEN = Cursor._fields[3:]
-_HEADER = "generation/"
+_HEADERS = ("generation/", DEAL)
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
@@ -31,7 +33,8 @@ def to_state(batch: object) -> States:
         generation G and pass P; `drawn/G/P/RANK/WORKER/PATH` how many samples a mixture has drawn there, which its
         sources' draws must add up to; `lane/G/P/RANK/WORKER` how many batches the lane has delivered, and whether it
         has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the
-        order, and beside it what the shards hold that is not a record, or less than one.
+        order, and beside it what the shards hold that is not a record, or less than one. In the first batch of a lane
+        there is also `deal/G`, what the run had come to under earlier numbers of ranks and workers, if it had others.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
@@ -51,6 +54,8 @@ def to_state(batch: object) -> States:
             latest[node.generation, node.lane, node.path] = plain
         entry = sample[CURSOR][-1]
         node = node_of(entry)
+        if (before := deal_of(entry)) is not None:
+            states[before.key] = _deal(before.text)
         last[node.generation, node.lane] = entry
         # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
         workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
@@ -78,8 +83,10 @@ def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
     """
     states = to_state(list(samples))
     headers = {node.generation: node.header for sample in samples for node in map(node_of, _entries(sample))}
-    entries = {key: value for key, value in states.items() if not key.startswith(_HEADER)}
-    lines = [f"{_HEADER}{generation} {text}" for generation, text in headers.items()]
+    entries = {key: value for key, value in states.items() if not key.startswith(_HEADERS)}
+    lines = [f"generation/{generation} {text}" for generation, text in headers.items()]
+    deals = {deal.key: deal.text for sample in samples if (deal := deal_of(sample[CURSOR][-1])) is not None}
+    lines += [f"{key} {text}" for key, text in deals.items()]
     return "\n".join([json.dumps(entries, separators=(",", ":")), *lines])
 
 
@@ -136,9 +143,21 @@ def _lane(node: NodeKey) -> str:
     return f"{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}/{node.lane.worker}"
 
 
+def deal_of(entry: PlainEntry) -> DealText | None:
+    """What the run had come to under earlier sizes, in the last entry of a lane's first sample."""
+    mark = Entry(*entry).mark
+    return None if mark is None else mark.deal
+
+
 def _lane_as_json(mark: Mark | None) -> States:
     facts = {"batches": mark.batch, "ended": mark.ended} if mark is not None else {}
     return {name: value for name, value in facts.items() if value}
+
+
+# Of all lanes the same, and large: one is kept.
+@lru_cache(maxsize=1)
+def _deal(text: str) -> object:
+    return json.loads(text)
 
 
 # All samples of a run share one header, which has a line for every source: it is parsed once, not per batch.

@@ -20,8 +20,8 @@ A record that a function sees carries its fields, `__url__` and `__key__` or `__
 `record_rng(record)`.
 """
 
-from streamdata.sources.deal import Deal, next_deal, shift_of
-from streamdata.sources.dealt_lane import DealtLane, DealtPiece, DealtSource
+from streamdata.sources.deal import Deal
+from streamdata.sources.dealt_lane import Burst, DealtLane, DealtSource, Leftover
 from streamdata.sources.map_style import MapStyleSource
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.randomness import record_rng
@@ -29,13 +29,12 @@ from streamdata.sources.source import Source
 
 __all__ = [
     "BlockOrder",
+    "Burst",
     "Deal",
     "DealtLane",
-    "DealtPiece",
     "DealtSource",
+    "Leftover",
     "MapStyleSource",
     "Source",
-    "next_deal",
     "record_rng",
-    "shift_of",
 ]

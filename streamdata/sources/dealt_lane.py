@@ -1,9 +1,9 @@
-"""What one lane reads of a source: the pieces that it was dealt, and its share of the rest.
+"""What one lane reads of a source: its share of what earlier sizes left, then its share of all that follows.
 
 `position → segments → records, each with the position after it`
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import StateError, shown
-from streamdata.progress import FunctionState, Position
-from streamdata.sources.order import BlockOrder, Epochs
+from streamdata.progress import BlockCut, FunctionState, Position
+from streamdata.sources.order import ALL_EPOCHS, BlockOrder, Epochs
 from streamdata.sources.part import Part
 from streamdata.sources.source import ReadTask, Record, Source, Stretch
 
@@ -25,88 +25,126 @@ _FIRST_BLOCKS, _BLOCKS_AT_ONCE = 64, 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class DealtSource:
-    """What determines how a source is dealt out, beside the lanes and what they had begun."""
+    """What determines what a lane reads of a source, beside its share."""
 
     name: str
     source: Source
     seeds: tuple[object, ...]
     """Of its order: the seeds and names on the path from the top, and the pass."""
     shuffle: bool
-    epochs: Epochs
-    """Those that are read."""
-    has_stream_fn: bool
+    cut: BlockCut
+    epochs: Epochs = ALL_EPOCHS
     part: Part | None = None
     """Which of its records are read; None for all."""
 
 
-class DealtPiece(NamedTuple):
-    """What a lane goes on with, of a lane of an earlier topology."""
+class Leftover(NamedTuple):
+    """A stretch of windows that another lane would have read, as the lane reads it that was dealt it."""
 
-    epoch: int
     number: int
-    """With the epoch, how a cursor says it; below 0."""
+    """Of its first window, below 0, as cursors count it."""
+    windows: int
     order: BlockOrder
-    """The blocks of the lane that began it."""
-    begun_by: Callable[[], "DealtLane"]
-    """That lane. Made when it is asked for: its own pieces lead to lanes of still earlier topologies, and so on."""
-    start: Position
-    end: Position | None
-    """Of a burst. A tail ends with its window."""
+    """Its blocks."""
+    start: int
+    """Records of the first window, in their shuffled order, that come before it."""
+    outputs: int
+    """Outputs of the next record that were delivered."""
+    stop: int
+    """Records of the last window up to its end; -1 for all."""
+
+    def position(self, number: int, taken: int, outputs: int, size: int) -> Position:
+        """The position in its order where so much is taken of a window, at its beginning where that is nothing."""
+        if number == self.number and not (taken or outputs):
+            taken, outputs = self.start, self.outputs
+        return (*self.order.window_at(number - self.number, size), taken, outputs)
+
+    def window_number(self, epoch: int, window: int, size: int) -> int:
+        """The number, below 0, of a window of its order."""
+        return self.number + self.order.windows_before(epoch, size) + window
+
+    def records(self, source: Source, task: ReadTask, start: Position, epoch: int) -> Records:
+        """Its records from a position in its order on, each with the position after it under an epoch's number."""
+        size, end = source.blocks_per_window, (self.number + self.windows - 1, self.stop)
+        present, number = start[0], self.window_number(start[0], 0, size)
+        # Where the list was cut by a mean, it may begin behind the last record of its window.
+        blocks = self.order.blocks(start[0], start[1] * size, (start[1] + 1) * size)
+        if start[2] and (there := source.count(blocks, None)) is not None:
+            start = (*start[:2], min(start[2], there), start[3])
+        for record, after in source.read(task.reading(self.order), start):
+            if after[0] != present:  # windows are numbered through, over epochs
+                present, number = after[0], self.window_number(after[0], 0, size)
+            if self.stop >= 0:
+                # Not by the position after it: that of the last record of a block may stand in the next one.
+                _, window, taken, _ = source.start_of(after)
+                if (number + window, taken) >= end:
+                    return
+            yield record, (epoch, number + after[1], after[2], 0)
+
+
+class Burst(NamedTuple):
+    """An open burst of a stream function, of another lane."""
+
+    number: int
+    """As that of a leftover: it counts as one window."""
+    stretches: tuple[Leftover, ...]
+    """Its records."""
     given: int
+    """Outputs that were delivered."""
+    outputs: int
+    """Outputs of the last record that belong to it; 0 for all."""
     function: FunctionState | None
     left_out: str
-    """Of a burst, the code of what was left out of it."""
+    """The code of what was left out of it."""
+
+    @property
+    def end(self) -> Position:
+        """As `DealtLane.section` counts: the position after the last output of its records."""
+        last = self.stretches[-1]
+        return len(self.stretches) - 1, last.windows - 1, last.stop - 1, self.outputs
 
 
 class DealtLane:
-    """What one lane of a deal reads of a source: pieces, and its share of the rest.
+    """What one lane reads of a source.
 
     Args:
         dealt: The source.
-        order: The lane's blocks of the rest, in the epochs that it reads.
-        pieces: Its pieces of these epochs, in the order in which they are read.
-        first_epoch: Of the deal.
+        order: The lane's blocks from the offset on.
+        leftovers: Its share of what earlier sizes left, in the order in which it is read.
+        bursts: Its open bursts of earlier lanes, which it reads before these.
     """
 
-    def __init__(self, dealt: DealtSource, order: BlockOrder, pieces: tuple[DealtPiece, ...], first_epoch: int) -> None:
-        self.dealt, self.order = dealt, order
-        self.bursts = [piece for piece in pieces if piece.end is not None]
-        self._tails = [piece for piece in pieces if piece.end is None]
-        # A deal may begin in an epoch that is not read any more: in a finite stream there may be nothing left.
-        epoch = int(min(first_epoch, order.epochs.end - 1))
-        self.start: Position = (epoch, self._first_number(epoch, pieces), 0, 0)
+    def __init__(
+        self, dealt: DealtSource, order: BlockOrder, leftovers: tuple[Leftover, ...], bursts: tuple[Burst, ...]
+    ) -> None:
+        self.dealt, self.order, self.leftovers, self.bursts = dealt, order, leftovers, bursts
+        self._epoch = int(min(order.offset // order.num_blocks, order.epochs.end - 1))
+        first = min((0, *(burst.number for burst in bursts), *(leftover.number for leftover in leftovers)))
+        self.start: Position = (self._epoch, first, 0, 0)
         """Where the lane begins."""
 
     def has_records(self) -> bool:
-        """Whether the lane has a share of these epochs: where it can be known, a record of the part that is read."""
+        """Whether the lane has a share: where it can be known, a record of the part that is read."""
         if self.bursts:
             return True
         if self.dealt.part is not None and (counts := self.counts(self.start)) is not None:
             return any(counts)  # it looks no further than the first blocks that have one
-        if self.has_blocks():
-            return True
-        return any(not self._is_finished(tail) for tail in self._tails)
+        return self.has_blocks() or any(map(self._is_left, self.leftovers))
 
     def has_blocks(self) -> bool:
-        """Whether the lane has a share of the rest in these epochs."""
+        """Whether the lane has a share of what no earlier size had begun."""
         return self.order.next_epoch(self.order.epochs.first - 1) is not None
 
     def window_start(self, position: Position) -> Position:
-        """The beginning of the window, or piece, in which the next record at the position lies."""
+        """The beginning of the window in which the next record at the position lies."""
         if position[1] < 0:
             return (*position[:2], 0, 0)
         return self.dealt.source.window_start(self.order, position)
 
     def after_bursts(self, position: Position) -> Position:
         """Where the lane goes on with what is not an open burst."""
-        epoch, window, _, _ = position
-        if not any((burst.epoch, burst.number) == (epoch, window) for burst in self.bursts):
-            return position
-        return epoch, self._first_number(epoch, self._tails), 0, 0
-
-    def tails_of(self, epoch: int) -> list[DealtPiece]:
-        """The tails of windows that it reads as a part of an epoch."""
-        return [tail for tail in self._tails if tail.epoch == epoch]
+        first = self.leftovers[0].number if self.leftovers else 0
+        return position if position[1] >= first else (self._epoch, first, 0, 0)
 
     def check(self, position: Position) -> None:
         """Refuse a position where the lane has nothing.
@@ -121,7 +159,7 @@ class DealtLane:
                 f"source {shown(name)}: states in epoch {epoch}, expected {_in_words(self.order.epochs)}\n"
                 "  Restore the states as they were saved."
             )
-        first = min((piece.number for piece in (*self.bursts, *self._tails) if piece.epoch == epoch), default=0)
+        first = self.start[1] if epoch == self._epoch else 0
         windows = -(-self.order.share(epoch) // source.blocks_per_window)
         if not first <= window <= windows:
             bound = f"at least {first}" if window < first else f"at most {windows}"
@@ -138,8 +176,14 @@ class DealtLane:
         source, part = self.dealt.source, self.dealt.part
         if source.count(np.zeros(1, np.int64), part) is None:
             return None
-        stretches = (_counted(source, part, order, start) for _, order, start in self.stretches(position))
-        return chain.from_iterable(stretches)
+        return chain.from_iterable(
+            _counted(source, part, order, start) if item is None else _counted_within(source, part, item, start)
+            for item, order, start in self.stretches(position)
+        )
+
+    def count_in(self, leftover: Leftover, start: Position) -> int:
+        """How many records of the part a leftover has from a position in its order on, where that can be counted."""
+        return sum(_counted_within(self.dealt.source, self.dealt.part, leftover, start))
 
     def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
         """Yield runs of the lane's records from the position on, open bursts left out.
@@ -148,12 +192,12 @@ class DealtLane:
         """
         source = self.dealt.source
         try:
-            for number, (tail, order, start) in enumerate(self.stretches(position)):
+            for number, (leftover, _, start) in enumerate(self.stretches(position)):
                 task.later = partial(self._after, position, number)
-                if tail is not None:
-                    yield start[3], self._read_tail(task, tail, order, start)
+                if leftover is not None:
+                    yield start[3], leftover.records(source, task, start, self._epoch)
                 else:
-                    yield start[3], source.read(task if order is self.order else task.reading(order), start)
+                    yield start[3], source.read(task, start)
         finally:  # also when whoever reads has dropped it
             if task.upcoming is not None:
                 task.upcoming.close()
@@ -162,63 +206,46 @@ class DealtLane:
         """What comes after stretch `number` from the position on."""
         return ((order, start) for _, order, start in islice(self.stretches(position), number + 1, None))
 
-    def section(self, task: ReadTask, piece: DealtPiece) -> Iterator[tuple[int, Records]]:
-        """The records from the start of an open burst on, as `segments`; its end is the caller's to find."""
-        burst = task.reading(piece.order)
-        # Where it ends shows only when it is read: what comes after it in that lane was not dealt to this one.
-        burst.upcoming = task.upcoming and task.upcoming.alone()
-        return piece.begun_by().segments(burst, piece.start)
+    def section(self, task: ReadTask, burst: Burst) -> Iterator[tuple[int, Records]]:
+        """The records of an open burst, as `segments`; the position's epoch is the number of the stretch."""
+        source = self.dealt.source
+        for number, stretch in enumerate(burst.stretches):
+            reading = task.reading(stretch.order)
+            # Whatever is read ahead of a burst begins and ends with it.
+            reading.upcoming = task.upcoming and task.upcoming.alone()
+            start = stretch.position(0, 0, 0, source.blocks_per_window)
+            try:
+                yield start[3], stretch.records(source, reading, start, number)
+            finally:
+                if reading.upcoming is not None:
+                    reading.upcoming.close()
 
-    def stretches(self, position: Position) -> Iterator[tuple[DealtPiece | None, BlockOrder, Position]]:
-        """What lies from the position on: blocks and a position in them, and of which tail they are."""
-        order = self.order
-        epoch: int | None = position[0]
-        last = max((tail.epoch for tail in self._tails), default=-1)
-        while epoch is not None and epoch <= last:
-            _, window, taken, part = position
-            for tail in self._tails:
-                if tail.epoch == epoch and tail.number >= window:
-                    # What a cursor says of a piece is counted as in its window; 0 stands for where the piece begins.
-                    start = max(tail.start[2:], (taken, part) if tail.number == window else (0, 0))
-                    tail_epoch, tail_window, _, _ = tail.start
-                    blocks = tail.order.only(tail_epoch, (tail_window + 1) * self.dealt.source.blocks_per_window)
-                    yield tail, blocks, (tail_epoch, tail_window, *start)
-            if window < 0:
-                position = epoch, 0, 0, 0
-            # Epoch by epoch, as long as pieces lie between; then the source rolls from one to the next by itself.
-            if order.share(epoch):
-                yield None, order.only(epoch), position
-            epoch = self._next_epoch(epoch)
-            # Not window 0: the tails of a later epoch come before it, too.
-            position = epoch or 0, self._first_number(epoch, self._tails) if epoch is not None else 0, 0, 0
-        if epoch is not None:
-            yield None, order, position
+    def stretches(self, position: Position) -> Iterator[tuple[Leftover | None, BlockOrder, Position]]:
+        """What lies from the position on: blocks and a position in them, and of which leftover they are."""
+        epoch, window, taken, outputs = position
+        # A position from 0 on lies behind all of them.
+        for leftover in self.leftovers:
+            if leftover.number + leftover.windows > window:
+                at = (window, taken, outputs) if window >= leftover.number else (leftover.number, 0, 0)
+                yield leftover, leftover.order, leftover.position(*at, self.dealt.source.blocks_per_window)
+        yield None, self.order, position if window >= 0 else (epoch, 0, 0, 0)
 
-    def _read_tail(self, task: ReadTask, tail: DealtPiece, order: BlockOrder, start: Position) -> Records:
-        for record, (_, after, taken, _) in self.dealt.source.read(task.reading(order), start):
-            within = after == start[1]
-            yield record, (tail.epoch, tail.number if within else tail.number + 1, taken if within else 0, 0)
-
-    def _next_epoch(self, epoch: int) -> int | None:
-        later = [tail.epoch for tail in self._tails if tail.epoch > epoch]
-        following = self.order.next_epoch(epoch)
-        return min([*later, *([] if following is None else [following])], default=None)
-
-    def _is_finished(self, tail: DealtPiece) -> bool:
-        return self.dealt.source.window_start(tail.order, tail.start)[1] > tail.start[1]
-
-    @staticmethod
-    def _first_number(epoch: int, pieces: Iterable[DealtPiece]) -> int:
-        return min((piece.number for piece in pieces if piece.epoch == epoch), default=0)
+    def _is_left(self, leftover: Leftover) -> bool:
+        """Whether it has a record: it may begin behind the last one of its window."""
+        if leftover.windows > 1:
+            return True
+        source = self.dealt.source
+        counts = source.count(np.zeros(1, np.int64), None)
+        start = leftover.position(leftover.number, 0, 0, source.blocks_per_window)
+        return counts is None or any(_counted_within(source, None, leftover, start))
 
 
 def _counted(source: Source, part: Part | None, order: BlockOrder, position: Position) -> Iterator[int]:
     """How many records of the part an order has from the position on: those of its window, then of many blocks."""
     epoch: int | None = position[0]
     size, first = source.blocks_per_window, position[1] * source.blocks_per_window
-    of_window = source.count(order.blocks(position[0], first, first + size), part)
-    assert of_window is not None, "whoever counts one block counts all"
-    yield of_window - source.count_taken(order, position, part)
+    of_window = _of_window(source, part, order, position[:2])
+    yield of_window - min(of_window, source.count_taken(order, position, part))
     first += size
     several, of_block = _FIRST_BLOCKS, source.records_per_block if part is None else None
     while epoch is not None:
@@ -228,6 +255,26 @@ def _counted(source: Source, part: Part | None, order: BlockOrder, position: Pos
             yield source.count(blocks, part) or 0
             first, several = first + several, _BLOCKS_AT_ONCE
         epoch, first = order.next_epoch(epoch), 0
+
+
+def _counted_within(source: Source, part: Part | None, leftover: Leftover, start: Position) -> Iterator[int]:
+    """As `_counted`, of a leftover, which may end within its last window."""
+    counts = _counted(source, part, leftover.order, start)
+    if leftover.stop < 0:
+        yield from counts
+        return
+    last = leftover.order.window_at(leftover.windows - 1, source.blocks_per_window)
+    of_window = _of_window(source, part, leftover.order, last)
+    stop = max(leftover.stop, start[2]) if start[:2] == last else leftover.stop
+    yield sum(counts) - of_window + min(of_window, source.count_taken(leftover.order, (*last, stop, 0), part))
+
+
+def _of_window(source: Source, part: Part | None, order: BlockOrder, window: tuple[int, int]) -> int:
+    epoch, number = window
+    size = source.blocks_per_window
+    count = source.count(order.blocks(epoch, number * size, (number + 1) * size), part)
+    assert count is not None, "whoever counts one block counts all"
+    return count
 
 
 def _in_words(epochs: Epochs) -> str:

@@ -13,21 +13,22 @@ _BLOCKS_AT_ONCE = 1 << 16
 def position_after(lane: DealtLane, position: Position, records: int) -> Position:
     """The position after so many records of the lane's part, from a position between two records on.
 
-    They must be there, and their blocks must be countable; pieces of other lanes count as in the lane's stream.
+    They must be there, and their blocks must be countable; leftovers count as in the lane's stream.
     """
     if not records:
         return position
     source, part = lane.dealt.source, lane.dealt.part
-    for tail, order, start in lane.stretches(position):
-        leap = _Leap(source, part, order, records)
-        found = leap.go(start)
-        if found is None:
-            records = leap.left
+    for leftover, order, start in lane.stretches(position):
+        if leftover is not None and (there := lane.count_in(leftover, start)) < records:
+            records -= there
             continue
+        found = _Leap(source, part, order, records).go(start)
+        if found is None:
+            break
         epoch, window, taken, _ = found
-        if tail is None:
-            return epoch, window, taken, 0
-        return (tail.epoch, tail.number, taken, 0) if window == tail.start[1] else (tail.epoch, tail.number + 1, 0, 0)
+        if leftover is not None:
+            epoch, window = position[0], leftover.window_number(epoch, window, source.blocks_per_window)
+        return epoch, window, taken, 0
     raise AssertionError(f"source {shown(lane.dealt.name)}: {records} records beyond the lane's end")
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
-from streamdata.progress import Position, check_position
+from streamdata.progress import BlockCut, Position, check_position
+from streamdata.progress.leftovers import UNIT
 from streamdata.recipe.parts import SEED as SEED_PARTS
 from streamdata.recipe.parts import Span
 from streamdata.run import Permutation, stable_seed
@@ -109,6 +110,10 @@ class MapStyleSource:
     @property
     def records_per_block(self) -> int:
         return self._block_size
+
+    @property
+    def cut(self) -> BlockCut:
+        return BlockCut(self.num_blocks, 1, self._block_size * UNIT, divides=0, epochs=0)
 
     def count(self, blocks: Indices, part: Part | None) -> int:
         # Records that belong together are of one part: copies of a prompt would else be trained on and evaluated with.

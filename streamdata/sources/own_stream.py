@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from streamdata.errors import SourceError, StateError, shown
 from streamdata.fields import CURSOR, SEED
-from streamdata.progress import Position
+from streamdata.progress import BlockCut, Position
 from streamdata.run import Lane
 from streamdata.sources.open_stream import END, FailedPull, OpenStream
 from streamdata.sources.order import BlockOrder
@@ -65,6 +65,10 @@ class OwnStreamSource:
 
     def anomalies(self) -> dict[str, int]:
         return {}
+
+    @property
+    def cut(self) -> BlockCut:
+        return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
 
     def count(self, blocks: npt.NDArray[np.int64], part: Part | None) -> None:
         return None

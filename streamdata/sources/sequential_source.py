@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, SEED
-from streamdata.progress import Position, check_position
+from streamdata.progress import BlockCut, Position, check_position
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
@@ -66,6 +66,10 @@ class SequentialSource:
     @property
     def records_per_block(self) -> None:
         return None
+
+    @property
+    def cut(self) -> BlockCut:
+        return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
 
     def count(self, blocks: Int64s, part: Part | None) -> None:
         return None

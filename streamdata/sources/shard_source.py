@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.fields import CURSOR, SEED
-from streamdata.progress import Position, check_position
+from streamdata.progress import BlockCut, Position, check_position
+from streamdata.progress.leftovers import UNIT
 from streamdata.remote.cache_settings import CacheSettings, named_cache, page_cache
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
@@ -114,6 +115,11 @@ class BlockSource:
     @property
     def records_per_block(self) -> None:
         return None  # the last block of a shard may have fewer
+
+    @property
+    def cut(self) -> BlockCut:
+        mean = self.num_records * UNIT // max(1, self.num_blocks)
+        return BlockCut(self.num_blocks, self._window, max(1, mean), divides=1, epochs=0)
 
     def count(self, blocks: Indices, part: Part | None) -> int:
         shards, firsts, counts = self._runs(blocks)

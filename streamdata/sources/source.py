@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
-from streamdata.progress import Position
+from streamdata.progress import BlockCut, Position
 from streamdata.run import Lane
 from streamdata.shards.upcoming import Upcoming
 from streamdata.sources.order import BlockOrder
@@ -50,6 +50,10 @@ class Source(Protocol):
     @property
     def records_per_block(self) -> int | None:
         """How many records each block has, where all have as many."""
+
+    @property
+    def cut(self) -> BlockCut:
+        """How it is divided, for whoever deals it out while it is absent; without how many epochs are read."""
 
     def count(self, blocks: npt.NDArray[np.int64], part: Part | None) -> int | None:
         """How many records of the part these blocks have; None where that shows only when they are read."""

@@ -1,11 +1,12 @@
 """Which batch of which pass and generation was a rank's at a step: `states of a run → stretches of each rank`.
 
 Each generation that the states tell of is an era, which begins where the one before it ended. States that were saved in
-between are points in it. Of the newest one nobody knows the end: it goes on as a resume from the states would.
+between are points in it. Of the newest one nobody knows the end: it goes on as a resume from the states would. States
+tell of one size of the run alone: those of earlier ones are to be given, too.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.progress import LaneEntries, LaneKey, Progress, merge_states
 from streamdata.progress.entry_keys import owner_of
-from streamdata.progress.header import OF_DEAL, Topology
+from streamdata.progress.header import Topology
 from streamdata.trace.era import Era
 
 
@@ -72,14 +73,19 @@ class Course:
         self, dataset: MergedDataset, states: Sequence[Mapping[str, Any]], dp_size: int = 1, num_workers: int = 1
     ) -> None:
         self._dataset = dataset
-        held = [dict(one) for one in states if one]
-        newest = merge_states(*held)
-        # What is furthest last: of headers the newest are there.
-        self._states = [*held, newest] if len(held) > 1 else held
-        self.newest = Progress(newest)
+        held: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        for progress in map(Progress, states):
+            if progress:
+                held[progress.before.number].append(dict(progress.entries.columns))
+        # By size, with what is furthest last: of headers the newest are there.
+        merged = {number: merge_states(*held[number]) for number in sorted(held)}
+        self._states = [one for number in merged for one in (*held[number], merged[number])]
+        sizes = {number: Progress(one) for number, one in merged.items()}
+        self.newest = sizes[max(sizes)] if sizes else Progress({})
         tree = tree_of(dataset).tree()
         self.newest.check_nodes(tree.nodes)
-        self._headers = dict(sorted(self.newest.entries.headers.items()))
+        self._before = {number: progress.before for number, progress in sizes.items()}
+        self._headers = {n: header for one in sizes.values() for n, header in sorted(one.entries.headers.items())}
         self._shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
         self._stretches: dict[int, list[Stretch]] = {}
         self._read: dict[tuple[int, int], Progress] = {}
@@ -106,22 +112,23 @@ class Course:
 
     def _era(self, number: int, header: Mapping[str, Any]) -> Era:
         known = next(states for states in reversed(self._states) if f"generation/{number}" in states)
-        begins = Progress(_before(known, number))
-        if header.get("deal", 0) == number and number:
-            begins = copy(begins)
-            begins.of_deal = {name: header[name] for name in OF_DEAL if name in header}
-        weights = header.get("weights")
-        topology = header["dp_size"], header["num_workers"]
-        return Era(self._dataset, weights, *topology, begins=begins)
+        if any(header["deal"] <= earlier < number for earlier in self._headers):
+            begins = Progress(_before(known, number))
+        else:
+            begins = Progress({}).begin_deal(self._before[header["deal"]])
+        return Era(self._dataset, header["weights"], header["dp_size"], header["num_workers"], begins=begins)
 
     def first_step(self, deal: int) -> int:
         """The step with which a deal began."""
-        step: int = self._headers[deal].get("step", 0) if deal in self._headers else 0
-        return step
+        return self._before[deal].step if deal in self._before else 0
 
     def first_of(self, number: int) -> int:
         """The step with which the topology of a generation began."""
-        return self.first_step(self.newest.deal_of(number) if number in self._headers else self.newest.deal)
+        return self.first_step(self._deal_of(number))
+
+    def _deal_of(self, generation: int) -> int:
+        deal: int = self._headers[generation]["deal"] if generation in self._headers else self.newest.before.number
+        return deal
 
     def stretches(self, rank: int, size: "BatchSizes") -> Sequence[Stretch]:
         """What a rank read; the last one is what it reads now."""
@@ -132,7 +139,7 @@ class Course:
     def _of_rank(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
         step, deal, last = 0, -1, max(self.eras)
         for number, era in self.eras.items():
-            deal_of = self.newest.deal_of(number) if number in self._headers else self.newest.deal
+            deal_of = self._deal_of(number)
             if deal_of != deal:
                 step, deal = max(step, self.first_step(deal_of)), deal_of
             if rank >= era.dp_size:

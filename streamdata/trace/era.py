@@ -97,7 +97,7 @@ class Era:
         return self._deals[key][1]
 
     def _header(self, progress: Progress) -> str:
-        return header(self.tree, self.lane(0, 0), progress.of_deal, {})
+        return header(self.tree, self.lane(0, 0), progress.before, {})
 
     def has_given_all(self, run: Run) -> bool:
         """Whether nothing of the pass is left in the lane."""

@@ -15,7 +15,7 @@ from streamdata.fields import KEY
 from streamdata.mixing.child import Run
 from streamdata.mixing.tree import Node
 from streamdata.shards.readers import IndexedShards
-from streamdata.sources import MapStyleSource
+from streamdata.sources import DealtLane, MapStyleSource
 from streamdata.sources.shard_source import BlockSource
 from streamdata.sources.source import Sample
 from streamdata.trace.course import Point, Stretch
@@ -197,7 +197,7 @@ class Search:
             self._on_progress(self._stream.runs.index(run), len(self._stream.runs))
         standing = self._stretch.era.after(run, samples).entries.standing(node.path)
         if standing is None:
-            return run.deals.of(node).lane(run.lane.index, node.epochs).start[:3]
+            return run.deals.of(node).lane(run.lane.index).start[:3]
         return standing.cursor.position[:3]
 
     def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> Iterator[int]:
@@ -218,16 +218,30 @@ class Search:
         source: Any = node.source
         lane = run.deals.of(node).lane(run.lane.index)
         size, order = source.blocks_per_window, lane.order
+        if first <= lane.start[0]:
+            yield from sorted(self._places_in_leftovers(lane, node))
         for epoch in range(first, int(min(last + 1, node.epochs.end))):
             for block, offset in self._wanted.blocks(node):
-                for tail in lane.tails_of(epoch):
-                    of_tail, window = tail.start[:2]
-                    blocks = tail.order.blocks(of_tail, window * size, (window + 1) * size)
-                    if block in blocks.tolist():
-                        place = source.place(tail.order, of_tail, window, block, offset)
-                        if place >= tail.start[2]:
-                            yield epoch, tail.number, place
-                (number,), (reader,) = order.dealt(epoch, np.array([block]))
-                if reader == run.lane.index:
-                    window = order.index_of(epoch, int(number)) // size
-                    yield epoch, window, source.place(order, epoch, window, block, offset)
+                (number,), _ = order.dealt(epoch, np.array([block]))
+                if (index := order.index_of(epoch, int(number))) is not None:
+                    yield epoch, index // size, source.place(order, epoch, index // size, block, offset)
+
+    def _places_in_leftovers(self, lane: DealtLane, node: Node) -> Iterator[Place]:
+        """Where a lane reads the record in what earlier sizes left."""
+        source: Any = node.source
+        size = source.blocks_per_window
+        for leftover in lane.leftovers:
+            order, last = leftover.order, leftover.order.window_at(leftover.windows - 1, size)
+            for epoch in range(order.window_at(0, size)[0], last[0] + 1):
+                for block, offset in self._wanted.blocks(node):
+                    (number,), _ = order.dealt(epoch, np.array([block]))
+                    if (index := order.index_of(epoch, int(number))) is None:
+                        continue
+                    window = index // size
+                    place, number = (
+                        source.place(order, epoch, window, block, offset),
+                        leftover.window_number(epoch, window, size),
+                    )
+                    is_behind = number == leftover.number and place < leftover.start
+                    if not is_behind and not ((epoch, window) == last and 0 <= leftover.stop <= place):
+                        yield lane.start[0], number, place

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from streamdata.mixing.weights import shares_of_weights
-from streamdata.progress import Progress, history_of
+from streamdata.progress import Progress, history_of, totals_of_nodes
 from streamdata.recipe.parts import NAMES
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
@@ -110,10 +110,9 @@ def totals_of(states: Mapping[str, Any] | Progress) -> Totals:
     progress = states if isinstance(states, Progress) else Progress(states)
     if not progress:
         return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
-    lines = history_of(progress)
-    headers = map(progress.header, sorted(progress.entries.headers))
-    nodes = {path: text for header in headers for path, text in header["nodes"].items()}
-    sums = _sums(lines)
+    lines, nodes = history_of(progress), progress.nodes()
+    sums = {path: Counter(held) for path, held in totals_of_nodes(progress).items()}
+    sums = defaultdict(Counter, sums)
     paths = {*sums, *nodes} - {""}
     leaves = sorted(paths - {path.rpartition(".")[0] for path in paths})
     drawn = sum(sums[path]["samples"] for path in leaves)
@@ -127,14 +126,6 @@ def totals_of(states: Mapping[str, Any] | Progress) -> Totals:
         sources=tuple(sources),
         drawn=int(drawn),
     )
-
-
-def _sums(lines: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
-    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for line in lines:
-        for path, counts in line["sources"].items():
-            sums[path].update(counts)
-    return sums
 
 
 def _source(path: str, node: str, sums: Mapping[str, Any], drawn: float, wanted: Mapping[str, float]) -> SourceTotals:
@@ -169,9 +160,8 @@ def _wanted(lines: Sequence[Mapping[str, Any]], leaves: Sequence[str]) -> dict[s
     """The mean share of each source by the weights of each generation, over what was drawn in it."""
     total, time, means = 0.0, 0.0, dict.fromkeys(leaves, 0.0)
     for line in lines:
-        tops = [counts for path, counts in line["sources"].items() if path and "." not in path]
-        drawn = sum(counts.get("samples", 0) for counts in tops)
-        passed = sum(counts.get("cost", counts.get("samples", 0)) for counts in tops)
+        drawn = line["samples"]
+        passed = line.get("cost", drawn)
         weights = line.get("weights")
         if drawn and weights:
             for path, share in mean_shares(weights, time, time + passed).items():

@@ -153,7 +153,7 @@ class Trace:
         if step < self.num_steps:
             return StateError(
                 f"states: they do not say where the ranks stood around step {step}\n"
-                "  Give states that were saved at that time, too: what no resume needs is left out of later ones."
+                "  Give states that were saved under that number of ranks and workers: later ones say nothing of it."
             )
         return StateError(f"step {step}: the stream ends before it")
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from streamdata.progress import Progress, history_of
@@ -48,20 +49,14 @@ def describe_states(states: Mapping[str, Any], sources: Callable[[Progress], str
     progress = Progress(states)
     if not progress:
         return "nothing was delivered yet"
-    headers = {int(key.split("/")[1]): value for key, value in states.items() if key.startswith("generation/")}
-    history = history_of(progress)
-    return "\n".join([*_generations(headers, history), sources(progress), *_ranks(progress)])
+    return "\n".join([*_generations(history_of(progress)), sources(progress), *_ranks(progress)])
 
 
-def _generations(headers: Mapping[int, Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each generation, also for those that compacting left no entries of."""
-    for line in history:
-        given = ", ".join(
-            f"{_name(path)} {counts.get('samples', 0):,}" for path, counts in sorted(line["sources"].items())
-        )
-        more = "" if line["generation"] in headers else f"; its entries are left out, it gave samples: {given}"
-        changed = "" if line is history[0] else f"; from step {line['step']} on"
-        yield f"generation {line['generation']}: {_topology(line)}; weights: {_weights(line)}{changed}{more}"
+def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for line, following in zip_longest(history, history[1:]):
+        began = "" if line is history[0] else f"; from step {line['step']} on"
+        given = "" if following is None else f"; {line['samples']:,} samples were drawn"
+        yield f"generation {line['generation']}: {_topology(line)}; weights: {_weights(line)}{began}{given}"
 
 
 def _topology(facts: Mapping[str, Any]) -> str:
@@ -79,10 +74,6 @@ def _weight(weight: Weight) -> str:
     if isinstance(weight, dict):
         return f"{{steps: {json.dumps(weight[STEPS])}}}"
     return json.dumps(weight) if isinstance(weight, list) else f"{weight:g}"
-
-
-def _name(path: str) -> str:
-    return path or "(the top)"
 
 
 def _passes(progress: Progress) -> list[int]:

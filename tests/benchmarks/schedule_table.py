@@ -235,7 +235,8 @@ def simulate(case: Case, end: float, sizes: Sequence[int] = SIZES, until: Sequen
             given[path] += drawn.given(number)
         if case.largest is None:
             batches.append(deviation_of_batches(case, drawn, wanted.paths))
-        base = Base(drawn.time, {path: amount - float(wanted.at(path, drawn.time)) for path, amount in given.items()})
+        excess = {path: amount - float(wanted.at(path, drawn.time)) for path, amount in given.items()}
+        base = Base(time=drawn.time, excess=excess)
         job.append(max(map(abs, base.excess.values())) / unit)
     return Figures(in_a_lane=worst, in_the_job=job, of_batches=batches)
 

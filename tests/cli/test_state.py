@@ -192,23 +192,23 @@ def test_compacted_states_say_the_same_of_what_was_delivered(
 
 
 def test_a_generation_without_entries_has_its_line(streamdata: Streamdata, tmp_path: Path) -> None:
-    """What compacting left out of it stays: its topology, its weights, and what it gave of each source."""
+    """What compacting left out of it stays: its topology, its weights, and how much was drawn in it."""
 
     def plain():
         sources = [Numbers("a", 60, 2), Numbers("b", 40)]
         return MergedDataset(sources, seed=1, cyclic=False, stop="all_exhausted")
 
-    given = {"a": 0, "b": 0}
+    given = 0
     for step, (size, batches) in enumerate([(2, 10), (3, 6), (2, 3)]):
         for number in range(size):
             rank = Rank(number, size, load_states(tmp_path, step=step - 1) if step else {}, dataset=plain())
-            for sample in rank.take(batches):
-                given[sample["__datasetname__"]] += step == 0
+            for _ in rank.take(batches):
+                given += step == 0
             rank.save(tmp_path, step)
     output = tmp_path / "out.json"
     assert streamdata("state", tmp_path, "--compact", "-o", output).exit_code == 0
     line = "generation 0: 2 ranks with 1 worker each; weights: a 2, b 1"
-    want = f"{line}; its entries are left out, it gave samples: a {given['a']}, b {given['b']}\n"
+    want = f"{line}; {given} samples were drawn\n"
     for path in (tmp_path, output):  # a step leaves it out, too
         assert want in streamdata("state", path).stdout
 

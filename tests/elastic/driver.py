@@ -95,7 +95,7 @@ class Walk:
         self.counts = Counter()
         self.trace = []
         self.is_whole = 0
-        config = Config(**random_topology(rng), batch_size=rng.choice((1, 1, 2, 5)))
+        config = Config(**random_topology(rng), batch_size=rng.choice((1, 1, 2, 5)), weights=self._rare(seed))
         sets_epoch = rng.random() < 0.3
         folder = folder if rng.random() < 0.25 else None
         self.job = Job(self.mix, config, sets_epoch=sets_epoch, rng=rng, folder=folder)
@@ -108,6 +108,7 @@ class Walk:
             self.reweigh: 3,
             self.leave_out: 3,
             self.all_at_once: 2 if is_elastic else 0,
+            self.restart_often: 1 if is_elastic and varies else 0,
         }
 
     def step(self):
@@ -121,7 +122,8 @@ class Walk:
         """Bring all sources back, and go on to the end of all that was begun."""
         topology = random_topology(self.rng) if self.is_elastic else {}
         self.job.save()
-        self._change("finish", absent=frozenset(), **topology)
+        weights = {"weights": {}} if self.mix.cyclic else {}  # an epoch of a rare source would take long
+        self._change("finish", absent=frozenset(), **weights, **topology)
         self.counts["finish"] += 1
         self.is_whole = int(self.must_be_whole)
         if self.is_whole:
@@ -182,6 +184,14 @@ class Walk:
         """Topology, weights and sources."""
         self._change("all_at_once", weights=self._weights(), absent=self._absent(), **random_topology(self.rng))
 
+    def restart_often(self):
+        """One size after another, each of which delivers next to nothing."""
+        for _ in range(30 if self.rng.random() < 0.05 else self.rng.randint(2, 6)):
+            for number in range(self.rng.randint(0, 3)):
+                self.job.deliver(number)
+            self.job.save()
+            self._change("again", **random_topology(self.rng))
+
     def _change(self, name, **changes):
         self.trace.append(f"{name}: {changes}")
         if not self.is_elastic:  # a rank that delivered nothing is refused
@@ -189,6 +199,13 @@ class Walk:
                 self.job.deliver(number)
             self.job.save()
         self.job.change(**changes)
+
+    def _rare(self, seed):
+        """In some jobs sources are hardly ever drawn at first. With numbers of their own: a seed keeps its others."""
+        rng = random.Random(f"{seed}, rare")
+        if not self.varies or rng.random() < 0.7:
+            return {}
+        return {path: rng.choice((1, 0.1, 0.03)) for path, _ in list(self.mix.leaves())[1:]}
 
     def _weights(self):
         # The first of a mixture has a share at any time: one at which all have none is an error.

@@ -9,7 +9,7 @@ from pathlib import Path
 from streamdata import load_states, merge_states, mixed_collate, save_states, to_state
 from tests.elastic.functions import tokens_of
 from tests.elastic.ledger import Ledger, Rests
-from tests.streams import loaded
+from tests.elastic.rests import Held, Lanes, check_rests
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Saved:
     """How many records of each (path, pass, lane) were delivered since the topology began."""
     folder: Path | None = None
     """Where all ranks have saved a step."""
+    fresh: str = "{}"
+    """Without what was loaded when the topology changed."""
 
     def load(self):
         """The states, as a trainer has them after it has loaded them."""
@@ -41,7 +43,7 @@ class Rank:
 
     def __init__(self, job, number, saved, expected=()):
         self.job, self.number, self.saved = job, number, saved
-        self.states = saved.load()
+        self.states, self.fresh = saved.load(), json.loads(saved.fresh)
         self.epoch_pass, self.taken = saved.epoch_pass, Counter(saved.taken)
         self.expected, self.unsaved = deque(expected), []
         self.dataset = job.mix.build(job.config)
@@ -53,7 +55,7 @@ class Rank:
     def _begin(self):
         if self.job.sets_epoch:
             self.dataset.set_epoch(self.epoch_pass)
-        self.batches = iter(loaded(self.dataset, self.job.config.num_workers, self.job.config.batch_size))
+        self.batches = Lanes(self.dataset, self.job.config.num_workers, self.job.config.batch_size)
 
     def deliver(self):
         """The next batch; False where the pass ends instead, and the next one begins."""
@@ -65,7 +67,8 @@ class Rank:
             return False
         self.job.ended_without |= bool(self.job.config.absent) and not self.job.mix.cyclic
         batch = mixed_collate(batch)
-        self.states.update(to_state(batch))
+        for states in (self.states, self.fresh):
+            states.update(to_state(batch))
         samples = [(tokens_of(sample), sample["__dprank__"], sample["__workerid__"]) for sample in batch]
         if self.expected:
             want = self.expected.popleft()
@@ -92,8 +95,12 @@ class Rank:
         """Write the states, and with them what was delivered."""
         folder = self.job.folder
         text = json.dumps(self.states) if folder is None else ""
-        self.saved = Saved(text, self.epoch_pass, Counter(self.taken), folder)
+        self.saved = Saved(text, self.epoch_pass, Counter(self.taken), folder, json.dumps(self.fresh))
         self.unsaved = []
+
+    def held(self):
+        """What it may save."""
+        return Held(self.states, self.fresh, self.batches.state_dict)
 
     def cut_back(self):
         """What was not saved was not delivered; return it."""
@@ -123,7 +130,7 @@ class Job:
         self.mix, self.config, self.sets_epoch = mix, config, sets_epoch
         self.rng, self.folder, self.step = rng or random.Random(0), folder, 0
         self.ledger, self.rests = Ledger(mix), Rests(mix)
-        self.held, self.taken = None, Counter()
+        self.held, self.taken, self.num_rests = None, Counter(), 0
         """The topology of the states, and what its lanes had taken by then."""
         self.ended_without = False
         """Whether a pass may have ended while a source was absent, of which the rest of that pass never comes."""
@@ -146,6 +153,8 @@ class Job:
         # Of a step that other ranks lack nothing is loaded.
         for rank in some if self.folder is None or len(some) == len(self.ranks) else ():
             rank.save()
+        if number is None:
+            check_rests(self)
 
     def joined(self):
         """What all ranks saved, in one dict, with stale copies among them."""
@@ -183,7 +192,8 @@ class Job:
             self.rests.deal(self.taken, self.held[0] * self.held[1])
         first = min(rank.saved.epoch_pass for rank in self.ranks)
         text = json.dumps(states) if self.folder is None else ""
-        saved = replace(self.ranks[0].saved, states=text, epoch_pass=first, taken=taken)
+        fresh = json.dumps(dict(states)) if self.held == self.config.topology else "{}"
+        saved = replace(self.ranks[0].saved, states=text, epoch_pass=first, taken=taken, fresh=fresh)
         self.ranks = [Rank(self, number, saved) for number in range(self.config.dp_size)]
 
     def _settle(self, held):

@@ -159,56 +159,79 @@ def _copies(over):
 class Rests:
     """The dealing rule over lists, for sources whose records are blocks and samples: which record comes next in a lane.
 
-    Of each source and pass there is the list of all that no lane has begun; lane l of L takes its numbers l, l + L …
+    Of each source and pass there is one sequence. A lane reads some of what is left before an offset, and then the
+    numbers `offset + l`, `offset + l + L` … of the sequence. When the size changes, the next offset lies behind the
+    lane that is furthest.
 
     Args:
         mix: The top mixture of the job.
-        rests: What is left of each (path, pass), in the one sequence of all epochs.
+        size: How much of a sequence is listed.
     """
 
     def __init__(self, mix, size=3000):
         self._mix, self._size, self._leaves = mix, size, dict(mix.leaves())
-        self._rests, self._kept = {}, {}
+        self._sequences, self._left, self._kept = {}, {}, {}
+        self._read, self._shares = {}, {}
+        self._held = {}, {}
         self.leaves = {path for path, leaf in mix.leaves() if leaf.is_listed and not mix.functions_over(path)}
         self.leaves -= {path for path, _ in mix.skip}
+        # What a lane has left where it ends before its sources do is not dealt out.
+        if any(not part.cyclic and part.stop == "first_exhausted" for part in mix.mixtures()):
+            self.leaves = set()
 
     def check(self, token, taken, lane, lanes):
         """The record must be the next of its source in the lane, which had taken this many of it.
 
         Args:
             token: Of the record, with the pass in place of the seed's.
-            taken: How many the lane had taken since the topology began.
+            taken: How many the lane had taken since the size last changed.
             lane: Its number.
             lanes: How many there are.
         """
-        path, number = token[0], token[1]
-        rest = self._rest(path, number)
-        at = taken * lanes + lane
-        if self._leaves[path].max_epochs:
-            assert at < len(rest), f"{path}, pass {number}: beyond its last epoch"
-        if at < len(rest):
-            assert token[2:] == rest[at], f"{path}, pass {number}: lane {lane} of {lanes}: {token[2:]}, not {rest[at]}"
+        key = token[:2]
+        number = self._sequence(*key).get(token[2:])
+        if number is None:
+            assert not self._leaves[token[0]].max_epochs, f"{key}: beyond its last epoch"
+            return
+        offset, left = self._left.get(key, (0, frozenset()))
+        self._read[*key, lane, taken] = number
+        if number < offset:
+            assert number in left, f"{key}: number {number} before {offset} was delivered before"
+            assert taken < self._shares.get((*key, lane), self._size), f"{key}: lane {lane} had read its leftovers"
+            return
+        own = self._shares.setdefault((*key, lane), taken)
+        expected = offset + lane + (taken - own) * lanes
+        assert number == expected, f"{key}: lane {lane} of {lanes} after {taken} records: {number}, not {expected}"
 
     def deal(self, taken, lanes):
-        """The topology ends; the lanes had taken this many of each (path, pass), by lane."""
-        for path, number in {key[:2] for key in taken}:
-            rest = self._rest(path, number)
-            self._rests[path, number] = [
-                record for at, record in enumerate(rest) if at // lanes >= taken.get((path, number, at % lanes), 0)
+        """The size changes; the lanes had taken this many of each (path, pass), by lane."""
+        for key in {key[:2] for key in taken}:
+            offset, left = self._left.get(key, (0, frozenset()))
+            read = [
+                self._read.get((*key, lane, at)) for lane in range(lanes) for at in range(taken.get((*key, lane), 0))
             ]
+            rows = [
+                max(0, taken.get((*key, lane), 0) - self._shares.get((*key, lane), self._size)) for lane in range(lanes)
+            ]
+            after = offset + max(rows) * lanes
+            self._left[key] = after, (left | set(range(offset, after))) - set(read)
+        self._held = self._read, self._shares
+        self._read, self._shares = {}, {}
 
     def keep(self):
-        """Something was saved under the present topology."""
-        self._kept = dict(self._rests)
+        """Something was saved under the present size."""
+        self._kept = dict(self._left)
 
     def discard(self):
-        """Nothing was: the topology before it still stands."""
-        self._rests = dict(self._kept)
+        """Nothing was: the size before it still stands."""
+        self._left = dict(self._kept)
+        self._read, self._shares = self._held
 
-    def _rest(self, path, number):
-        if (path, number) not in self._rests:
-            self._rests[path, number] = _sequence(self._mix, path, number, self._size)
-        return self._rests[path, number]
+    def _sequence(self, path, number):
+        if (path, number) not in self._sequences:
+            records = _sequence(self._mix, path, number, self._size)
+            self._sequences[path, number] = {record: at for at, record in enumerate(records)}
+        return self._sequences[path, number]
 
 
 def _sequence(mix, path, number, size):

@@ -12,7 +12,7 @@ import pytest
 import streamdata
 from streamdata.errors import StreamdataError
 from streamdata.progress.saved_states import read_states
-from streamdata.progress.saved_step import read_rank
+from streamdata.progress.saved_step import read_step
 from streamdata.shards.file_cache import FileCache
 from streamdata.sources.process_image import open_image
 from streamdata.sources.prompts.videos import decode_video
@@ -41,7 +41,7 @@ OPENED: dict[str, Callable[[Path], object]] = {
     "tools.yaml": lambda path: read_tool_file(str(path)),
     "skip.jsonl": lambda path: streamdata.MergedDataset([Numbers("a", 9)], skip=str(path)),
     "states.json": lambda path: read_states([path]),
-    "step-1/rank-0.states": lambda path: read_rank(path.parents[1], 1, 0),
+    "step-1/rank-0.states": lambda path: read_step(path.parents[1], 1),
     "image.png": open_image,
     "video.mp4": lambda path: decode_video(str(path), {}, lambda height, width: (height, width)),
     "tokenizer.json": lambda path: load_directory(str(path.parent)),

@@ -21,8 +21,6 @@ from tests.sources.own_streams import Stateful
 from tests.streams import Numbers, NumbersAhead, in_lane, loaded, resumed
 
 DRAWS = 300
-EARLIER = json.loads(Path(__file__).with_name("states_of_format_1.json").read_text())
-"""For some recipes, the states of each lane's rank as the format had them when the pins were made."""
 BEFORE = 31
 """Samples before a resume: an odd number, so that the workers change places."""
 
@@ -264,12 +262,3 @@ def test_the_order_after_a_resume_is_as_it_was(name, lane, tmp_path):
     for batch in islice(loaded(made(before, tmp_path, lane), 2), BEFORE):
         states.update(to_state(batch))
     assert_pinned(pins[lane], in_lane(resumed(lambda: made(after, tmp_path, lane), states), lane, 2))
-
-
-@pytest.mark.parametrize("lane", [0, 1])
-@pytest.mark.parametrize("name", EARLIER)
-def test_the_order_after_states_of_an_earlier_version_is_as_it_was(name, lane, tmp_path):
-    """They were written by what is first in `CONTINUED`, where the second goes on."""
-    _, after, *pins = CONTINUED[name]
-    dataset = resumed(lambda: made(after, tmp_path, lane), EARLIER[name][lane])
-    assert_pinned(pins[lane], in_lane(dataset, lane, 2))

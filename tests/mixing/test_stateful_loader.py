@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import time
 import warnings
 import weakref
 from collections import Counter
@@ -9,8 +10,10 @@ from itertools import islice
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from streamdata import MergedDataset, StateError, from_stateful, merge_states, mixed_collate, to_state
+from tests.elastic.rests import Lanes
 from tests.streams import Numbers, identity, in_lane, plain, through_json
 
 with warnings.catch_warnings():
@@ -198,6 +201,160 @@ def test_from_stateful_is_elastic():
     assert rest == Counter(identity(sample) for batch in loader_of(third, 3) for sample in batch)
     assert Counter(dict.fromkeys(counts + rest, 1)) == counts + rest
     assert len(counts + rest) == 13
+
+
+def short_passes(size: int, rank: int, states: dict | None = None) -> MergedDataset:
+    """Passes of 24 records, for one of several ranks."""
+    dataset = MergedDataset([Numbers("a", 24)], cyclic=False, seed=1)
+    dataset.set_data_parallel(size, rank)
+    dataset.set_dataloader_states(states or {})
+    return dataset
+
+
+def take(loader: StatefulDataLoader, records: Counter, limit: int | None = None) -> dict:
+    """Count the records of some batches, and collect their states."""
+    states = {}
+    for batch in islice(loader, limit):
+        records.update(sample["value"] for sample in batch)
+        states.update(to_state(batch))
+    return states
+
+
+def one_pass_ahead(batches: int, passes: list[Counter]) -> tuple[list[dict], list[dict]]:
+    """Two ranks, one of which has delivered some batches of the second pass when the other has just begun the first.
+
+    Returns what to_state collected, and the states of the loaders, of each rank.
+    """
+    loaders = [loader_of(short_passes(2, rank), 0) for rank in range(2)]
+    states = [take(loaders[0], passes[0]) | take(loaders[0], passes[1], batches), take(loaders[1], passes[0], 1)]
+    return states, [through_json(loader.state_dict()) for loader in loaders]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_from_stateful_knows_the_end_of_the_pass_before(batches):
+    """Of two ranks in passes apart, each record comes once in each of them after a change of size."""
+    passes = [Counter(), Counter()]
+    _, saved = one_pass_ahead(batches, passes)
+    loader = loader_of(short_passes(1, 0, merge_states(*map(from_stateful, saved))), 0)
+    for records in passes:
+        take(loader, records)
+    assert passes == [Counter(range(24))] * 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("stop", [0, 1, None])
+def test_a_stateful_loader_goes_on_with_what_an_earlier_size_delivered_of_the_next_pass(batches, stop, num_workers):
+    """Though its dataset was given nothing: it has that from the state."""
+    passes = [Counter(), Counter()]
+    states, _ = one_pass_ahead(batches, passes)
+    loader = loader_of(short_passes(1, 0, merge_states(*states)), num_workers)
+    take(loader, passes[0], stop)
+    again = loader_of(short_passes(1, 0), num_workers)
+    again.load_state_dict(copy.deepcopy(loader.state_dict()))
+    if stop is None and num_workers:  # the workers that were given the state are gone when the next pass begins
+        with pytest.raises(StateError, match="from_stateful"):
+            take(again, passes[1])
+        return
+    for records in passes[stop is None :]:
+        take(again, records)
+    assert passes == [Counter(range(24))] * 2
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_ranks_that_went_on_by_their_stateful_loaders_join(ahead):
+    """After a change of size and a resume from the loaders' states, though one rank is in the next pass by now."""
+    passes = [Counter(), Counter()]
+    joined, parts = merge_states(*one_pass_ahead(1, passes)[0]), []
+    for rank in range(3):
+        loader, again = (loader_of(short_passes(3, rank, states), 0) for states in (joined, None))
+        take(loader, passes[0], 1)
+        again.load_state_dict(copy.deepcopy(loader.state_dict()))
+        if rank < ahead:
+            take(again, passes[0])
+            take(again, passes[1], 1)
+        parts.append(from_stateful(again.state_dict()))
+    loader = loader_of(short_passes(1, 0, merge_states(*parts)), 0)
+    for records in passes:
+        take(loader, records)
+    assert passes == [Counter(range(24))] * 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_simulated_lanes_save_what_a_stateful_loader_saves(num_workers):
+    """`tests.elastic` has them in place of processes."""
+    lanes, loader = Lanes(finite(), num_workers, 2), loader_of(finite(), num_workers)
+    for batch, own in zip(loader, map(mixed_collate, lanes), strict=True):
+        assert plain(batch) == plain(own)
+        assert from_stateful(loader.state_dict()) == from_stateful(lanes.state_dict())
+
+
+class Collecting(IterableDataset):
+    """What one writes at first: a wrapper that has states of its own, and hands them on."""
+
+    def __init__(self, dataset: MergedDataset) -> None:
+        self.dataset, self.states = dataset, {}
+
+    def __iter__(self):
+        for sample in self.dataset:
+            self.states.update(to_state(sample))
+            yield sample["value"]
+
+    def state_dict(self) -> dict:
+        return dict(self.states)
+
+    def load_state_dict(self, states: dict) -> None:
+        self.states = dict(states)
+        self.dataset.set_dataloader_states(states)
+
+
+@pytest.mark.parametrize("batches", [10, 11])
+def test_a_wrapper_with_states_of_its_own_is_right_or_refused(batches):
+    """In a worker process they are one lane's, and not its rank's."""
+    loaders = []
+    for _ in range(2):
+        dataset = MergedDataset([Numbers("a", 240)], cyclic=False, seed=1)
+        loaders.append(StatefulDataLoader(Collecting(dataset), 8, num_workers=2))
+    records = Counter(value for batch in islice(loaders[0], batches) for value in batch.tolist())
+    loaders[1].load_state_dict(copy.deepcopy(loaders[0].state_dict()))
+    try:
+        records.update(value for batch in loaders[1] for value in batch.tolist())
+    except StateError as error:
+        assert "set_dataloader_states" in str(error).partition("\n  ")[2]  # noqa: PT017  (right, too, would be well)
+    else:
+        assert records == Counter(range(240))
+
+
+class Halting(Numbers):
+    """Numbers that the first worker reads slowly."""
+
+    def __getitem__(self, index: int) -> dict:
+        info = get_worker_info()
+        time.sleep(0.5 if info is not None and info.id == 0 else 0)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("make_loader", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("num_workers", [2, 0])
+def test_states_of_a_loader_out_of_order_are_right_or_refused_with_what_helps(make_loader, num_workers):
+    """Before a slow worker has delivered anything."""
+
+    def dataset(states: dict) -> MergedDataset:
+        merged = MergedDataset([Halting("a", 16)], cyclic=False, seed=1)
+        merged.set_dataloader_states(states)
+        return merged
+
+    records = Counter()
+    loader = make_loader(dataset({}), 2, num_workers=2, collate_fn=mixed_collate, in_order=False)
+    states = take(loader, records, 2)
+    try:
+        if make_loader is StatefulDataLoader:
+            states = from_stateful(loader.state_dict())
+        take(DataLoader(dataset(states), 2, num_workers=num_workers, collate_fn=mixed_collate), records)
+    except StateError as error:
+        assert "in_order" in str(error)  # noqa: PT017  (right, too, would be well)
+    else:
+        assert records == Counter(range(16))
 
 
 def test_weights_may_change_between_saves():

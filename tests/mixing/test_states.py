@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, StateError, merge_states, named, to_state
+from streamdata import MergedDataset, StateError, merge_states, to_state
 from tests.streams import Numbers, in_lane, loaded, plain, resumed, through_json
 
 
@@ -302,67 +302,6 @@ def test_states_of_different_runs_are_not_merged():
     """They disagree on what determines the order."""
     with pytest.raises(StateError, match="'generation/0' differs between the states"):
         merge_states(states_after(make(), 3), states_after(make(seed=1), 3))
-
-
-def test_the_first_format_did_not_say_that_a_mixture_has_a_cost():
-    """Its states are read all the same."""
-
-    def costly() -> MergedDataset:
-        return MergedDataset([Numbers("a", 40), Numbers("b", 30)], seed=7, cost=lambda sample: 1 + sample["value"])
-
-    whole = [plain(sample) for sample in islice(costly(), 30)]
-    states = states_after(costly(), 12)
-    assert [plain(sample) for sample in islice(resumed(costly, of_first_format(states)), 18)] == whole[12:]
-
-
-def test_nor_of_one_below_a_yield_function():
-    """So what that had begun is not drawn anew."""
-
-    def costly() -> MergedDataset:
-        inner = MergedDataset([Numbers("a", 40), Numbers("b", 30)], seed=7, cost=lambda sample: 1 + sample["value"])
-        return MergedDataset(
-            [named(inner, name="inner", percent=1), Numbers("c", 40)], seed=3, customized_yield_fn=twice_each
-        )
-
-    whole = [plain(sample) for sample in islice(costly(), 30)]
-    states = of_first_format(states_after(costly(), 13))
-    assert [plain(sample) for sample in islice(resumed(costly, states), 17)] == whole[13:]
-
-
-def test_ranks_that_go_on_from_the_first_format_are_joined_with_those_that_have_not_yet():
-    """What they add is of a generation of its own: the header of before stays as it is."""
-
-    def make() -> MergedDataset:
-        return MergedDataset([Numbers("a", 40), Numbers("b", 30)], seed=7)
-
-    ranks = []
-    for rank in range(2):
-        dataset = make()
-        dataset.set_data_parallel(2, rank)
-        ranks.append(to_state(list(islice(dataset, 5))))
-    before = of_first_format(merge_states(*ranks))
-    dataset = resumed(make, before)
-    dataset.set_data_parallel(2, 0)
-    after = {**before, **to_state(list(islice(dataset, 4)))}
-    assert merge_states(before, after) == merge_states(after, before) == after
-    assert after["generation/0"]["format"] == 1
-
-
-def twice_each(samples):
-    """Two of each."""
-    for sample in samples:
-        yield sample
-        yield sample
-
-
-def of_first_format(states):
-    """As an earlier version wrote them."""
-    first = through_json(states)
-    header = first["generation/0"]
-    header["format"] = 1
-    header["nodes"] = {path: node.removesuffix(", by cost") for path, node in header["nodes"].items()}
-    del header["deal"]
-    return first
 
 
 def test_a_sample_that_torch_has_converted_says_how_to_keep_it():

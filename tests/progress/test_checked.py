@@ -9,7 +9,7 @@ from streamdata import MergedDataset, StateError, merge_states, to_state
 from streamdata.progress import compact
 from streamdata.progress.checked import count
 from tests.mixing.test_resume import Packer, one_to_many
-from tests.streams import Numbers, resumed, through_json
+from tests.streams import Numbers, plain, resumed, through_json
 
 
 def make(cyclic=True):
@@ -176,40 +176,78 @@ def resized():
     return states
 
 
+LINE = {"generation": 0, "step": 0, "dp_size": 1, "num_workers": 1, "samples": 3}
+ROWS = {"rows": 1, "first": 1, "stride": 2, "blocks": 12, "start": 0, "outputs": 0, "stop": -1}
+
+
+def at(value, path):
+    """What is there, below all these names."""
+    for name in path:
+        value = value[name]
+    return value
+
+
 @pytest.mark.parametrize(
-    "damaged",
+    ("path", "damage"),
     [
-        {"base": {"0": {"time": 1.0, "other": 2}}},
-        {"history": 7},
-        {"history": [7]},
-        {"history": [{}]},
-        {"history": [{"generation": None, "step": 0, "dp_size": 1, "num_workers": 1, "sources": {}}]},
-        {"history": [{"generation": 0, "step": 0, "dp_size": 1, "num_workers": 1, "sources": {"a": {"samples": "x"}}}]},
+        (["passes", "0"], {"time": 1.0, "other": 2}),
+        (["passes", "0", "counts", "a"], [0, 0, 12]),
+        (["passes", "0", "left", "a", "stretches"], {**ROWS, "stop": -2}),
+        (["passes", "0", "left", "a", "stretches"], {**ROWS, "stride": 0}),
+        (["passes", "0", "left", "a", "stretches"], {**ROWS, "rows": 2, "first": "1"}),
+        (["passes", "0", "left", "a", "bursts", "stretches"], 2),
+        (["passes", "0", "left", "a", "functions"], {"1": [{}, ""]}),
+        (["sizes"], 7),
+        (["sizes"], [7]),
+        (["sizes"], [{}]),
+        (["sizes"], [{**LINE, "generation": None}]),
+        (["sizes"], [{**LINE, "samples": "x"}]),
+        (["totals", "a", "samples"], "x"),
+        (["cuts", "a"], [0, 1, 1024, 0, 0]),
+        (["origin"], ""),
     ],
 )
-def test_damage_to_what_a_header_says_of_earlier_topologies_is_refused(resized, damaged):
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_damage_to_what_is_said_of_earlier_sizes_is_refused(resized, path, damage, call):
     """Not an error of another type, wherever it is read first."""
-    states = {**resized, "generation/1": {**resized["generation/1"], **damaged}}
-    with pytest.raises(StateError, match="generation/1"):
-        resumed(make, states)
+    states = copy.deepcopy(resized)
+    at(states["deal/1"], path[:-1])[path[-1]] = damage
+    with pytest.raises(StateError, match="deal/1"):
+        call(states)
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("name", ["number", "step", "pass", "endless", "finished", "passes", "nodes", "cuts", "origin"])
+def test_a_damaged_field_of_a_deal_is_refused(resized, name, damage):
+    """Whatever it is; what could be one by its type is not the one that was written."""
+    with pytest.raises(StateError, match="deal/1"):
+        resumed_from({**resized, "deal/1": {**resized["deal/1"], name: DAMAGED[damage]}})
+
+
+@pytest.mark.parametrize("damage", [2**50, 10**30, 0, -1, True, "1"])
+def test_a_damaged_number_of_rows_is_refused(resized, damage):
+    """Before room is made for them."""
+    states = copy.deepcopy(resized)
+    states["deal/1"]["passes"]["0"]["left"]["a"]["stretches"] = {**ROWS, "rows": damage}
+    with pytest.raises(StateError, match="deal/1"):
+        resumed_from(states)
 
 
 @pytest.mark.parametrize(
     ("generation", "damaged"),
     [
-        (0, {"deal": 2}),
         (1, {"deal": 6}),
         (2, {"deal": 0}),
         (2, {"deal": 2, "num_workers": 0}),
         (2, {"num_workers": 3}),
         (2, {"dp_size": 2}),
-        (2, {"base": {}}),
-        (2, {"step": 99}),
-        (0, {"dp_size": 0}),
+        (2, {"dealt": "00"}),
+        (1, {"dealt": "00"}),
+        (1, {"dp_size": 0}),
     ],
 )
 def test_headers_that_do_not_fit_together_are_refused(resized, generation, damaged):
-    """Of deals: none is of a later generation, none comes back, and all headers of one say the same of it."""
+    """All headers of a deal say the same of it."""
     states = {**resized, "generation/2": {**resized["generation/1"], "weights": {"a": 1, "b": 1, "c": 2}}}
     resumed(make, states)
     key = f"generation/{generation}"
@@ -217,12 +255,79 @@ def test_headers_that_do_not_fit_together_are_refused(resized, generation, damag
         resumed(make, {**states, key: {**states[key], **damaged}})
 
 
-@pytest.mark.parametrize("name", ["deal", "step", "pass", "base", "dealt", "history"])
+@pytest.mark.parametrize("damage", [{"deal": 6}, {"deal": 10**400}, {"dealt": "00"}, {"deal": 0}])
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_a_header_of_another_deal_than_its_own_is_refused(resized, damage, call):
+    """Also where it is the only one: the states would seem to be none, and all would come again."""
+    states = {key: value for key, value in resized.items() if key == "deal/1" or key.split("/")[1] != "0"}
+    resumed(make, states)
+    with pytest.raises(StateError, match="states: "):
+        call({**states, "generation/1": {**states["generation/1"], **damage}})
+
+
+def test_a_header_that_names_what_was_before_and_no_deal_is_refused(resized):
+    """It would be that of a run which never changed. No lane reads what was left over any more."""
+    states = dict(resized)
+    for sample in islice(resumed_from(resized), 80):
+        states.update(to_state(sample))
+    states = {key: value for key, value in states.items() if key.split("/")[1] != "0" and key != "deal/1"}
+    with pytest.raises(StateError, match="states: "):
+        resumed_from({**states, "generation/1": {**states["generation/1"], "deal": 0}})
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_a_cut_into_nothing_is_refused(resized, number, call):
+    """What is left over is computed by it: blocks in an epoch, and blocks in a window."""
+    states = copy.deepcopy(resized)
+    states["generation/1"]["cuts"]["a"][number] = 0
+    with pytest.raises(StateError, match="generation/1"):
+        call(states)
+
+
+def test_entries_of_earlier_sizes_are_never_read(resized):
+    """Whatever became of them: the header of the deal says all."""
+    want = plain(list(islice(resumed_from(resized), 20)))
+    keys = [key for key in resized if key.split("/")[1] == "0" and not key.startswith("cursor/")]
+    assert "generation/0" in keys
+    damaged = {**resized, **dict.fromkeys(keys, "damaged")}
+    for states in (damaged, {key: value for key, value in resized.items() if key.split("/")[1] != "0"}):
+        assert plain(list(islice(resumed_from(states), 20))) == want
+
+
+@pytest.mark.parametrize("name", ["format", "dp_size", "deal", "dealt", "nodes", "weights", "cuts"])
 def test_a_header_that_lacks_what_its_deal_began_with_is_refused(resized, name):
-    """It would begin where a run begins, and deliver again what earlier topologies had delivered."""
+    """It would begin where a run begins, and deliver again what earlier sizes had delivered."""
     header = {key: value for key, value in resized["generation/1"].items() if key != name}
     with pytest.raises(StateError, match="generation/1"):
         resumed(make, {**resized, "generation/1": header})
+
+
+NAMES = ["number", "step", "pass", "endless", "finished", "passes", "nodes", "cuts", "totals", "sizes", "origin"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_deal_that_lacks_a_field_is_refused(resized, name):
+    """None of them has a value that it has by default."""
+    deal = {key: value for key, value in resized["deal/1"].items() if key != name}
+    with pytest.raises(StateError, match="deal/1"):
+        resumed(make, {**resized, "deal/1": deal})
+
+
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_states_that_lack_what_was_before_are_refused(resized, call):
+    """As of a trainer that missed the first batch after a resume."""
+    with pytest.raises(StateError, match=r"deal/1, .*\n.*from the first batch"):
+        call({key: value for key, value in resized.items() if key != "deal/1"})
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
+def test_states_of_an_earlier_format_are_refused(states, number, call):
+    """What they say of earlier sizes is said in another way; that version can still go on with them."""
+    header = {**states["generation/0"], "format": number}
+    with pytest.raises(StateError, match=f"expected format 3, got {number}: start anew, or .* version of streamdata"):
+        call({**states, "generation/0": header})
 
 
 @pytest.mark.parametrize("field", ["nodes", "weights"])

@@ -35,6 +35,24 @@ def test_all_ranks_get_the_same_or_one_gets_it(on_ranks):
     assert of_second == [joined, joined, first | {"idle/0/1": True}]
 
 
+def gathers_after_a_change(rank):
+    """What one rank had delivered alone goes on as two, of which the first delivers nothing."""
+    alone = Rank(0, 1)
+    alone.take(3)
+    trainer = Rank(rank, 2, dict(alone.states))
+    trainer.take(3 * rank)
+    return trainer.states, [dict(gather_states(trainer.states)), gather_states(trainer.states, dst=0)]
+
+
+def test_what_was_before_a_change_of_size_is_gathered(on_ranks):
+    """From the rank that has it; also where it is not the one that gets it."""
+    (_, (every, of_first)), (second, (again, of_second)) = on_ranks(gathers_after_a_change)
+    want = merge_states(second) | {"idle/1/0": True}
+    assert "deal/1" in want
+    assert every == again == dict(of_first) == want
+    assert of_second is None
+
+
 def other_workers(rank):
     return gather_states(taken(rank, num_workers=2 + rank), dst=0)
 

@@ -1,12 +1,12 @@
 """Steps that ranks save and load: all of it or an error that says what is missing, torn or of another run."""
 
+import gzip
 import json
 import logging
 import os
 import re
 import shutil
 import signal
-import sys
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,9 +15,11 @@ import pytest
 import torch.distributed as dist
 
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
-from streamdata.progress import compact, ranks, saving, state_file
+from streamdata.progress import ranks, saving, state_file
+from streamdata.progress.deal_header import deal_header_of
 from streamdata.progress.ranks import group_name
 from streamdata.progress.saved_states import read_states
+from streamdata.progress.state_file import encode_deal
 from tests.ranks import apart, run_on_ranks
 from tests.streams import Numbers, loaded, plain, through_json
 
@@ -66,6 +68,10 @@ def files(directory):
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
+KEEP = [lambda states: states, dict, lambda states: through_json(dict(states))]
+"""What a trainer goes on with: the mapping that was loaded, a plain dict of it, or one that it wrote and read."""
+
+
 def test_what_ranks_saved_is_loaded_as_one(tmp_path):
     """As merge_states would join it: plain JSON, a file for each rank, the newest step as a number."""
     parts = run(tmp_path, [9, 10])
@@ -76,7 +82,7 @@ def test_what_ranks_saved_is_loaded_as_one(tmp_path):
     assert load_states(tmp_path, step=9).step == 9
 
 
-@pytest.mark.parametrize("keep", [lambda states: states, dict, lambda states: through_json(dict(states))])
+@pytest.mark.parametrize("keep", KEEP)
 def test_a_resume_goes_on_and_saves_again(tmp_path, keep):
     """From the mapping that was loaded, or a plain dict of it: the stream is the suffix, leg after leg."""
     want = [Rank(rank, 2).take(30) for rank in range(2)]
@@ -193,6 +199,9 @@ def test_a_torn_file_is_named_whatever_its_length(tmp_path):
         (2, lambda cursors: cursors.pop("taken")),
         (2, lambda cursors: cursors.pop("rank")),
         (0, lambda headers: headers["generation/0"].pop("deal")),
+        (0, lambda headers: headers["generation/0"].update(deal=[1], dealt="00")),
+        (0, lambda headers: headers["generation/0"].update(deal=1, dealt=["00"])),
+        (0, lambda headers: headers["generation/0"].update(deal=1, dealt="x" * 5000)),
         (0, lambda headers: headers.update({"generation/x": headers["generation/0"]})),
         (0, lambda headers: headers.update({"65535": headers["generation/0"]})),
         (0, lambda headers: headers.update({"lane/0/0/0/0": headers["generation/0"]})),
@@ -234,17 +243,29 @@ def test_a_file_of_another_step_rank_or_size_is_refused(tmp_path):
         assert "rank-1.states" in str(raised.value)
 
 
-@pytest.mark.parametrize("keep", [lambda states: states, dict])
-@pytest.mark.parametrize("others", [lambda folder: load_states(folder, step=1), lambda folder: {}])
-def test_a_file_of_another_branch_is_refused(tmp_path, keep, others):
-    """One rank had gone on from another step than the other, or begun without states: also from a dict of them."""
+@pytest.mark.parametrize("keep", KEEP)
+@pytest.mark.parametrize("change", [{"size": 3}, {"num_workers": 2}])
+def test_a_file_of_another_branch_is_refused(tmp_path, keep, change):
+    """One rank had gone on under another size from another step than the others: also from a dict of it."""
     run(tmp_path, [1, 2])
-    held = [keep(load_states(tmp_path, step=2)), keep(others(tmp_path))]
-    for number, states in enumerate(held):
-        rank = Rank(number, 2, states)
+    for number in range(2):
+        rank = Rank(number, **{"size": 2, "states": keep(load_states(tmp_path, step=2 - number)), **change})
         rank.take(3)
         rank.save(tmp_path, 3)
-    with pytest.raises(StateError, match=r"rank 1 and rank 0 are not of one run(.|\n)*rank-1.states: (desc|of a run)"):
+    with pytest.raises(StateError, match=r"rank 1 and rank 0 are not of one run(.|\n)*rank-1.states: .*dealt="):
+        load_states(tmp_path, step=3)
+
+
+@pytest.mark.parametrize("change", [{"size": 3}, {"num_workers": 2}])
+def test_a_rank_that_had_begun_without_states_is_no_idle_one(tmp_path, change):
+    """The others had gone on under another size: what it delivered would come again."""
+    run(tmp_path, [1])
+    for number in range(3 if "size" in change else 2):
+        states = {} if number == 1 else load_states(tmp_path, step=1)
+        rank = Rank(number, **{"size": 2, "states": states, **change})
+        rank.take(3)
+        rank.save(tmp_path, 3)
+    with pytest.raises(StateError, match=r"not of one run"):
         load_states(tmp_path)
 
 
@@ -300,73 +321,169 @@ def test_a_rank_that_delivered_nothing_is_recorded(tmp_path):
     assert not [key for key in load_states(tmp_path) if key.startswith("idle/")]
 
 
-def entries(*, generation, rank, workers=1, dp_size=2, deal=None):
-    """Made-up entries of one rank, with the header of a deal."""
-    key = f"{generation}/0/{rank}"
-    cursor = {"draws": 5, "clock": 2.5, "epoch": 0, "window": 1, "taken": rank}
-    header = {"format": 1, "dp_size": dp_size, "num_workers": workers, "nodes": {"a": "text"}, "weights": {"a": 1.0}}
-    if deal is not None:
-        begun = {"step": 3, "pass": 0, "base": {"0": {"time": 10}}, "dealt": "00", "history": []}
-        header |= {"format": 2, "deal": deal, **begun}
-    return {
-        f"generation/{generation}": header,
-        f"worker/{key}": 0,
-        f"lane/{key}/0": {"batches": 3},
-        f"drawn/{key}/0/": 5,
-        f"cursor/{key}/0/a": cursor,
-    }
+def go_on(directory, idle, keep=dict, **change):
+    """All ranks load step 1, those that are not idle deliver, and all save step 2; what these say together."""
+    ranks = [Rank(number, states=keep(load_states(directory, step=1)), **change) for number in range(change["size"])]
+    for rank in ranks:
+        rank.take(0 if rank.rank in idle else 3)
+        rank.save(directory, 2)
+    delivered = [dict(rank.states) for rank in ranks if rank.rank not in idle]
+    shutil.rmtree(directory / "step-1")
+    return merge_states(*delivered) | {f"idle/1/{rank}": True for rank in idle} if delivered else None
+
+
+@pytest.mark.parametrize("idle", [(), (0,), (1,), (2,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("keep", KEEP)
+def test_a_step_needs_no_other_folder_after_a_change_of_size(tmp_path, keep, idle):
+    """What the old ranks had delivered is in the new step's folder once, whoever has delivered nothing since."""
+    run(tmp_path, [1])
+    old = dict(load_states(tmp_path))
+    want = go_on(tmp_path, idle, keep, size=3)
+    assert dict(load_states(tmp_path)) == (want or old)
+    folder = tmp_path / "step-2"
+    assert len(list(folder.glob("deal-*.json.gz"))) == (len(idle) < 3)
+    if not idle:
+        sizes = [path.stat().st_size for path in sorted(folder.glob("rank-*"))]
+        assert max(sizes) - min(sizes) < 40
+
+
+@pytest.mark.parametrize("idle", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("keep", KEEP)
+def test_other_workers_are_a_change_of_size(tmp_path, keep, idle):
+    """The number of ranks stays; a rank that delivers nothing saves what it had delivered before."""
+    run(tmp_path, [1])
+    old = dict(load_states(tmp_path))
+    want = go_on(tmp_path, idle, keep, size=2, num_workers=2)
+    assert dict(load_states(tmp_path)) == (want or old)
+
+
+def save_a_dict(directory, states, rank):
+    """A rank of three that was sent a dict and has delivered nothing: it has loaded none itself."""
+    Rank(rank, 3, states).save(directory, 2)
+
+
+def test_a_dict_that_was_only_sent_is_saved(tmp_path):
+    """Through JSON, in processes that have seen no step: what is loaded is what was sent, and no less."""
+    run(tmp_path, [1])
+    want = dict(load_states(tmp_path))
+    for rank in range(3):
+        apart(save_a_dict, tmp_path, through_json(want), rank)
+    assert files(tmp_path / "step-2") == [f"rank-{rank}.states" for rank in range(3)]
+    shutil.rmtree(tmp_path / "step-1")
+    assert dict(load_states(tmp_path)) == want
+
+
+def deal_of(folder):
+    """The only file of its kind there."""
+    (path,) = folder.glob("deal-*")
+    return path
 
 
 @pytest.fixture
-def two_formats(monkeypatch):
-    """Headers with deals pass, whichever format the present code writes."""
-    for module in (saving, sys.modules["streamdata.progress.joining"]):
-        monkeypatch.setattr(module, "checked_header", dict)
+def resized(tmp_path):
+    """Step 2 of three ranks that had gone on from what two saved."""
+    run(tmp_path, [1])
+    go_on(tmp_path, (), size=3)
+    return tmp_path / "step-2"
 
 
-@pytest.mark.usefixtures("two_formats")
-@pytest.mark.parametrize("idle", [(), (0,), (1,), (2,), (0, 1, 2)])
-@pytest.mark.parametrize("keep", [lambda states: states, dict])
-def test_a_step_needs_no_other_folder_after_a_change_of_topology(tmp_path, keep, idle):
-    """What the old ranks had delivered is in the new step's folder once, whoever has delivered nothing since."""
-    for rank in range(2):
-        save_states(tmp_path, entries(generation=0, rank=rank), step=1, rank=rank, size=2)
-    old = dict(load_states(tmp_path))
-    want = dict(old)
-    for rank in range(3):
-        states = keep(load_states(tmp_path, step=1))
-        if rank not in idle:
-            fresh = entries(generation=1, rank=rank, dp_size=3, deal=1)
-            states.update(fresh)
-            want |= fresh
-        save_states(tmp_path, states, step=2, rank=rank, size=3)
-    if len(idle) < 3:
-        want |= {f"idle/1/{rank}": True for rank in idle}
-    shutil.rmtree(tmp_path / "step-1")
-    assert compact(load_states(tmp_path)) == compact(want)
-    if not idle and keep is not dict:
-        sizes = [path.stat().st_size for path in sorted((tmp_path / "step-2").iterdir())]
-        assert sizes[0] > sizes[1] + 100
-        assert abs(sizes[1] - sizes[2]) < 8
+@pytest.mark.parametrize("writer", [0, 1, 2])
+def test_what_was_before_is_written_once_the_same_by_each_rank(tmp_path, writer):
+    """Whichever rank has it first: named by its digest, and not written again."""
+    run(tmp_path, [1])
+    ranks = [Rank(number, 3, load_states(tmp_path, step=1)) for number in range(3)]
+    for rank in ranks:
+        rank.take(2)
+        rank.save(tmp_path / f"by-{rank.rank}", 2)
+    contents = {deal_of(tmp_path / f"by-{rank.rank}" / "step-2").read_bytes() for rank in ranks}
+    assert len(contents) == 1
+    ranks[writer].save(tmp_path / "all", 2)
+    path = deal_of(tmp_path / "all" / "step-2")
+    os.utime(path, (1, 1))
+    for rank in ranks:
+        rank.save(tmp_path / "all", 2)
+    assert (deal_of(path.parent), path.stat().st_mtime) == (path, 1)
+    deal = load_states(tmp_path / "all")["deal/1"]
+    assert path.name == f"deal-{deal_header_of(deal).digest}.json.gz"
 
 
-@pytest.mark.usefixtures("two_formats")
-@pytest.mark.parametrize("idle", [(), (0,), (1,)])
-def test_other_workers_are_a_change_of_topology(tmp_path, idle):
-    """The number of ranks stays: each writes its own of the present deal, and rank 0 what all had delivered before."""
-    for rank in range(2):
-        save_states(tmp_path, entries(generation=0, rank=rank), step=1, rank=rank, size=2)
-    want = dict(load_states(tmp_path))
-    for rank in range(2):
-        states = load_states(tmp_path, step=1)
-        if rank not in idle:
-            fresh = entries(generation=1, rank=rank, workers=2, deal=1)
-            states.update(fresh)
-            want |= fresh
-        save_states(tmp_path, states, step=2, rank=rank, size=2)
-    shutil.rmtree(tmp_path / "step-1")
-    want |= {f"idle/1/{rank}": True for rank in idle}
-    assert compact(load_states(tmp_path)) == compact(want)
+READS = [
+    lambda folder: load_states(folder.parent),
+    lambda folder: read_states([folder]),
+    lambda folder: read_states([folder / "rank-1.states"]),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_step_whose_deal_is_missing_is_refused(resized, read):
+    """By the name of the file; nothing else says what was delivered before."""
+    path = deal_of(resized)
+    path.unlink()
+    with pytest.raises(StateError, match=re.escape(path.name)):
+        read(resized)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_torn_deal_is_named_whatever_its_length(resized, read):
+    """Every prefix, any byte, and what follows its end."""
+    path = deal_of(resized)
+    content = path.read_bytes()
+    torn = [content[:length] for length in range(0, len(content), 17)] + [content[:-1], content + b"x"]
+    # Bytes 4 to 9 of gzip's header say when and where it was written: nothing of its content.
+    bytes_of_it = [*range(4), *range(10, len(content), 13)]
+    torn += [content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in bytes_of_it]
+    for damaged in torn:
+        path.write_bytes(damaged)
+        with pytest.raises(StateError, match=re.escape(str(path))):
+            read(resized)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_deal_of_another_digest_is_refused(resized, read):
+    """Though it is whole: what another run had come to."""
+    path = deal_of(resized)
+    other = json.loads(gzip.decompress(path.read_bytes()))
+    other["step"] += 1
+    path.write_bytes(encode_deal(other)[1])
+    with pytest.raises(StateError, match=f"{re.escape(str(path))}: (.|\n)*not the one of its name"):
+        read(resized)
+
+
+def test_states_that_lack_what_was_before_are_not_saved(tmp_path):
+    """As of a trainer that missed the first batch after a resume."""
+    run(tmp_path, [1])
+    rank = Rank(0, 1, load_states(tmp_path))
+    rank.take(2)
+    without = {key: value for key, value in rank.states.items() if key != "deal/1"}
+    with pytest.raises(StateError, match="'deal/1' is missing"):
+        save_states(tmp_path, without, step=2)
+    assert not (tmp_path / "step-2").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda deal: 7, lambda deal: {}, lambda deal: {**deal, "step": 99}])
+def test_states_with_another_deal_than_their_own_are_not_saved(tmp_path, damage):
+    """The step could not be loaded: its ranks would name a file that is not there."""
+    run(tmp_path, [1])
+    rank = Rank(0, 1, dict(load_states(tmp_path)))
+    rank.take(2)
+    states = rank.states | {"deal/1": damage(rank.states["deal/1"])}
+    with pytest.raises(StateError, match="deal/1"):
+        save_states(tmp_path, states, step=2)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_states_of_an_earlier_format_are_neither_saved_nor_loaded(tmp_path, number, monkeypatch):
+    """The message says what can still be done with them."""
+    rank = Rank(0, 1)
+    rank.take(2)
+    header = {**rank.states["generation/0"], "format": number}
+    remedy = f"expected format 3, got {number}: start anew, or .* version of streamdata that wrote them"
+    with pytest.raises(StateError, match=remedy):
+        save_states(tmp_path, rank.states | {"generation/0": header}, step=1)
+    monkeypatch.setattr(saving, "checked_header", dict)
+    save_states(tmp_path, rank.states | {"generation/0": header}, step=1)
+    with pytest.raises(StateError, match=f"rank-0.states: .*{remedy}"):
+        load_states(tmp_path)
 
 
 def test_an_epoch_is_whole_over_changes_of_size(tmp_path):
@@ -397,7 +514,8 @@ def test_steps_do_not_grow_with_each_topology_that_the_run_had(tmp_path):
         for one, other in zip(from_step, from_kept, strict=True):
             assert one.take(40) == other.take(40)
             one.save(tmp_path, step)
-        kept = merge_states(*(rank.states for rank in from_kept))
+        for rank in from_kept:  # the entries of all sizes
+            kept.update(rank.states)
         sizes.append(len(load_states(tmp_path)))
     assert sizes[-1] < len(kept) / 4
     assert max(sizes[5:]) <= max(sizes[:5])
@@ -411,120 +529,21 @@ def test_a_smaller_run_replaces_what_a_larger_one_had_saved_at_the_step(tmp_path
     assert files(tmp_path) == ["step-5/rank-0.states", "step-5/rank-1.states"]
 
 
-def test_a_missing_rank_rewinds_to_its_newest_entry(tmp_path, caplog):
-    """The others go on from the newest step; it is said what comes again, before anything is read."""
-    size = 3
-    ranks = [Rank(rank, size) for rank in range(size)]
-    streams = [[], [], []]
-    for step in (1, 2, 3):
-        for rank in ranks:
-            streams[rank.rank] += rank.take(4)
-            if step < 3 or rank.rank != 1:
-                rank.save(tmp_path, step)
-    with caplog.at_level(logging.INFO, "streamdata"):
-        states = load_states(tmp_path, missing="rewind")
-    assert states.step == 3
-    assert "lacks rank 1: it goes on from its entry of step 2; about 8 of its samples come again" in caplog.text
-    for rank, stream in enumerate(streams):
-        resumed = Rank(rank, size, load_states(tmp_path, missing="rewind")).take(4)
-        want = Rank(rank, size).take(20)
-        delivered = len(stream) - (8 if rank == 1 else 0)
-        assert resumed == want[delivered : delivered + 8]
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_rank_that_no_older_step_has_goes_on_from_what_was_loaded_or_its_start(tmp_path, rank, caplog):
-    """The step that the run had loaded has it; of a run that had loaded none nothing is held."""
-    run(tmp_path, [1, 2], size=3)
-    at_2 = dict(load_states(tmp_path))
-    run(tmp_path, [3], size=3, states=lambda: load_states(tmp_path, step=2))
-    at_3 = dict(load_states(tmp_path))
-    (tmp_path / "step-3" / f"rank-{rank}.states").unlink()
-    states = dict(load_states(tmp_path, missing="rewind"))
-    assert f"lacks rank {rank}: it goes on from its entry of step 2" in caplog.text
-    of_rank = {key for key in at_2 if not key.startswith("generation/") and key.split("/")[3] == str(rank)}
-    assert of_rank
-    assert states == at_3 | {key: at_2[key] for key in of_rank}
-    run(tmp_path / "fresh", [1], size=3)
-    (tmp_path / "fresh" / "step-1" / f"rank-{rank}.states").unlink()
-    states = load_states(tmp_path / "fresh", missing="rewind")
-    assert f"lacks rank {rank}: it goes on from its start" in caplog.text
-    assert states[f"idle/0/{rank}"] is True
-
-
-def test_a_rank_that_no_step_has_goes_on_from_states_that_came_from_elsewhere(tmp_path, caplog):
-    """No file but rank 0's has what these said of it."""
-    sent = through_json(merge_states(*run(tmp_path / "before", [1])))
-    for rank in range(2):
-        apart(step_of_a_rank, tmp_path, rank, sent)
-    (tmp_path / "step-2" / "rank-1.states").unlink()
-    states = load_states(tmp_path, missing="rewind")
-    assert "lacks rank 1: it goes on from its entry in what rank 0 had loaded; about 2 of its samples" in caplog.text
-    of_rank = {key for key in sent if not key.startswith("generation/") and key.split("/")[3] == "1"}
-    assert of_rank
-    assert {key: states[key] for key in of_rank} == {key: sent[key] for key in of_rank}
-
-
-@pytest.mark.parametrize("keep", [lambda states: states, dict, lambda states: through_json(dict(states))])
-def test_more_ranks_go_on_from_what_a_single_one_saved(tmp_path, caplog, keep):
-    """Whose states are all there are: a rank that has delivered nothing of them saves, and one that is missing rewinds.
-
-    What that had saved before counts, though rank 0 has gone on from a plain dict.
-    """
+@pytest.mark.parametrize("keep", KEEP)
+def test_more_ranks_go_on_from_what_a_single_one_saved(tmp_path, keep):
+    """Whose states are all there are: a rank that has delivered nothing since saves, and goes on where it would."""
     run(tmp_path, [1], size=1)
     ranks = [Rank(rank, 3, keep(load_states(tmp_path, step=1))) for rank in range(3)]
     for step in (2, 3):
         for rank in ranks:
             rank.take(0 if rank.rank == 1 else 4)
             rank.save(tmp_path, step)
-    (tmp_path / "step-3" / "rank-2.states").unlink()
-    load_states(tmp_path, missing="rewind")
-    assert "rank 2: it goes on from its entry of step 2; about 8 of its samples" in caplog.text
-
-
-def test_what_rank_0_saves_for_ranks_that_are_no_more_is_rewound_to(tmp_path):
-    """What was delivered before the topology changed, nobody else has saved."""
-    run(tmp_path, [1], size=3)
-    at_1 = dict(load_states(tmp_path))
-    run(tmp_path, [2], size=2, states=lambda: load_states(tmp_path, step=1))
-    (tmp_path / "step-2" / "rank-0.states").unlink()
-    states = load_states(tmp_path, missing="rewind")
-    assert {key: states.get(key) for key in at_1} == at_1
-
-
-def test_what_no_file_has_cannot_be_rewound(tmp_path):
-    """Rank 0 saves for all what they had loaded: without it and the step that was loaded, that is lost."""
-    run(tmp_path, [1])
-    run(tmp_path, [2], states=lambda: load_states(tmp_path, step=1))
     shutil.rmtree(tmp_path / "step-1")
-    (tmp_path / "step-2" / "rank-0.states").unlink()
-    with pytest.raises(StateError, match="rank 0 has not saved this step, and no step is there that it had loaded"):
-        load_states(tmp_path, missing="rewind")
-
-
-def test_rewinding_does_not_take_what_a_given_up_run_saved(tmp_path, caplog):
-    """Its files are of another branch."""
-    run(tmp_path, [1])
-    run(tmp_path, [2, 3], batches=5)
-    run(tmp_path, [4], states=lambda: load_states(tmp_path, step=1))
-    (tmp_path / "step-4" / "rank-1.states").unlink()
-    load_states(tmp_path, missing="rewind")
-    assert "lacks rank 1: it goes on from its entry of step 1" in caplog.text
-
-
-@pytest.mark.parametrize("settings", [{"num_workers": 2, "batches": 5}, {"batches": 9}])
-def test_rewinding_takes_nothing_of_a_run_that_had_loaded_the_same_and_was_given_up(tmp_path, caplog, settings):
-    """Which had come further, or had other workers: what it delivered after what was loaded would be lost."""
-    run(tmp_path, [1])
-    at_1 = dict(load_states(tmp_path))
-    run(tmp_path, [2], states=lambda: load_states(tmp_path, step=1), **settings)
-    run(tmp_path, [3], states=lambda: load_states(tmp_path, step=1))
-    (tmp_path / "step-3" / "rank-1.states").unlink()
-    states = dict(load_states(tmp_path, missing="rewind"))
-    assert "lacks rank 1: it goes on from its entry of step 1; about" in caplog.text
-    of_rank = {key for key in at_1 if not key.startswith("generation/") and key.split("/")[3] == "1"}
-    assert {key: states[key] for key in of_rank} == {key: at_1[key] for key in of_rank}
-    assert not {key for key in states if key.startswith("cursor/1/")}  # of the other workers' generation
+    for step in (2, 3):
+        states = dict(load_states(tmp_path, step=step))
+        assert [key for key in states if key.startswith("idle/")] == ["idle/1/1"]
+    for rank in ranks:
+        assert Rank(rank.rank, 3, keep(load_states(tmp_path))).take(5) == rank.take(5)
 
 
 def leg(directory, steps, batches, who, rank):
@@ -536,7 +555,7 @@ def leg(directory, steps, batches, who, rank):
             save_states(directory, trainer.states, step=step)
 
 
-def test_a_step_in_which_a_file_of_a_given_up_run_is_left_is_refused(tmp_path, caplog):
+def test_a_step_in_which_a_file_of_a_given_up_run_is_left_is_refused(tmp_path):
     """Both runs had loaded the same, and the second one ended before all its ranks had saved."""
     states = tmp_path / "states"
     run(states, [1])
@@ -544,12 +563,11 @@ def test_a_step_in_which_a_file_of_a_given_up_run_is_left_is_refused(tmp_path, c
         (tmp_path / str(number)).mkdir()
         run_on_ranks(tmp_path / str(number), partial(leg, states, steps, batches, who))
     words = r"rank 1 and rank 0 are not of one run\n.*: saved in the process group .*\n.*: saved in the process group"
-    for found in ({"step": 2}, {"missing": "rewind"}, {}):
+    for found in ({"step": 2}, {}):
         with pytest.raises(StateError, match=words):
             load_states(states, **found)
     (states / "step-2" / "rank-1.states").unlink()
-    assert load_states(states, missing="rewind").step == 3
-    assert "rank 1: it goes on from its entry of step 1;" in caplog.text
+    assert load_states(states).step == 1
 
 
 def names_of_group(rank):
@@ -577,62 +595,11 @@ def test_ranks_that_have_met_know_a_name_of_their_group(tmp_path):
     assert told[0][2] is group_name() is None
 
 
-def test_rewinding_takes_nothing_of_a_step_of_which_nobody_knows_the_run(tmp_path, caplog):
-    """No rank has saved both: to deliver again is better than to lose."""
-    run(tmp_path, [1])
-    run(tmp_path, [2], states=lambda: load_states(tmp_path, step=1), batches=9)
-    (tmp_path / "step-2" / "rank-0.states").unlink()
-    run(tmp_path, [3], states=lambda: load_states(tmp_path, step=1))
-    (tmp_path / "step-3" / "rank-1.states").unlink()
-    load_states(tmp_path, missing="rewind")
-    assert "lacks rank 1: it goes on from its entry of step 1; about" in caplog.text
-
-
-def test_rewinding_finds_what_was_loaded_where_rank_0_does_not_know_it(tmp_path, caplog):
-    """In a plain dict of nobody else's entries it cannot tell what it had loaded; another rank can."""
-    ranks = [Rank(rank, 3) for rank in range(3)]
-    for rank, batches in zip(ranks, (1, 0, 0), strict=True):
-        rank.take(batches)
-        rank.save(tmp_path, 1)
-    ranks = [Rank(rank, 3, through_json(dict(load_states(tmp_path)))) for rank in range(3)]
-    for step in (2, 3):
-        for rank in ranks:
-            rank.take(4)
-            rank.save(tmp_path, step)
-    (tmp_path / "step-3" / "rank-1.states").unlink()
-    load_states(tmp_path, missing="rewind")
-    assert "lacks rank 1: it goes on from its entry of step 2; about 10 of its samples come again" in caplog.text
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_what_was_rewound_is_rewound_to(tmp_path, caplog, rank):
-    """A run that had gone on from a step that lacked a rank lacks one, too: the same one or another."""
-    run(tmp_path, [1, 2], size=3)
-    (tmp_path / "step-2" / "rank-1.states").unlink()
-    at_2 = dict(load_states(tmp_path, missing="rewind"))
-    run(tmp_path, [3], size=3, states=lambda: load_states(tmp_path, missing="rewind", step=2))
-    (tmp_path / "step-3" / f"rank-{rank}.states").unlink()
-    caplog.clear()
-    states = dict(load_states(tmp_path, missing="rewind"))
-    assert [record.message.partition(";")[0] for record in caplog.records] == [
-        f"states: {tmp_path}/step-3 lacks rank {rank}: it goes on from its entry of step 2"
-    ]
-    of_rank = {key for key in at_2 if not key.startswith("generation/") and key.split("/")[3] == str(rank)}
-    assert of_rank
-    assert {key: states[key] for key in of_rank} == {key: at_2[key] for key in of_rank}
-
-
 @pytest.mark.parametrize("step", ["9", 9.0, True])
 def test_the_step_that_is_asked_for_is_an_int(tmp_path, step):
     """Text would name the folder."""
     with pytest.raises(ValueError, match="load_states: expected an int as step, got"):
         load_states(tmp_path, step=step)
-
-
-def test_missing_is_one_of_two_words(tmp_path):
-    """A misspelt one would pass over what is missing, or not."""
-    with pytest.raises(ValueError, match="expected missing to be one of"):
-        load_states(tmp_path, missing="ignore")
 
 
 def save_until_killed(rank, directory, step, calls):

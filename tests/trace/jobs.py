@@ -47,8 +47,8 @@ class SteppedJob:
         return Trace(self.mix.build(self.config), self.saved if with_all else [self.states])
 
     def check(self, how=None):
-        """Each step that was delivered, by the last states alone."""
-        trace = self.trace()
+        """Each step that was delivered, by the last states of each size."""
+        trace = self.trace(with_all=True)
         assert trace.num_steps == len(self.steps)
         for step, want in enumerate(self.steps):
             got = trace.at(step)
@@ -61,7 +61,7 @@ class SteppedJob:
         for step, records in enumerate(self.steps):
             for record in records:
                 came.setdefault(tuple(record.items()), set()).add(step)
-        trace = self.trace()
+        trace = self.trace(with_all=True)
         for record, steps in rng.sample(sorted(came.items(), key=str), min(number, len(came))):
             found = trace.find(**dict(record))
             assert found[: len(steps)] == sorted(steps)

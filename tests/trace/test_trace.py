@@ -85,7 +85,7 @@ def test_batches_go_on_from_any_step():
     job = SteppedJob(Mix((Leaf("a", 60, "jsonl"), Leaf("b", 30))), Config(2, 2, 2, {"a": 2}))
     job.go(9)
     job.go(8, weights={"a": 0.5}, dp_size=3)
-    trace = job.trace()
+    trace = job.trace(with_all=True)
     for rank in range(2):
         for step, batch in islice(trace.batches(5, rank), 20):
             want = job.steps[step] if step < 17 else trace.at(step).records
@@ -108,9 +108,9 @@ def test_states_that_are_no_longer_there_are_asked_for():
     job = SteppedJob(Mix((Leaf("a", 60), Leaf("b", 30))), Config(2, 1, 2))
     for size in (2, 3, 1, 2):
         job.go(4, dp_size=size)
-    kept = {key: value for key, value in job.states.items() if key.split("/")[1] != "1"}
-    with pytest.raises(StateError, match="saved at that time"):
-        Trace(job.mix.build(job.config), [kept]).at(5)
+    with pytest.raises(StateError, match="saved under that number of ranks and workers"):
+        job.trace().at(5)
+    assert Trace(job.mix.build(job.config), [job.saved[1], job.states]).at(5).records == job.steps[5]
 
 
 def test_a_url_and_a_key_of_a_map_style_sample_do_not_name_its_record():

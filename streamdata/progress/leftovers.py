@@ -1,0 +1,153 @@
+"""What the sizes before left of a source in a pass: an offset, and a list of what lies before it and is not delivered.
+
+A stretch is a run of consecutive windows that one lane would have read: the numbers `first`, `first + stride` … of the
+source's endless order, `blocks` of them, from record `start` of the first window's shuffled order up to, without,
+record `stop` of the last one's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import shown
+from streamdata.progress.checked import check_levels, count
+from streamdata.progress.cursor import FunctionState
+from streamdata.progress.left_out import read_left_out
+
+Numbers = npt.NDArray[np.int64]
+
+_STRETCH_FIELDS: Final = ("first", "stride", "blocks", "start", "outputs", "stop")
+STRETCH: Final = np.dtype([(name, np.int64) for name in _STRETCH_FIELDS])
+"""`outputs`: how many outputs of the record at `start` were delivered. `stop` is -1 for the end of the last window."""
+_BURST_FIELDS: Final = ("stretches", "given", "outputs")
+BURST: Final = np.dtype([(name, np.int64) for name in _BURST_FIELDS])
+"""An open burst: how many stretches its records are, how many of its outputs were delivered, and how many outputs of
+the last record belong to it, 0 for all."""
+NO_STRETCHES: Final = np.zeros(0, STRETCH)
+_MAX_BLOCKS: Final = 2**53
+_MAX_ROWS: Final = 1 << 24
+"""Twenty for each of more lanes than any job has."""
+
+
+UNIT: Final = 1024
+"""Of a cut's mean: whole numbers, which are the same on every machine."""
+
+
+class BlockCut(NamedTuple):
+    """What the arithmetic of leftovers needs to know of a source, which may be absent."""
+
+    blocks: int
+    """In an epoch."""
+    window: int
+    """Blocks in a window."""
+    mean: int
+    """Records in a block, on average, in units of 1/`UNIT`; 0 where that shows only when they are read."""
+    divides: int
+    """1 where a window may be divided among lanes."""
+    epochs: int
+    """Read in a finite stream; 0 of one without end."""
+
+    def records(self, blocks: Any) -> Any:
+        """How many records so many blocks have, by the mean."""
+        return blocks * self.mean // UNIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What the sizes before left of a source."""
+
+    offset: int = 0
+    """Of the source's endless order: all numbers from here on are left, and none is in the list."""
+    stretches: npt.NDArray[Any] = field(default_factory=NO_STRETCHES.copy)
+    """STRETCH (n,), sorted."""
+    bursts: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, BURST))
+    """BURST (m,)."""
+    pulled: npt.NDArray[Any] = field(default_factory=NO_STRETCHES.copy)
+    """STRETCH: the records of the bursts, one burst after another."""
+    functions: Mapping[int, tuple[FunctionState | None, str]] = field(default_factory=dict)
+    """By the number of a burst: its function's state at its start, and the code of what was left out of it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.offset or len(self.stretches) or len(self.bursts))
+
+    def as_json(self) -> dict[str, Any]:
+        """What a header holds: columns, each as text, or one number where all rows have the same."""
+        texts: dict[str, Any] = {"offset": self.offset}
+        for name, table in (("stretches", self.stretches), ("bursts", self.bursts), ("pulled", self.pulled)):
+            if len(table):
+                texts[name] = _as_text(table)
+        if self.functions:
+            texts["functions"] = {str(number): list(state) for number, state in self.functions.items()}
+        return texts
+
+
+def leftovers_of(value: Mapping[str, Any]) -> Leftovers:
+    """Read what `as_json` gave.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    # Strides and blocks are divided by, and a burst's number is an index: these must be what they are said to be.
+    stretches, pulled = (_table(value.get(name), STRETCH) for name in ("stretches", "pulled"))
+    bursts = _table(value.get("bursts"), BURST)
+    # Each burst takes its stretches in turn: with one too few it would have another's.
+    if int(bursts["stretches"].sum()) != len(pulled):
+        raise ValueError("expected as many stretches as bursts have")
+    for table in (stretches, pulled):
+        if len(table) and (table["stride"].min() < 1 or table["blocks"].min() < 1):
+            raise ValueError("expected strides and blocks from 1 on")
+    functions = {}
+    for number, (state, left_out) in value.get("functions", {}).items():
+        if not 0 <= int(number) < len(bursts):
+            raise ValueError(f"expected a burst below {len(bursts)}, got {shown(number)}")
+        if state is not None:
+            check_levels(state)
+        read_left_out(left_out)
+        functions[int(number)] = state, left_out
+    return Leftovers(
+        offset=count(value["offset"]), stretches=stretches, bursts=bursts, pulled=pulled, functions=functions
+    )
+
+
+def _as_text(table: npt.NDArray[Any]) -> dict[str, Any]:
+    """Columns as decimal numbers; of `first` the differences, which are small in a sorted list."""
+    # As text a number takes the bytes of its digits, not the 36 of an int in a list; JSON need not look at it.
+    texts: dict[str, Any] = {"rows": len(table)}
+    for name in table.dtype.names or ():
+        column = np.diff(table[name], prepend=0) if name == "first" else table[name]
+        is_constant = bool((column == column[0]).all())
+        texts[name] = int(column[0]) if is_constant else " ".join(map(str, column.tolist()))
+    return texts
+
+
+def _table(texts: Mapping[str, Any] | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if texts is None:
+        return np.zeros(0, dtype)
+    names = dtype.names or ()
+    rows = count(texts["rows"])
+    if texts.keys() != {"rows", *names} or not 0 < rows <= _MAX_ROWS:
+        raise ValueError(f"expected {names} of at least one row, got {shown(sorted(texts))}")
+    columns = {name: _column(texts[name], rows) for name in names}
+    if "first" in columns:  # differences
+        columns["first"] = np.cumsum(columns["first"])
+    table = np.zeros(rows, dtype)
+    for name, column in columns.items():
+        if column.min() < (-1 if name == "stop" else 0) or column.max() >= _MAX_BLOCKS:
+            raise ValueError(f"expected counts in {name!r}")
+        table[name] = column
+    return table
+
+
+def _column(value: Any, rows: int) -> Numbers:
+    if type(value) is int:
+        return np.full(rows, value)
+    if not isinstance(value, str):
+        raise ValueError(f"expected numbers as text, got {type(value).__name__}")
+    # It raises for what are no numbers, which the faster `fromstring` passes over.
+    column = np.array(value.split(" "), np.int64)
+    if len(column) != rows:
+        raise ValueError(f"expected {rows} numbers, got {len(column)}")
+    return column
