@@ -43,6 +43,7 @@ test: venv
 # processes hold over millions of samples, and files that are damaged at random.
 test-long: venv
 	$(BIN)/python -m tests.elastic.soak --steps 100000
+	$(BIN)/python -m tests.elastic.lives --jobs 5000
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
 	$(BIN)/python -m tests.elastic.scale
 	$(BIN)/python -m tests.remote.cache_soak

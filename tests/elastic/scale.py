@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,8 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata import MergedDataset, load_states, save_states, to_state
-from streamdata.progress import compact
+from streamdata.progress import BlockCut, Finals, Leftovers, compact
 from streamdata.progress.columns import Columns
+from streamdata.progress.leftovers import UNIT
+from streamdata.sources.dealing import Dealing
+from streamdata.sources.stretches import num_windows
 from tests.elastic.evenness import distances, evenness
 from tests.elastic.figures import Figure, States, Topology, resumed
 from tests.memory import begin_peak, peak
@@ -48,7 +50,8 @@ def written(
     # Of all sources, though so few samples need not have drawn each: what gave nothing would be owed ever more.
     cursors = {path: drawn.get(path, next(iter(drawn.values()))) for path in weights}
     for dp_rank in range(topology.dp_size):
-        entries = {newest: first[newest], f"worker/{number}/0/{dp_rank}": topology.num_workers - 1}
+        before_all = {key: value for key, value in first.items() if key.startswith("deal/")}
+        entries = {**before_all, newest: first[newest], f"worker/{number}/0/{dp_rank}": topology.num_workers - 1}
         for worker in range(topology.num_workers):
             draws = rng.integers(10_000, 12_000, len(cursors)).tolist()
             lane = f"{number}/0/{dp_rank}/{worker}"
@@ -78,6 +81,11 @@ def joined(make: Callable[[], MergedDataset], topology: Topology, before: States
     for entries in written(make, topology, before, rng):
         states.update(entries)
     return states
+
+
+def first_of(make: Callable[[], MergedDataset], topology: Topology, states: States) -> Any:
+    """The first sample of rank 0."""
+    return next(in_lane(resumed(make, topology, 0, states), 0, topology.num_workers))
 
 
 def first_sample_s(make: Callable[[], MergedDataset], topology: Topology, states: States, rank: int = 0) -> float:
@@ -122,23 +130,47 @@ def apart(work: Callable[[], object]) -> Cost:
 
 
 def deals() -> Iterator[Figure]:
-    """4,096 lanes become 6,144 and then 512, of 100 sources of 10^9 records; 8,192 the same."""
-    rng = np.random.default_rng(0)
-    for sizes in (((512, 8), (768, 8), (64, 8)), ((1024, 8), (96, 8))):
-        topologies = [Topology(*size) for size in sizes]
-        make = sources(100)
-        with tempfile.TemporaryDirectory() as folder:
-            states: States = {}
-            for step, (old, new) in enumerate(pairwise(topologies), 1):
-                saved(Path(folder), step, make, old, states, rng)
-                states = load_states(folder)
-                cost = apart(partial(first_sample_s, make, new, states))
-                yield Figure(
-                    f"deal {old.lanes:,} → {new.lanes:,} lanes, 100 sources of 10^9, up to the first sample",
-                    "≤ 1 s, ≤ 200 MB beyond the columns",
-                    f"{cost.seconds:.2f} s, {cost.megabytes:.0f} MB",
-                    cost.seconds <= 1 and cost.megabytes <= 200,
-                )
+    """8,192 lanes become 6,144, of 100 sources of 10^9 records."""
+    rng, make = np.random.default_rng(0), sources(100)
+    old, new = Topology(1024, 8), Topology(768, 8)
+    what = f"{old.lanes:,} → {new.lanes:,} lanes, 100 sources of 10^9"
+    with tempfile.TemporaryDirectory() as folder:
+        saved(Path(folder), 1, make, old, {}, rng)
+        cost = apart(lambda: first_sample_s(make, new, load_states(folder)))
+        first = f"{cost.seconds:.1f} s, {cost.megabytes:.0f} MB"
+        yield Figure(f"{what}: files of all lanes to the first sample", "≤ 10 s", first, cost.seconds <= 10)
+        states = load_states(folder)
+        header = next(value for key, value in to_state(first_of(make, new, states)).items() if key.startswith("deal/"))
+        size = len(json.dumps(header)) / 1e6
+        yield Figure(f"{what}: header", "≤ 20 MB", f"{size:.1f} MB", size <= 20)
+        saved(Path(folder), 2, make, new, states, rng)
+        (file,) = Path(folder, "step-2").glob("deal-*")
+        size = file.stat().st_size / 1e6
+        yield Figure(f"{what}: as saved, once", "≤ 5 MB", f"{size:.1f} MB", size <= 5)
+        states = load_states(folder)
+        size = sum(len(json.dumps({key: value})) for key, value in states.items()) / (new.lanes * 100)
+        yield Figure(f"{what}: all states, of each source and lane", "≤ 300 bytes", f"{size:.0f} bytes", size <= 300)
+        cost = apart(partial(first_sample_s, make, new, states))
+        later = f"{cost.seconds:.2f} s, {cost.megabytes:.0f} MB"
+        yield Figure(f"{what}: a later load, columns to the first sample", "≤ 2 s", later, cost.seconds <= 2)
+
+
+def read_twice() -> Iterator[Figure]:
+    """Windows that a change divides: two lanes read their bytes, once."""
+    rng, cut = np.random.default_rng(2), BlockCut(5_000_000, 15, 64 * UNIT, 1, 0)
+    for old, new in ((8192, 6144), (64, 48), (8, 6)):
+        held, zeros = np.ones(old, np.bool_), np.zeros(old, np.int64)
+        windows, taken = rng.integers(20, 25, old), rng.integers(1, 960, old)
+        position = np.stack([zeros, windows, taken, zeros], axis=1)
+        ends = Finals(
+            is_held=held, is_over=~held, position=position, pulled=np.full((old, 4), -1), draws=zeros, tokens=zeros,
+            given=zeros, counts={}, cost=zeros.astype(float),
+        )  # fmt: skip
+        left = Dealing("a", cut, 0, old, Leftovers()).left_by(ends)
+        after = Dealing("a", cut, 0, new, left)
+        divided, windows_left = int((after.stretches["stop"] >= 0).sum()), int(num_windows(left.stretches, cut).sum())
+        got = f"{divided:,} of {windows_left:,} windows left, {divided / new:.2f} of each lane"
+        yield Figure(f"{old:,} → {new:,} lanes: windows that two lanes read", "≤ 1 of each lane", got, divided <= new)
 
 
 def first_samples() -> Iterator[Figure]:
@@ -171,7 +203,7 @@ def first_samples() -> Iterator[Figure]:
     yield Figure(what, "(none)", f"{cost.seconds:.2f} s, {cost.megabytes:.0f} MB", True)
 
 
-PARTS = {"deals": deals, "first": first_samples, "distances": distances, "evenness": evenness}
+PARTS = {"deals": deals, "twice": read_twice, "first": first_samples, "distances": distances, "evenness": evenness}
 
 
 def main(names: list[str]) -> int:
