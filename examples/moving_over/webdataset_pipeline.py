@@ -21,7 +21,8 @@ def size(image: Image.Image) -> tuple[int, int]:
 
 def records_of(data: str) -> MergedDataset:
     """The shards as streamdata reads them: any number of ranks and workers, and a resume that reads nothing again."""
-    stages = [webdataset.decode("pil"), webdataset.map_dict(jpg=size)]
+    images = webdataset.rename(image="jpg;png;webp")
+    stages = [webdataset.decode("pil"), images, webdataset.map_dict(image=size)]
     return MergedDataset([MetaDistributedWebDataset(f"{data}/tiles", stages, name="tiles", percent=1)])
 
 

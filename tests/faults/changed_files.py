@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[Path, int], None], Callable[[Path], Any]]] = {
     ),
     "jsonl": (write_jsonl, lambda folder: JsonlIterableDataset(str(folder), shuffle_buffer=8)),
     "jsonl.gz": (write_gz, lambda folder: JsonlIterableDataset(str(folder), shuffle_buffer=8)),
-    "parquet": (write_parquet, lambda folder: ParquetDataset(str(folder), shuffle_buffer=8)),
+    "parquet": (write_parquet, lambda folder: ParquetDataset(str(folder), shuffle_buffer=8, max_open_bytes=300)),
     "store bin": (lambda folder, add: write_store("bin", folder, add), open_store),
     "store h5": (lambda folder, add: write_store("h5", folder, add), open_store),
     "store megatron": (lambda folder, add: write_store("megatron", folder, add), open_store),
