@@ -50,7 +50,7 @@ _SCALARS = frozenset((int, float, str, bool, type(None)))
 _MAX_COUNT = 2**53
 _MAX_TIME = 2.0**1023
 _LOWEST = {"window": 1 - _MAX_COUNT, "clock": -_MAX_TIME}
-"""Below 0 are pieces that another lane had begun, and the clock of a source that is owed some draws."""
+"""Below 0 are leftovers of earlier sizes, and the clock of a source that is owed some draws."""
 _END = {"clock": _MAX_TIME, "cost": _MAX_TIME}
 """Not infinity, below which any integer is, also one that is no float."""
 
