@@ -367,7 +367,8 @@ def trace(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="States: files, or the folders of steps. Of several times, the nearest counts.",
+            help="States: files, or the folders of steps. Of several times, the nearest counts. For a step before the "
+            "number of ranks or workers last changed: also some saved under that number, or those that it began from.",
             exists=True,
         ),
     ],

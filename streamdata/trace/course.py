@@ -2,28 +2,34 @@
 
 Each generation that the states tell of is an era, which begins where the one before it ended. States that were saved in
 between are points in it. Of the newest one nobody knows the end: it goes on as a resume from the states would. States
-tell of one size of the run alone: those of earlier ones are to be given, too.
+hold the entries of one size of the run alone, and a line on each generation of earlier ones. A line and the states with
+which that size began, as the line says, tell where its lanes began and, where all of its steps were alike, ended.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamdata.errors import StateError
+from streamdata.mixing.elastic import header_of
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.progress import LaneEntries, LaneKey, Progress, merge_states
+from streamdata.progress import DealHeader, LaneEntries, LaneKey, Progress, history_of, merge_states
 from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.header import Topology
 from streamdata.trace.era import Era
 
+_TOLD: Final = {"weights", "samples", "batch_size"}
+"""What the line on a generation must have, so that its steps can be told of it."""
+
 
 class Point(NamedTuple):
-    """Where the lanes of a rank stood in a pass, by some states."""
+    """Where the lanes of a rank stood in a pass, by some states or by the line on a generation."""
 
-    progress: Progress
+    progress: Progress | None
+    """The states; None of a line, which says no more than how many batches there were."""
     samples: tuple[int, ...]
     """That each worker's lane had delivered, since the topology began."""
     batches: tuple[int | None, ...]
@@ -49,6 +55,24 @@ class Stretch(NamedTuple):
         pairs = zip(begin.samples, point.samples, begin.batches, point.batches, strict=True)
         return sum(_batches(*counts, size) for counts in pairs)
 
+    def turns(self, progress: Progress) -> list[int]:
+        """The workers in the sequence in which they deliver after some states."""
+        last, workers = progress.last_worker(self.epoch_pass, self.rank), range(self.era.num_workers)
+        first = 0 if last is None else last + 1
+        return [(first + turn) % len(workers) for turn in workers]
+
+    def until(self, step: int, size: int) -> "Stretch":
+        """The same with one more point, at a step to which it went on in turns, whole batch by whole batch."""
+        last = self.points[-1]
+        assert last.progress is not None, "a line adds the last point"
+        left, turns = step - self.first - self.done(last, size), self.turns(last.progress)
+        if left <= 0:
+            return self
+        more = [-(-(left - turns.index(worker)) // len(turns)) for worker in sorted(turns)]
+        samples = tuple(held + count * size for held, count in zip(last.samples, more, strict=True))
+        batches = tuple((held or 0) + count for held, count in zip(last.batches, more, strict=True))
+        return self._replace(points=(*self.points, Point(None, samples, batches)))
+
 
 def _batches(begun: int, samples: int, batches_begun: int | None, batches: int | None, size: int) -> int:
     if batches is None or batches_begun is None:
@@ -73,23 +97,50 @@ class Course:
         self, dataset: MergedDataset, states: Sequence[Mapping[str, Any]], dp_size: int = 1, num_workers: int = 1
     ) -> None:
         self._dataset = dataset
-        held: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        sizes: defaultdict[int, list[Progress]] = defaultdict(list)
         for progress in map(Progress, states):
             if progress:
-                held[progress.before.number].append(dict(progress.entries.columns))
+                sizes[progress.before.number].append(progress)
+        for held in sizes.values():
+            held.append(Progress(merge_states(*[one.entries.columns for one in held])))
         # By size, with what is furthest last: of headers the newest are there.
-        merged = {number: merge_states(*held[number]) for number in sorted(held)}
-        self._states = [one for number in merged for one in (*held[number], merged[number])]
-        sizes = {number: Progress(one) for number, one in merged.items()}
-        self.newest = sizes[max(sizes)] if sizes else Progress({})
+        self._held = [progress for number in sorted(sizes) for progress in sizes[number]]
+        self._states = [dict(progress.entries.columns) for progress in self._held]
+        self.newest = self._held[-1] if sizes else Progress({})
         tree = tree_of(dataset).tree()
         self.newest.check_nodes(tree.nodes)
-        self._before = {number: progress.before for number, progress in sizes.items()}
-        self._headers = {n: header for one in sizes.values() for n, header in sorted(one.entries.headers.items())}
+        self._before = {progress.before.number: progress.before for progress in self._held}
+        self._headers = {number: header for one in self._held for number, header in one.entries.headers.items()}
+        self._lines = {line["generation"]: line for line in self.newest.before.sizes}
+        self._begin_by_lines()
         self._shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
         self._stretches: dict[int, list[Stretch]] = {}
         self._read: dict[tuple[int, int], Progress] = {}
         self._is_changed = bool(self._headers) and self.newest.generation(tree) != self.newest.newest
+
+    def _begin_by_lines(self) -> None:
+        """Compute how sizes began of which no states are given, where those are with which they did."""
+        earlier: list[Mapping[str, Any]] = []
+        for number, line in self._lines.items():
+            last = earlier[-1] if earlier else {"generation": -1}
+            # Of a line whose predecessor was left out nobody knows whether a size began with it.
+            is_known = last["generation"] == number - 1
+            is_first = is_known and any(line[name] != last.get(name) for name in Topology._fields)
+            if is_first and number not in self._before and line.keys() >= _TOLD:
+                header = self._begun(line, earlier) if earlier else DealHeader()
+                if header is not None:
+                    self._before[number], self._headers[number] = header, {**line, "deal": number}
+            earlier.append(line)
+
+    def _begun(self, line: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> DealHeader | None:
+        """What a size went on from; None where no states are those with which it began."""
+        for progress in self._held:
+            # By what each generation had delivered: states that lack a rank, or went another way, differ.
+            is_there = progress.newest + 1 == line["generation"] and progress.step() == line["step"]
+            if is_there and history_of(progress)[-len(earlier) :] == earlier:
+                top = tree_of(self._dataset, weights=line["weights"])
+                return header_of(progress, top, top.tree())
+        return None
 
     @property
     def dp_size(self) -> int:
@@ -104,15 +155,15 @@ class Course:
     @cached_property
     def eras(self) -> dict[int, Era]:
         """The generations of which entries are held, by number, and the one to come where the recipe has changed."""
-        eras = {number: self._era(number, header) for number, header in self._headers.items()}
+        eras = {number: self._era(number, header) for number, header in sorted(self._headers.items())}
         if not eras or self._is_changed:
             number = self.newest.newest + 1 if eras else 0
             eras[number] = Era(self._dataset, None, self.dp_size, self.num_workers, self.newest)
         return eras
 
     def _era(self, number: int, header: Mapping[str, Any]) -> Era:
-        known = next(states for states in reversed(self._states) if f"generation/{number}" in states)
         if any(header["deal"] <= earlier < number for earlier in self._headers):
+            known = next(states for states in reversed(self._states) if f"generation/{number}" in states)
             begins = Progress(_before(known, number))
         else:
             begins = Progress({}).begin_deal(self._before[header["deal"]])
@@ -144,15 +195,40 @@ class Course:
                 step, deal = max(step, self.first_step(deal_of)), deal_of
             if rank >= era.dp_size:
                 continue
-            points = self._points(number, era, rank)
-            passes = sorted(points) or ([self._first_pass(era, rank)] if number == last else [])
+            points, end = self._points(number, era, rank), self._end(number)
+            passes = sorted(points) or ([self._first_pass(era, rank)] if number == last or end else [])
             for epoch_pass in passes:
                 begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
                 is_open = number == last and epoch_pass == passes[-1]
                 held = tuple(points.get(epoch_pass, ()))
                 stretch = Stretch(era, epoch_pass, rank, step, (begin, *held), is_open)
+                if end:
+                    stretch = stretch.until(end, size.of(stretch))
                 yield stretch
-                step += stretch.done(stretch.points[-1], size.of(stretch)) if held else 0
+                step += stretch.done(stretch.points[-1], size.of(stretch)) if held or end else 0
+
+    def _end(self, number: int) -> int:
+        """The step with which a generation of an earlier size ended, 0 where its line leaves open what was read.
+
+        It does unless each rank delivered as many whole batches, all in one pass, of sources that are there.
+        """
+        line = self._lines.get(number, {})
+        if number not in self.eras or not line.keys() >= _TOLD:
+            return 0
+        era, later = self.eras[number], [line["step"] for other, line in self._lines.items() if other > number]
+        end: int = min(later, default=self.newest.before.step)
+        after = self._before[min(deal for deal in self._before if deal > number)]
+        given = line["samples"]
+        if era.joins:  # a line counts what these are made of; the sums are those of all generations in between
+            given = _num_given(after) - _num_given(era.begins.before)
+        is_even = given == era.dp_size * (end - line["step"]) * line["batch_size"]
+        is_one_pass = {era.begins.first_pass, *after.passes} == {after.first_pass}
+        return end if is_even and is_one_pass and era.tree.weights.keys() == line["weights"].keys() else 0
+
+    def batch_size(self, number: int) -> int | None:
+        """Samples in one rank's batch, of a generation of which nothing but a line is held; None of others."""
+        is_held = any(f"generation/{number}" in states for states in self._states)
+        return None if is_held else self._lines.get(number, {}).get("batch_size")
 
     def batch_bounds(self, number: int) -> Iterator[tuple[int, int]]:
         """Of each lane in a generation, between each two of its points: the least and largest size of its batches."""
@@ -200,6 +276,8 @@ class BatchSizes:
             StateError: The states leave it open, or contradict what the user says.
         """
         number = next(number for number, era in self._course.eras.items() if era is stretch.era)
+        if (told := self._course.batch_size(number)) is not None:
+            return told
         if number not in self._known:
             before = max((held for held in self._known if held < number), default=None)
             self._known[number] = self._of(number, None if before is None else self._known[before])
@@ -235,6 +313,7 @@ def _bounds(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tu
         batches = (counts[3] or 0) - (counts[2] or 0)
         if not known or not batches:
             continue
+        assert end.progress is not None, "of states"
         entries = end.progress.lane(LaneKey(epoch_pass, rank, worker))
         if not entries.has_ended and samples % batches == 0:
             yield samples // batches, samples // batches
@@ -254,6 +333,11 @@ def samples_of(lane: LaneEntries) -> int:
     """How many samples a lane has delivered."""
     own = lane.standing("")
     return own.draws if own is not None else sum(lane.draws_below("").values())
+
+
+def _num_given(header: DealHeader) -> float:
+    """How many samples a yield function over all had given by then."""
+    return header.totals.get("", {}).get("samples", 0)
 
 
 def _before(states: Mapping[str, Any], generation: int) -> dict[str, Any]:

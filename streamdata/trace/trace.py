@@ -57,7 +57,8 @@ class Trace:
 
     Args:
         dataset: What the recipe builds; it is not changed.
-        states: Of the run, at one time or several; empty: of a run that has not begun.
+        states: Of the run, at one time or several; empty: of a run that has not begun. For steps of an earlier size:
+            also some that were saved under it, or those that it began from.
         batch: Samples in the batch of one rank; by default what the states say, else 1.
         dp_size: Ranks of a run that has not begun.
         num_workers: Of each of them.
@@ -153,7 +154,8 @@ class Trace:
         if step < self.num_steps:
             return StateError(
                 f"states: they do not say where the ranks stood around step {step}\n"
-                "  Give states that were saved under that number of ranks and workers: later ones say nothing of it."
+                "  Give states that were saved under that number of ranks and workers, or those that it began from\n"
+                "  (enough while weights, batch and pass stay the same). Later states say nothing of it."
             )
         return StateError(f"step {step}: the stream ends before it")
 
@@ -214,13 +216,12 @@ class Trace:
 
     def _stream(self, stretch: Stretch, point: Point, later: Point | None, size: int) -> tuple[RankStream, list[int]]:
         era, progress = stretch.era, point.progress
-        last = progress.last_worker(stretch.epoch_pass, stretch.rank)
-        first = 0 if last is None else last + 1
-        workers = [(first + turn) % era.num_workers for turn in range(era.num_workers)]
+        assert progress is not None, "a point from which lanes can be begun"
+        workers = stretch.turns(progress)
         runs = [era.run(progress, stretch.epoch_pass, stretch.rank, worker) for worker in workers]
 
         def gives_one(lane: int, node: Node) -> bool:
-            if later is None:
+            if later is None or later.progress is None:
                 return False
             key = LaneKey(stretch.epoch_pass, stretch.rank, workers[lane])
             return _gave_one(node, runs[lane].entries.standing(node.path), later.progress.lane(key).standing(node.path))
