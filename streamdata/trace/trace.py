@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from streamdata.errors import SourceError, StateError
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
-from streamdata.progress import LaneKey
+from streamdata.progress import COUNTS, LaneKey
 from streamdata.progress.lane_entries import Standing
 from streamdata.sources.source import Sample
 from streamdata.trace.course import BatchSizes, Course, Point, Stretch, point_of
@@ -224,7 +224,10 @@ class Trace:
             if later is None or later.progress is None:
                 return False
             key = LaneKey(stretch.epoch_pass, stretch.rank, workers[lane])
-            return _gave_one(node, runs[lane].entries.standing(node.path), later.progress.lane(key).standing(node.path))
+            before, after = (entries.standing(node.path) for entries in (runs[lane].entries, later.progress.lane(key)))
+            # A lane that has read nothing yet counts on from its part of what earlier sizes had counted.
+            counts = runs[lane].deals.counts(node.path, runs[lane].lane.index)
+            return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
 
         return RankStream(era, runs, size, gives_one, self.on_progress), workers
 
@@ -278,7 +281,7 @@ class Trace:
         return map(record_of, batch)
 
 
-def _gave_one(node: Node, before: Standing | None, after: Standing | None) -> bool:
+def _gave_one(node: Node, before: Standing | None, after: Standing | None, counts: Mapping[str, int]) -> bool:
     """Whether each record that a lane read between two points gave one sample, by what was counted."""
     if not node.is_endless:
         return False  # what was lost after its last sample, no entry says
@@ -286,12 +289,13 @@ def _gave_one(node: Node, before: Standing | None, after: Standing | None) -> bo
         return True  # nothing was drawn of it
     if after.cursor.part or (before is not None and before.cursor.part):
         return False
-    grown = {name: getattr(after.cursor, name) - (getattr(before.cursor, name) if before else 0) for name in _LOST}
-    if any(grown.values()):
+    if before is not None:
+        counts = {name: getattr(before.cursor, name) for name in COUNTS}
+    grown = {name: getattr(after.cursor, name) - count for name, count in counts.items()}
+    if any(grown[name] for name in _LOST):
         return False
     drawn = after.draws - (before.draws if before else 0)
-    read = after.cursor.records - (before.cursor.records if before else 0)
-    return getattr(node.dataset, "single_process_fn", None) is None or read == drawn
+    return getattr(node.dataset, "single_process_fn", None) is None or grown["records"] == drawn
 
 
 _LOST = ("dropped", "bad", "skipped")

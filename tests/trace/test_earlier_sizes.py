@@ -110,3 +110,11 @@ def test_a_yield_function_over_all_is_told_too():
     mix = Mix((Leaf("a", 20), Leaf("b", 11)), function="pairs")
     job = job_of((3, FIRST), (4, MIDDLE), (3, LAST), mix=mix)
     assert traced(job, [job.saved[0]], range(10)) == job.steps
+
+
+def test_what_lanes_count_on_from_is_not_theirs():
+    """Of lanes that begin with a part of what a size before had counted: a function's records are read, not sought."""
+    mix = Mix((Leaf("a", 120, function="split"), Leaf("b", 30), Leaf("c", 1), Leaf("d", 60)))
+    weights = {"a": 3, "b": 3, "c": 3}
+    job = job_of((4, {"dp_size": 3, "num_workers": 3, "weights": weights}), (11, {"num_workers": 1}), mix=mix)
+    assert traced(job, [job.saved[0]], range(15)) == job.steps
