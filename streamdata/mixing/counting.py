@@ -82,7 +82,7 @@ def count_samples(run: Run, node: Node) -> float:
 
 
 def _count_records(run: Run, node: Node) -> int:
-    lane = run.deals.of(node).lane(run.lane.index)
+    lane = run.deals.lane(node, run.lane.index)
     standing = run.entries.standing(node.path)
     position = lane.start if standing is None or standing.cursor is None else standing.cursor.position
     counts = lane.counts(lane.window_start(position) if run.from_window else position)

@@ -1,9 +1,8 @@
 """How the sources of a tree are dealt out to the lanes of a run, in one pass."""
 
 from streamdata.mixing.tree import Node
-from streamdata.progress import COUNTS, Finals, Leftovers, Progress, share_out
-from streamdata.sources import Deal, DealtSource
-from streamdata.sources.dealing import Dealing
+from streamdata.progress import COUNTS, Leftovers, Progress, share_out
+from streamdata.sources import Deal, DealtLane, DealtSource
 from streamdata.sources.own_stream import OwnStreamSource
 
 
@@ -19,10 +18,10 @@ class Deals:
     def __init__(self, progress: Progress, epoch_pass: int, lanes: int) -> None:
         self._progress, self._pass, self._lanes = progress, epoch_pass, lanes
         self._base = progress.base(epoch_pass)
-        self._deals: dict[str, Deal] = {}
+        self._deals: dict[str, tuple[DealtSource, Deal]] = {}
 
-    def of(self, node: Node) -> Deal:
-        """How a source of records is dealt out."""
+    def lane(self, node: Node, index: int) -> DealtLane:
+        """What one of the lanes reads of a source of records."""
         if node.path not in self._deals:
             source = node.source
             assert source is not None, "a mixture has no blocks to deal out"
@@ -34,13 +33,13 @@ class Deals:
                 source=source,
                 seeds=(*node.seeds, self._pass),
                 shuffle=node.shuffle,
-                cut=node.cut._replace(blocks=source.num_blocks),
                 epochs=node.epochs,
                 part=node.part,
             )
             left = self._base.left.get(node.path, Leftovers())
-            self._deals[node.path] = Deal(dealt, self._pass, self._lanes, left)
-        return self._deals[node.path]
+            cut = node.cut._replace(blocks=source.num_blocks)
+            self._deals[node.path] = dealt, Deal(node.path, cut, self._pass, self._lanes, left)
+        return DealtLane(*self._deals[node.path], index)
 
     def has_share(self, node: Node, lane: int) -> bool:
         """Whether the lane has a share of a node."""
@@ -48,7 +47,7 @@ class Deals:
             return True
         if node.is_mixture:
             return any(self.has_share(child, lane) for child in node.children)
-        return self.of(node).lane(lane).has_records()
+        return self.lane(node, lane).has_records()
 
     def num_blocks(self, lane: int, node: Node) -> int:
         """How many blocks of a source are dealt to the lane, leftovers left out.
@@ -58,7 +57,7 @@ class Deals:
         """
         if (self._progress.before.number and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
             return 0
-        dealt = self.of(node).lane(lane)
+        dealt = self.lane(node, lane)
         if node.part is None:
             return dealt.order.share(0)
         counts = dealt.counts(dealt.start)
@@ -72,9 +71,8 @@ class Deals:
 
 def left_of(progress: Progress, epoch_pass: int, path: str, lanes: int) -> Leftovers:
     """What the lanes have left of a source in a pass, which need not be there any more."""
-    cut = progress.cuts()[path]
     left = progress.base(epoch_pass).left.get(path, Leftovers())
-    finals: Finals = progress.finals(epoch_pass, path)
+    finals = progress.finals(epoch_pass, path)
     if not (finals.is_held | finals.is_over).any():  # absent, or not drawn: as it was
         return left
-    return Dealing(path, cut, epoch_pass, lanes, left).left_by(finals)
+    return Deal(path, progress.cuts()[path], epoch_pass, lanes, left).left_by(finals)

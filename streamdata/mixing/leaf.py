@@ -10,7 +10,7 @@ from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
 from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.shards.upcoming import Upcoming
-from streamdata.sources import Burst, Deal, DealtLane
+from streamdata.sources import Burst, DealtLane
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, ShardDataset
@@ -34,16 +34,15 @@ class Leaf:
     Args:
         run: The lane and where it stood.
         node: The source; its dataset's `single_process_fn`, `process_fn` and `max_bad` apply.
-        deal: How its blocks are dealt out to the lanes.
         above: The shares on the path from the top to it.
     """
 
     is_mixture = False
 
-    def __init__(self, run: Run, node: Node, deal: Deal, above: tuple[ShareAt, ...]) -> None:
+    def __init__(self, run: Run, node: Node, above: tuple[ShareAt, ...]) -> None:
         self.path, self.endless = node.path, node.is_endless
-        self._run, self._deal, self._tally = run, deal, run.tally(node)
-        self._lane = deal.lane(run.lane.index)
+        self._run, self._tally = run, run.tally(node)
+        self._lane = run.deals.lane(node, run.lane.index)
         self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
@@ -78,9 +77,9 @@ class Leaf:
         has_function = self._single is not None or self._stream is not None
         upcoming = self._upcoming() if self._reads_ahead else None
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
-        if isinstance(self._deal.dealt.source, BlockSource):
-            self._deal.dealt.source.foresee(lane.order, self._run.lane)
-        if isinstance(self._deal.dealt.source, OwnStreamSource):
+        if isinstance(self._lane.dealt.source, BlockSource):
+            self._lane.dealt.source.foresee(lane.order, self._run.lane)
+        if isinstance(self._lane.dealt.source, OwnStreamSource):
             task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
@@ -140,7 +139,7 @@ class Leaf:
     def _made_of(self, found: Records, given: int) -> Records:
         records = found if self._skipping is None else self._skipping.filter(found, is_begun=given > 0)
         if self._single is not None:
-            return call_per_record(self._single, records, given, self._tally, self._deal.dealt.source.start_of)
+            return call_per_record(self._single, records, given, self._tally, self._lane.dealt.source.start_of)
         return records if self._stream is None else _counted(records, self._tally)
 
     def _burst(self, lane: DealtLane, task: ReadTask, burst: Burst, given: int) -> Pairs:

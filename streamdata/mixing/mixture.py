@@ -334,7 +334,7 @@ class Mixture:
 def _in_lane(run: Run, node: Node, above: tuple[ShareAt, ...]) -> Child:
     if node.is_mixture:
         return Mixture(run, node, above)
-    return Leaf(run, node, run.deals.of(node), above)
+    return Leaf(run, node, above)
 
 
 def _entries(sample: Sample) -> dict[str, PlainEntry]:

@@ -111,7 +111,7 @@ def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
 
 
 def _blocks(deals: Deals, node: Node, index: int) -> list[int]:
-    order = deals.of(node).order(index)
+    order = deals.lane(node, index).order
     blocks: list[int] = []
     epoch: int | None = order.epochs.first
     while epoch is not None and len(blocks) < _BLOCKS:

@@ -86,7 +86,7 @@ class Repeats:
 
     def _in_lane(self, node: Node, index: int) -> int:
         """The job's sample with which a lane comes to the second epoch."""
-        number = _share_of_first_epoch(self._deals.of(node).lane(index))
+        number = _share_of_first_epoch(self._deals.lane(node, index))
         while node.path:
             parent = self._parents[node.path]
             place = [child.path for child in parent.children].index(node.path)

@@ -6,16 +6,20 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import NamedTuple
 
 import numpy as np
 
 from streamdata.errors import StateError, shown
-from streamdata.progress import BlockCut, FunctionState, Position
+from streamdata.progress import FunctionState, Position
+from streamdata.progress.leftovers import Numbers
+from streamdata.run import Lane
+from streamdata.sources.deal import Deal
 from streamdata.sources.order import ALL_EPOCHS, BlockOrder, Epochs
 from streamdata.sources.part import Part
 from streamdata.sources.source import ReadTask, Record, Source, Stretch
+from streamdata.sources.stretches import Stretches, num_windows
 
 Records = Iterator[tuple[Record, Position]]
 
@@ -32,7 +36,6 @@ class DealtSource:
     seeds: tuple[object, ...]
     """Of its order: the seeds and names on the path from the top, and the pass."""
     shuffle: bool
-    cut: BlockCut
     epochs: Epochs = ALL_EPOCHS
     part: Part | None = None
     """Which of its records are read; None for all."""
@@ -59,6 +62,10 @@ class Leftover(NamedTuple):
             taken, outputs = self.start, self.outputs
         return (*self.order.window_at(number - self.number, size), taken, outputs)
 
+    def end(self, size: int) -> Position:
+        """The position in its order at which it ends; `stop` is -1 for the end of its window."""
+        return (*self.order.window_at(self.windows - 1, size), self.stop, 0)
+
     def window_number(self, epoch: int, window: int, size: int) -> int:
         """The number, below 0, of a window of its order."""
         return self.number + self.order.windows_before(epoch, size) + window
@@ -66,20 +73,19 @@ class Leftover(NamedTuple):
     def records(self, source: Source, task: ReadTask, start: Position, epoch: int) -> Records:
         """Its records from a position in its order on, each with the position after it under an epoch's number."""
         size, end = source.blocks_per_window, (self.number + self.windows - 1, self.stop)
-        present, number = start[0], self.window_number(start[0], 0, size)
         # Where the list was cut by a mean, it may begin behind the last record of its window.
         blocks = self.order.blocks(start[0], start[1] * size, (start[1] + 1) * size)
         if start[2] and (there := source.count(blocks, None)) is not None:
             start = (*start[:2], min(start[2], there), start[3])
-        for record, after in source.read(task.reading(self.order), start):
-            if after[0] != present:  # windows are numbered through, over epochs
-                present, number = after[0], self.window_number(after[0], 0, size)
-            if self.stop >= 0:
+        for of_epoch, found in groupby(source.read(task.reading(self.order), start), lambda pair: pair[1][0]):
+            number = self.window_number(of_epoch, 0, size)  # windows are numbered through, over epochs
+            for record, after in found:
                 # Not by the position after it: that of the last record of a block may stand in the next one.
-                _, window, taken, _ = source.start_of(after)
-                if (number + window, taken) >= end:
-                    return
-            yield record, (epoch, number + after[1], after[2], 0)
+                if self.stop >= 0:
+                    _, window, taken, _ = source.start_of(after)
+                    if (number + window, taken) >= end:
+                        return
+                yield record, (epoch, number + after[1], after[2], 0)
 
 
 class Burst(NamedTuple):
@@ -109,27 +115,48 @@ class DealtLane:
 
     Args:
         dealt: The source.
-        order: The lane's blocks from the offset on.
-        leftovers: Its share of what earlier sizes left, in the order in which it is read.
-        bursts: Its open bursts of earlier lanes, which it reads before these.
+        deal: How it is dealt out.
+        index: The number of the lane.
     """
 
-    def __init__(
-        self, dealt: DealtSource, order: BlockOrder, leftovers: tuple[Leftover, ...], bursts: tuple[Burst, ...]
-    ) -> None:
-        self.dealt, self.order, self.leftovers, self.bursts = dealt, order, leftovers, bursts
-        self._epoch = int(min(order.offset // order.num_blocks, order.epochs.end - 1))
-        first = min((0, *(burst.number for burst in bursts), *(leftover.number for leftover in leftovers)))
+    def __init__(self, dealt: DealtSource, deal: Deal, index: int) -> None:
+        self.dealt, left = dealt, deal.left
+        # As if each lane were a rank: the order knows lanes alone.
+        lane = Lane(dp_size=deal.lanes, dp_rank=index, num_workers=1, worker=0)
+        self.order = BlockOrder(dealt.source.num_blocks, lane, dealt.seeds, dealt.shuffle, dealt.epochs, left.offset)
+        """Its blocks from the offset on."""
+        own = slice(*np.searchsorted(deal.of_stretches[0], [index, index + 1]))
+        self.leftovers = self._leftovers(deal.stretches[own], *deal.of_stretches[1:, own])
+        """Its share of what earlier sizes left, in the sequence in which it is read."""
+        bursts = np.flatnonzero(deal.of_bursts[0] == index).tolist()
+        self.bursts = tuple(self._burst(deal, row) for row in bursts)
+        """Its open bursts of earlier lanes, which it reads before these."""
+        self._epoch = int(min(left.offset // dealt.source.num_blocks, dealt.epochs.end - 1))
+        first = min((0, *(burst.number for burst in self.bursts), *(leftover.number for leftover in self.leftovers)))
         self.start: Position = (self._epoch, first, 0, 0)
         """Where the lane begins."""
 
+    def _leftovers(self, stretches: Stretches, numbers: Numbers, windows: Numbers) -> tuple[Leftover, ...]:
+        rows = zip(numbers.tolist(), windows.tolist(), stretches.tolist(), strict=True)
+        return tuple(Leftover(number, some, self.order.stretch(*row[:3]), *row[3:]) for number, some, row in rows)
+
+    def _burst(self, deal: Deal, row: int) -> Burst:
+        counts = deal.left.bursts["stretches"]
+        pulled = deal.left.pulled[counts[:row].sum() : counts[: row + 1].sum()]
+        stretches = self._leftovers(pulled, np.zeros(len(pulled), np.int64), num_windows(pulled, deal.cut))
+        _, given, outputs = deal.left.bursts[row].tolist()
+        function = deal.left.functions.get(row, (None, ""))
+        return Burst(int(deal.of_bursts[1, row]), stretches, given, outputs, *function)
+
     def has_records(self) -> bool:
         """Whether the lane has a share: where it can be known, a record of the part that is read."""
-        if self.bursts:
+        is_any = self.dealt.part is None and (self.has_blocks() or any(item.windows > 1 for item in self.leftovers))
+        if self.bursts or is_any:
             return True
-        if self.dealt.part is not None and (counts := self.counts(self.start)) is not None:
-            return any(counts)  # it looks no further than the first blocks that have one
-        return self.has_blocks() or any(map(self._is_left, self.leftovers))
+        counts = self.counts(self.start)  # of a leftover, too: it may begin behind the last record of its window
+        if counts is None:
+            return self.has_blocks() or len(self.leftovers) > 0
+        return any(counts)  # it looks no further than the first blocks that have one
 
     def has_blocks(self) -> bool:
         """Whether the lane has a share of what no earlier size had begun."""
@@ -152,38 +179,39 @@ class DealtLane:
         Raises:
             StateError: It is one.
         """
-        name, source = self.dealt.name, self.dealt.source
         epoch, window, _, _ = position
-        if not self.order.epochs.first <= epoch < self.order.epochs.end:
-            raise StateError(
-                f"source {shown(name)}: states in epoch {epoch}, expected {_in_words(self.order.epochs)}\n"
-                "  Restore the states as they were saved."
-            )
-        first = self.start[1] if epoch == self._epoch else 0
-        windows = -(-self.order.share(epoch) // source.blocks_per_window)
-        if not first <= window <= windows:
-            bound = f"at least {first}" if window < first else f"at most {windows}"
-            raise StateError(
-                f"source {shown(name)}: states in window {window} of epoch {epoch}, expected {bound}\n"
-                "  Restore the states as they were saved."
-            )
+        epochs, first = self.order.epochs, self.start[1] if epoch == self._epoch else 0
+        windows = -(-self.order.share(epoch) // self.dealt.source.blocks_per_window)
+        if not epochs.first <= epoch < epochs.end:
+            until = "" if epochs.end == epochs.first + 1 else f" up to, without, {epochs.end}"
+            where, expected = f"epoch {epoch}", f"{epochs.first}{until}"
+        elif not first <= window <= windows:
+            where = f"window {window} of epoch {epoch}"
+            expected = f"at least {first}" if window < first else f"at most {windows}"
+        else:
+            return
+        raise StateError(
+            f"source {shown(self.dealt.name)}: states in {where}, expected {expected}\n"
+            "  Restore the states as they were saved."
+        )
 
     def counts(self, position: Position) -> Iterator[int] | None:
         """How many records of the part are left from the position on, a few blocks at a time, open bursts left out.
 
         None where nobody knows before they are read.
         """
-        source, part = self.dealt.source, self.dealt.part
-        if source.count(np.zeros(1, np.int64), part) is None:
+        if self.dealt.source.count(np.zeros(1, np.int64), self.dealt.part) is None:
             return None
-        return chain.from_iterable(
-            _counted(source, part, order, start) if item is None else _counted_within(source, part, item, start)
-            for item, order, start in self.stretches(position)
-        )
+        return chain.from_iterable(self.counts_of(*stretch) for stretch in self.stretches(position))
 
-    def count_in(self, leftover: Leftover, start: Position) -> int:
-        """How many records of the part a leftover has from a position in its order on, where that can be counted."""
-        return sum(_counted_within(self.dealt.source, self.dealt.part, leftover, start))
+    def counts_of(self, leftover: Leftover | None, order: BlockOrder, start: Position) -> Iterator[int]:
+        """The same of one of `stretches`."""
+        source, part = self.dealt.source, self.dealt.part
+        if leftover is None or leftover.stop < 0:
+            return _counted(source, part, order, start)
+        end = max(start, leftover.end(source.blocks_per_window))
+        # What lies behind its end is in one window, and counted at once.
+        return iter([sum(_counted(source, part, order, start)) - next(_counted(source, part, order, end))])
 
     def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
         """Yield runs of the lane's records from the position on, open bursts left out.
@@ -230,24 +258,16 @@ class DealtLane:
                 yield leftover, leftover.order, leftover.position(*at, self.dealt.source.blocks_per_window)
         yield None, self.order, position if window >= 0 else (epoch, 0, 0, 0)
 
-    def _is_left(self, leftover: Leftover) -> bool:
-        """Whether it has a record: it may begin behind the last one of its window."""
-        if leftover.windows > 1:
-            return True
-        source = self.dealt.source
-        counts = source.count(np.zeros(1, np.int64), None)
-        start = leftover.position(leftover.number, 0, 0, source.blocks_per_window)
-        return counts is None or any(_counted_within(source, None, leftover, start))
-
 
 def _counted(source: Source, part: Part | None, order: BlockOrder, position: Position) -> Iterator[int]:
     """How many records of the part an order has from the position on: those of its window, then of many blocks."""
     epoch: int | None = position[0]
-    size, first = source.blocks_per_window, position[1] * source.blocks_per_window
-    of_window = _of_window(source, part, order, position[:2])
-    yield of_window - min(of_window, source.count_taken(order, position, part))
+    first, several, size = position[1] * source.blocks_per_window, _FIRST_BLOCKS, source.blocks_per_window
+    of_window = source.count(order.blocks(position[0], first, first + size), part)
+    assert of_window is not None, "whoever counts one block counts all"
+    yield max(0, of_window - source.count_taken(order, position, part))
     first += size
-    several, of_block = _FIRST_BLOCKS, source.records_per_block if part is None else None
+    of_block = source.records_per_block if part is None else None
     while epoch is not None:
         if of_block is not None:  # without the blocks' numbers, each of which takes as long as its record's
             yield max(0, order.share(epoch) - first) * of_block
@@ -255,27 +275,3 @@ def _counted(source: Source, part: Part | None, order: BlockOrder, position: Pos
             yield source.count(blocks, part) or 0
             first, several = first + several, _BLOCKS_AT_ONCE
         epoch, first = order.next_epoch(epoch), 0
-
-
-def _counted_within(source: Source, part: Part | None, leftover: Leftover, start: Position) -> Iterator[int]:
-    """As `_counted`, of a leftover, which may end within its last window."""
-    counts = _counted(source, part, leftover.order, start)
-    if leftover.stop < 0:
-        yield from counts
-        return
-    last = leftover.order.window_at(leftover.windows - 1, source.blocks_per_window)
-    of_window = _of_window(source, part, leftover.order, last)
-    stop = max(leftover.stop, start[2]) if start[:2] == last else leftover.stop
-    yield sum(counts) - of_window + min(of_window, source.count_taken(leftover.order, (*last, stop, 0), part))
-
-
-def _of_window(source: Source, part: Part | None, order: BlockOrder, window: tuple[int, int]) -> int:
-    epoch, number = window
-    size = source.blocks_per_window
-    count = source.count(order.blocks(epoch, number * size, (number + 1) * size), part)
-    assert count is not None, "whoever counts one block counts all"
-    return count
-
-
-def _in_words(epochs: Epochs) -> str:
-    return f"{epochs.first}" if epochs.end == epochs.first + 1 else f"{epochs.first} up to, without, {epochs.end}"

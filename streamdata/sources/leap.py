@@ -19,7 +19,7 @@ def position_after(lane: DealtLane, position: Position, records: int) -> Positio
         return position
     source, part = lane.dealt.source, lane.dealt.part
     for leftover, order, start in lane.stretches(position):
-        if leftover is not None and (there := lane.count_in(leftover, start)) < records:
+        if leftover is not None and (there := sum(lane.counts_of(leftover, order, start))) < records:
             records -= there
             continue
         found = _Leap(source, part, order, records).go(start)

@@ -197,7 +197,7 @@ class Search:
             self._on_progress(self._stream.runs.index(run), len(self._stream.runs))
         standing = self._stretch.era.after(run, samples).entries.standing(node.path)
         if standing is None:
-            return run.deals.of(node).lane(run.lane.index).start[:3]
+            return run.deals.lane(node, run.lane.index).start[:3]
         return standing.cursor.position[:3]
 
     def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> Iterator[int]:
@@ -216,7 +216,7 @@ class Search:
     def _places(self, run: Run, node: Node, first: int, last: int) -> Iterator[Place]:
         """Where a lane reads the record, from one epoch to another, in this sequence."""
         source: Any = node.source
-        lane = run.deals.of(node).lane(run.lane.index)
+        lane = run.deals.lane(node, run.lane.index)
         size, order = source.blocks_per_window, lane.order
         if first <= lane.start[0]:
             yield from sorted(self._places_in_leftovers(lane, node))

@@ -115,7 +115,7 @@ class _Walk:
         self.after.cursors.setdefault(node.path, {})[self._run.generation] = entry
 
     def _source(self, node: Node, before: Standing | None, samples: int) -> Mapping[str, Any]:
-        lane = self._run.deals.of(node).lane(self._run.lane.index)
+        lane = self._run.deals.lane(node, self._run.lane.index)
         start = lane.start if before is None else before.cursor.position
         position = position_after(lane, start, samples)
         counted = self._run.deals.counts(node.path, self._run.lane.index)

@@ -22,7 +22,7 @@ from streamdata import MergedDataset, load_states, save_states, to_state
 from streamdata.progress import BlockCut, Finals, Leftovers, compact
 from streamdata.progress.columns import Columns
 from streamdata.progress.leftovers import UNIT
-from streamdata.sources.dealing import Dealing
+from streamdata.sources.deal import Deal
 from streamdata.sources.stretches import num_windows
 from tests.elastic.evenness import distances, evenness
 from tests.elastic.figures import Figure, States, Topology, resumed
@@ -166,8 +166,8 @@ def read_twice() -> Iterator[Figure]:
             is_held=held, is_over=~held, position=position, pulled=np.full((old, 4), -1), draws=zeros, tokens=zeros,
             given=zeros, counts={}, cost=zeros.astype(float),
         )  # fmt: skip
-        left = Dealing("a", cut, 0, old, Leftovers()).left_by(ends)
-        after = Dealing("a", cut, 0, new, left)
+        left = Deal("a", cut, 0, old, Leftovers()).left_by(ends)
+        after = Deal("a", cut, 0, new, left)
         divided, windows_left = int((after.stretches["stop"] >= 0).sum()), int(num_windows(left.stretches, cut).sum())
         got = f"{divided:,} of {windows_left:,} windows left, {divided / new:.2f} of each lane"
         yield Figure(f"{old:,} → {new:,} lanes: windows that two lanes read", "≤ 1 of each lane", got, divided <= new)

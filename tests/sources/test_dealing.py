@@ -1,6 +1,7 @@
 """Over any sequence of sizes, each record of each epoch is dealt out once, evenly, in few stretches."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from streamdata.errors import StateError
 from streamdata.progress import BlockCut, Leftovers
 from streamdata.progress.finals import Finals
 from streamdata.progress.leftovers import STRETCH, UNIT, leftovers_of
-from streamdata.sources.dealing import Dealing
+from streamdata.sources.deal import Deal
 from streamdata.sources.stretches import begin_of_window, joined, num_windows, window_of_block
 
 
@@ -38,22 +39,22 @@ class Listed:
                 some = own[at : at + self.cut.window]
                 yield epoch, window, [record for number in some for record in self.records(number)]
 
-    def lane(self, dealing, lane):
+    def lane(self, deal, lane):
         """All that a lane reads."""
-        epoch = min(dealing.left.offset // len(self.sizes), self.epochs - 1)
+        epoch = min(deal.left.offset // len(self.sizes), self.epochs - 1)
         read = []
-        own = np.flatnonzero(dealing.of_stretches.lanes == lane)
-        for row in own.tolist():
-            first, stride, blocks, start, _, stop = dealing.stretches[row].tolist()
+        lanes, numbers, _ = deal.of_stretches
+        for row in np.flatnonzero(lanes == lane).tolist():
+            first, stride, blocks, start, _, stop = deal.stretches[row].tolist()
             windows = [records for _, _, records in self.windows(first, stride, blocks)]
-            number = int(dealing.of_stretches.numbers[row])
+            number = int(numbers[row])
             for at, records in enumerate(windows):
                 end = stop if at == len(windows) - 1 and stop >= 0 else len(records)
                 begin = start if at == 0 else 0
                 read += [((epoch, number + at, i + 1, 0), records[i]) for i in range(begin, min(end, len(records)))]
-        begins = dealing.left.offset + lane
-        left = max(0, -(-(self.epochs * len(self.sizes) - begins) // dealing.lanes))
-        for of_epoch, window, records in self.windows(begins, dealing.lanes, left):
+        begins = deal.left.offset + lane
+        left = max(0, -(-(self.epochs * len(self.sizes) - begins) // deal.lanes))
+        for of_epoch, window, records in self.windows(begins, deal.lanes, left):
             read += [((of_epoch, window, i + 1, 0), record) for i, record in enumerate(records)]
         return read
 
@@ -77,11 +78,11 @@ def finals(positions):
 
 def live(source, left, lanes, counts):
     """Let each lane read so many records; what they read, what is left, and how many records each lane had."""
-    dealing = Dealing("a", source.cut, 0, lanes, left)
-    lists = [source.lane(dealing, lane) for lane in range(lanes)]
+    deal = Deal("a", source.cut, 0, lanes, left)
+    lists = [source.lane(deal, lane) for lane in range(lanes)]
     some = [found[:count] for found, count in zip(lists, counts, strict=True)]
     came = Counter(record for found in some for _, record in found)
-    return came, dealing.left_by(finals([found[-1][0] if found else None for found in some])), list(map(len, lists))
+    return came, deal.left_by(finals([found[-1][0] if found else None for found in some])), list(map(len, lists))
 
 
 sources = st.builds(
@@ -149,12 +150,12 @@ def test_a_list_stays_short_over_many_changes(lanes):
 def test_the_example_of_the_design_page():
     """12 blocks of 10 records, windows of 2 blocks; 2 lanes stop within their windows, and 3 go on."""
     source = Listed([10] * 12, 2, 1, divides=True)
-    left = Dealing("a", source.cut, 0, 2, Leftovers()).left_by(finals([(0, 1, 5, 0), (0, 0, 12, 0)]))
+    left = Deal("a", source.cut, 0, 2, Leftovers()).left_by(finals([(0, 1, 5, 0), (0, 0, 12, 0)]))
     assert left.offset == 8
     assert left.stretches.tolist() == [(1, 2, 4, 12, 0, -1), (4, 2, 2, 5, 0, -1)]
-    after = Dealing("letters", source.cut, 0, 3, left)
+    after = Deal("letters", source.cut, 0, 3, left)
     assert after.stretches.tolist() == [(1, 2, 4, 12, 0, 6), (5, 2, 2, 6, 0, -1), (4, 2, 2, 5, 0, -1)]
-    assert after.of_stretches.lanes.tolist() == [0, 1, 2]
+    assert after.of_stretches[0].tolist() == [0, 1, 2]
 
 
 def test_windows_of_a_stretch_end_with_its_epochs():
@@ -176,8 +177,18 @@ def test_what_does_not_follow_is_not_joined():
     assert joined(np.array(whole, STRETCH), cut).tolist() == [(0, 2, 8, 0, 0, -1)]
 
 
+def test_an_open_burst_that_has_pulled_nothing_has_no_records():
+    """Its function gave something first, where outputs of a record had been delivered before it began."""
+    ends = finals([(0, 1, 2, 1)])
+    left = Deal("a", BlockCut(4, 1, 4 * UNIT, 1, 1), 0, 1, Leftovers()).left_by(
+        replace(ends, given=np.array([3]), pulled=ends.position)
+    )
+    assert left.bursts.tolist() == [(0, 3, 0)]
+    assert left.stretches.tolist() == [(1, 1, 1, 2, 1, -1)]
+
+
 def test_a_lane_where_it_has_no_window_is_refused():
     """States that were damaged must not decide what comes next."""
     cut = BlockCut(4, 1, UNIT, 0, 1)
     with pytest.raises(StateError, match="lane 1 in window 9 of epoch 0, expected at most 2"):
-        Dealing("a", cut, 0, 2, Leftovers()).left_by(finals([(0, 1, 0, 0), (0, 9, 0, 0)]))
+        Deal("a", cut, 0, 2, Leftovers()).left_by(finals([(0, 1, 0, 0), (0, 9, 0, 0)]))
