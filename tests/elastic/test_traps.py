@@ -4,6 +4,7 @@ import json
 import logging
 import random
 import re
+from itertools import cycle
 
 import pytest
 
@@ -57,8 +58,7 @@ def test_every_kind_of_source_over_three_changes(kind, cyclic, shuffle):
     a_job.finish()
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("kind", ["map", "jsonl"])
+@pytest.mark.parametrize(("function", "kind"), list(zip(FUNCTIONS, cycle(["map", "jsonl"]), strict=False)))
 def test_every_kind_of_function_over_two_changes(function, kind):
     """In the middle of a record's samples and of bursts: no token twice, none lost, few short rows."""
     a_job = job(Leaf("a", 120, kind, function, 3, 12), config=Config(3, 1))

@@ -61,7 +61,7 @@ SIZES = st.tuples(st.integers(1, 9), st.integers(5, 40), st.integers(5, 30))
 WORLDS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 12)), min_size=1, max_size=3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(SIZES, WORLDS, st.sampled_from(["first_exhausted", "all_exhausted"]), st.booleans(), st.booleans())
 def test_what_is_counted_is_what_is_read(sizes, worlds, stop, nests, holds_out):
     """Under all topologies and after resumes, of mixtures within mixtures, and of parts of sources."""
@@ -81,8 +81,9 @@ def test_what_is_counted_is_what_is_read(sizes, worlds, stop, nests, holds_out):
         assert_counted(make, dp_size, num_workers, states)
 
 
-@pytest.mark.parametrize("part", [None, "train", "valid"])
-@pytest.mark.parametrize("world", [(1, 1), (3, 2), (2, 5)])
+@pytest.mark.parametrize(
+    ("world", "part"), [((1, 1), None), ((1, 1), "valid"), ((3, 2), "train"), ((2, 5), "valid"), ((2, 5), None)]
+)
 def test_shards_are_counted(tmp_path, world, part):
     """With last blocks that have fewer records, and windows that a lane has not finished."""
     path = write_jsonl(tmp_path, [9, 1, 30, 17])

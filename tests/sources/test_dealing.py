@@ -97,7 +97,7 @@ lives = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sources, lives)
 def test_each_record_is_dealt_out_once(source, lives):
     """Also of lanes of which nothing is held, and through JSON."""
@@ -111,7 +111,7 @@ def test_each_record_is_dealt_out_once(source, lives):
     assert came + found == Counter(every)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_windows_that_many_lanes_share_are_dealt_out_once(seed):
     """Windows as large as the source, divided again and again."""
     rng = np.random.default_rng(seed)
@@ -136,7 +136,7 @@ def test_what_is_left_is_shared_out_evenly(blocks, window, lives, lanes):
     assert max(had) - min(had) <= sum(had) / lanes / 8 + 4
 
 
-@pytest.mark.parametrize("lanes", [2, 7, 16])
+@pytest.mark.parametrize("lanes", [2, 16])
 def test_a_list_stays_short_over_many_changes(lanes):
     """Whoever is quick and whoever is slow: at most 20 for each lane."""
     rng = np.random.default_rng(lanes)
