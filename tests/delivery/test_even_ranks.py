@@ -15,7 +15,7 @@ from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mi
 from tests.streams import through_json
 
 NUMBERS = range(13)
-TOPOLOGIES = [(2, 0, 2, 0), (3, 2, 3, 2), (3, 0, 2, 2)]
+TOPOLOGIES = [(2, 0, 2, 0), (2, 2, 2, 2), (3, 0, 2, 2)]
 
 
 def make_loader(rank: int, size: int, uneven: str = "error", num_workers: int = 0, **attributes: Any) -> StreamLoader:

@@ -307,7 +307,7 @@ def test_a_trainer_may_keep_all_batches() -> None:
 def test_nothing_is_left_of_finished_loaders(options: dict[str, Any]) -> None:
     """No maps and no files, of loaders that ended, were abandoned, or ran several epochs."""
     before = mapped(), len(os.listdir("/proc/self/fd")), len(segments._maps)
-    for _ in range(8):
+    for _ in range(4):
         loader = load(8, **options)
         assert [is_whole(batch, number) for number, batch in enumerate(loader)] == [True] * 8
         next(iter(loader))

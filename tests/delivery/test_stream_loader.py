@@ -64,7 +64,7 @@ def test_every_state_gives_the_suffix(num_workers: int) -> None:
     """Those that a trainer asks for while batches were pulled further, plain JSON, and those of a second resume."""
     loader = make_loader(num_workers, **({"prefetch_factor": 3} if num_workers else {}))
     whole = values(islice(loader, 9))
-    for n in range(10):
+    for n in (0, 1, 4, 8) if num_workers else range(10):
         again = resumed(loader.state_after(n), num_workers)
         assert values(islice(again, 9 - n)) == whole[n:], f"after {n}"
         if n == 4:
@@ -242,7 +242,7 @@ def test_a_trainer_may_have_pulled_ahead() -> None:
     assert values(islice(ahead, 2)) == values(islice(resumed(loader.state_after(5), 2), 2))
 
 
-@pytest.mark.parametrize(("old", "new"), [((2, 0), (1, 2)), ((1, 2), (3, 0)), ((2, 2), (1, 0)), ((2, 0), (3, 2))])
+@pytest.mark.parametrize(("old", "new"), [((2, 0), (1, 2)), ((1, 2), (3, 0)), ((2, 2), (1, 0)), ((2, 0), (3, 1))])
 def test_other_ranks_go_on(old: tuple[int, int], new: tuple[int, int]) -> None:
     """From the joined states: each record of the pass once, and the stretch where the furthest rank was."""
     before: Counter = Counter()

@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections import Counter
 from itertools import islice
+from traceback import clear_frames
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from streamdata import MergedDataset, StateError, from_stateful, merge_states, mixed_collate, to_state
 from tests.elastic.rests import Lanes
-from tests.streams import Numbers, identity, in_lane, plain, through_json
+from tests.streams import Numbers, identity, in_lane, plain, raises_in_worker, through_json
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its modules for data pipes
@@ -80,7 +81,7 @@ def epochs(loader: StatefulDataLoader, count: int, limit: int | None = None):
 
 @pytest.mark.parametrize(
     ("make", "num_workers", "every"),
-    [(nested, 0, 1), (joined, 0, 1), (nested, 2, 3), (joined, 2, 1), (nested, 3, 1), (joined, 3, 3)],
+    [(nested, 0, 1), (joined, 0, 1), (nested, 2, 3), (joined, 3, 1)],
 )
 def test_a_stateful_loader_goes_on_after_every_batch(make, num_workers, every):
     """At its snapshots and between them: the suffix of the uninterrupted run."""
@@ -110,7 +111,7 @@ def test_a_stateful_loader_goes_on_through_passes(num_workers, persistent):
         whole.append(number)
         saved.append((len(whole), loader.state_dict()))
     assert whole[: whole.index(0)] != whole[whole.index(0) + 1 : whole.index(1)]
-    for step, state in [*saved[:: 1 + 2 * num_workers], saved[whole.index(1)]]:
+    for step, state in [*saved[:: 1 + 3 * num_workers], saved[whole.index(1)]]:
         again = loader_of(finite(), num_workers, **options)
         again.load_state_dict(copy.deepcopy(state))
         done = sum(isinstance(entry, int) for entry in whole[:step])
@@ -253,7 +254,7 @@ def test_a_stateful_loader_goes_on_with_what_an_earlier_size_delivered_of_the_ne
     again = loader_of(short_passes(1, 0), num_workers)
     again.load_state_dict(copy.deepcopy(loader.state_dict()))
     if stop is None and num_workers:  # the workers that were given the state are gone when the next pass begins
-        with pytest.raises(StateError, match="from_stateful"):
+        with raises_in_worker(StateError, match="from_stateful"):
             take(again, passes[1])
         return
     for records in passes[stop is None :]:
@@ -321,6 +322,7 @@ def test_a_wrapper_with_states_of_its_own_is_right_or_refused(batches):
         records.update(value for batch in loaders[1] for value in batch.tolist())
     except StateError as error:
         assert "set_dataloader_states" in str(error).partition("\n  ")[2]  # noqa: PT017  (right, too, would be well)
+        clear_frames(error.__traceback__)  # see `raises_in_worker`
     else:
         assert records == Counter(range(240))
 
@@ -330,7 +332,7 @@ class Halting(Numbers):
 
     def __getitem__(self, index: int) -> dict:
         info = get_worker_info()
-        time.sleep(0.5 if info is not None and info.id == 0 else 0)
+        time.sleep(0.2 if info is not None and info.id == 0 else 0)
         return super().__getitem__(index)
 
 
@@ -353,6 +355,7 @@ def test_states_of_a_loader_out_of_order_are_right_or_refused_with_what_helps(ma
         take(DataLoader(dataset(states), 2, num_workers=num_workers, collate_fn=mixed_collate), records)
     except StateError as error:
         assert "in_order" in str(error)  # noqa: PT017  (right, too, would be well)
+        clear_frames(error.__traceback__)
     else:
         assert records == Counter(range(16))
 
