@@ -1,4 +1,7 @@
-"""Tokenizers and processors of a few hundred tokens, made on the spot from transformers' own classes, and a model."""
+"""Tokenizers and processors of a few hundred tokens, made on the spot from transformers' own classes, and a model.
+
+Each function imports its classes: they take three seconds and 90 MiB, which each worker forked later would copy.
+"""
 
 import io
 
@@ -7,14 +10,6 @@ import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-from transformers.models.llava.configuration_llava import LlavaConfig
-from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
-from transformers.models.llava.modeling_llava import LlavaModel
-from transformers.models.llava.processing_llava import LlavaProcessor
-from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
-from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 
 PAD, BEGIN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 QWEN_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -48,40 +43,21 @@ def tiny_tokenizer(*special):
     return fast
 
 
-class TinyVideoProcessor:
-    """A video as every second of its frames, each as the patches of an image; no torchvision."""
-
-    def __init__(self, image_processor):
-        self._image_processor = image_processor
-        self.merge_size = image_processor.merge_size
-
-    def __call__(self, videos, **kwargs):
-        made = [self._image_processor(list(video[::2]), return_tensors="pt") for video in videos]
-        grids = [[len(video["image_grid_thw"]), *video["image_grid_thw"][0, 1:].tolist()] for video in made]
-        pixels = torch.cat([video["pixel_values"] for video in made])
-        return {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(grids)}
-
-    def to_dict(self):
-        """As transformers' own."""
-        return {"merge_size": self.merge_size}
-
-
-class TinyQwen2VLProcessor(Qwen2VLProcessor):
-    """Without `video_processor` in its signature, which would have to be one of torchvision's."""
-
-    def __init__(self, image_processor=None, tokenizer=None, chat_template=None, **kwargs):
-        super().__init__(image_processor, tokenizer, chat_template=chat_template)
-        self.video_processor = TinyVideoProcessor(image_processor)
-
-
 def tiny_qwen2_vl():
     """A processor whose images have 1 to 16 tokens."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    from tests.sources.tiny_qwen2_vl import TinyQwen2VLProcessor
+
     images = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=1024)
     return TinyQwen2VLProcessor(images, tiny_tokenizer(*QWEN_TOKENS), chat_template=CHATML)
 
 
 def tiny_qwen2_vl_model(processor):
     """The model of these processors, with a few thousand random weights."""
+    from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
+
     vision = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "mlp_ratio": 1, "patch_size": 4}
     text = {
         "vocab_size": len(processor.tokenizer),
@@ -107,6 +83,9 @@ def tiny_qwen2_vl_model(processor):
 
 def tiny_llava():
     """A processor whose images all have four tokens."""
+    from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+    from transformers.models.llava.processing_llava import LlavaProcessor
+
     images = LlavaImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
     return LlavaProcessor(
         images,
@@ -119,6 +98,9 @@ def tiny_llava():
 
 def tiny_llava_model(processor):
     """A model of these processors, with a few thousand random weights."""
+    from transformers.models.llava.configuration_llava import LlavaConfig
+    from transformers.models.llava.modeling_llava import LlavaModel
+
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlavaConfig(
         vision_config={"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 8, **small},

@@ -5,14 +5,23 @@ from hypothesis import strategies as st
 from streamdata.sources.prompts.encoding import Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
 from streamdata.text.truncation import OverlongError, cut
-from tests.sources.tiny_processors import picture, tiny_llava, tiny_qwen2_vl, tiny_tokenizer
+from tests.sources.tiny_processors import picture, tiny_tokenizer
 
 TEXT = Encoder(tiny_tokenizer())
-QWEN = tiny_qwen2_vl()
-IMAGES = Encoder(QWEN.tokenizer, QWEN)
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 MEDIA = [picture(16, 16, 1), picture(8, 24, 2)]  # 4 and 3 tokens
-ENCODED = IMAGES.encode(f"What {IMAGE} is {IMAGE} the sum", ["image", "image"], MEDIA)
+
+
+@pytest.fixture(scope="module")
+def images(qwen):
+    """Of texts with images."""
+    return Encoder(qwen.tokenizer, qwen)
+
+
+@pytest.fixture(scope="module")
+def encoded(images):
+    """A text with both images in it."""
+    return images.encode(f"What {IMAGE} is {IMAGE} the sum", ["image", "image"], MEDIA)
 
 
 @pytest.mark.parametrize("truncation", ["left", "right", "middle"])
@@ -35,40 +44,39 @@ def test_too_long_is_an_error_where_asked():
 
 
 @given(st.integers(1, 40), st.sampled_from(["left", "right", "middle"]))
-def test_media_stay_whole_or_go_with_their_features(limit, truncation):
+def test_media_stay_whole_or_go_with_their_features(qwen, images, encoded, limit, truncation):
     """Ids with and without expansion, media and features tell of the same images."""
-    fitted = fit(ENCODED, MEDIA, IMAGES, limit, truncation, "drop_media")
+    fitted = fit(encoded, MEDIA, images, limit, truncation, "drop_media")
     grids = fitted.features["image_grid_thw"].prod(1).tolist() if fitted.media else []
-    assert fitted.input_ids.tolist().count(QWEN.image_token_id) == sum(grids) // 4
-    assert fitted.raw_ids.tolist().count(QWEN.image_token_id) == len(fitted.media) == len(fitted.kinds)
+    assert fitted.input_ids.tolist().count(qwen.image_token_id) == sum(grids) // 4
+    assert fitted.raw_ids.tolist().count(qwen.image_token_id) == len(fitted.media) == len(fitted.kinds)
     assert len(fitted.features.get("pixel_values", ())) == sum(grids)
     assert len(fitted.input_ids) <= limit
-    again = IMAGES.expand(fitted.kinds, fitted.media)
+    again = images.expand(fitted.kinds, fitted.media)
     assert all(again.features[name].equal(value) for name, value in fitted.features.items())
 
 
 @given(st.integers(1, 40), st.sampled_from(["left", "right", "middle"]))
-def test_text_is_cut_as_if_media_were_text(limit, truncation):
+def test_text_is_cut_as_if_media_were_text(qwen, images, encoded, limit, truncation):
     """Of what the cut keeps, the remains of a medium go and nothing else."""
-    fitted = fit(ENCODED, MEDIA, IMAGES, limit, truncation, "drop_media")
-    kept = cut(len(ENCODED.input_ids), limit, truncation).kept
-    texts = [token for token in ENCODED.input_ids[kept].tolist() if token != QWEN.image_token_id]
-    assert [token for token in fitted.input_ids.tolist() if token != QWEN.image_token_id] == texts
-    assert [token for token in fitted.raw_ids.tolist() if token != QWEN.image_token_id] == texts
+    fitted = fit(encoded, MEDIA, images, limit, truncation, "drop_media")
+    kept = cut(len(encoded.input_ids), limit, truncation).kept
+    texts = [token for token in encoded.input_ids[kept].tolist() if token != qwen.image_token_id]
+    assert [token for token in fitted.input_ids.tolist() if token != qwen.image_token_id] == texts
+    assert [token for token in fitted.raw_ids.tolist() if token != qwen.image_token_id] == texts
 
 
 @pytest.mark.parametrize("policy", ["error", "drop_sample"])
-def test_a_cut_that_meets_an_image_is_an_error(policy):
+def test_a_cut_that_meets_an_image_is_an_error(images, encoded, policy):
     """Unless the image may be dropped; one that meets text alone is none."""
-    end = ENCODED.spans[1][1]
-    assert len(fit(ENCODED, MEDIA, IMAGES, end, "right", policy).media) == 2
+    end = encoded.spans[1][1]
+    assert len(fit(encoded, MEDIA, images, end, "right", policy).media) == 2
     with pytest.raises(MediaCutError, match="meets image 1"):
-        fit(ENCODED, MEDIA, IMAGES, end - 1, "right", policy)
+        fit(encoded, MEDIA, images, end - 1, "right", policy)
 
 
-def test_images_of_other_processors_go_whole_too():
+def test_images_of_other_processors_go_whole_too(llava):
     """Where features are one row for each image."""
-    llava = tiny_llava()
     encoder = Encoder(llava.tokenizer, llava)
     encoded = encoder.encode("x<image>y<image>", ["image", "image"], MEDIA)
     fitted = fit(encoded, MEDIA, encoder, 8, "right", "drop_media")

@@ -1,12 +1,10 @@
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
-from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
-from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
 from streamdata.sources.prompts.rope_positions import RopeRule, VisualGrid, read_grids, rope_rule
 from tests.sources.tiny_processors import tiny_qwen2_vl_model
@@ -40,10 +38,14 @@ def by_model(model, ids, grids, **more):
 
 
 class Bare:
-    """A model without weights: what `get_rope_index` looks at."""
+    """A model of transformers without weights, by its module and class: what `get_rope_index` looks at."""
 
-    def __init__(self, kind, config):
-        self.config, self._kind = config, kind
+    def __init__(self, name, **config):
+        module, kind = name.split(".")
+        models = "transformers.models"  # imported here: they take three seconds
+        self._kind = getattr(import_module(f"{models}.{module}.modeling_{module}"), kind)
+        qwen2_5_vl = import_module(f"{models}.qwen2_5_vl.configuration_qwen2_5_vl")
+        self.config = qwen2_5_vl.Qwen2_5_VLConfig(**config)
 
     def __getattr__(self, name):
         return getattr(self._kind, name).__get__(self)
@@ -52,9 +54,8 @@ class Bare:
 @given(st.lists(GRID, max_size=4), st.lists(st.integers(1, 5), min_size=5, max_size=5))
 def test_positions_are_those_of_qwen2_vl(grids, texts):
     """Whatever follows whatever, with text between."""
-    config = Qwen2_5_VLConfig()
     ids = sequence(grids, texts[: len(grids) + 1])
-    expected = by_model(Bare(Qwen2VLModel, config), ids, grids)
+    expected = by_model(Bare("qwen2_vl.Qwen2VLModel"), ids, grids)
     found = RULE.positions(ids, [VisualGrid(kind, grid) for kind, grid in grids])
     assert found.tolist() == expected.tolist()
 
@@ -62,10 +63,10 @@ def test_positions_are_those_of_qwen2_vl(grids, texts):
 @given(st.lists(GRID, max_size=3), st.sampled_from([0.5, 1.0, 1.7]))
 def test_qwen2_5_vl_counts_seconds(grids, seconds):
     """Frames lie apart in time as the processor says."""
-    config = Qwen2_5_VLConfig(vision_config={"tokens_per_second": 2})
+    model = Bare("qwen2_5_vl.Qwen2_5_VLModel", vision_config={"tokens_per_second": 2})
     ids = sequence(grids, [2] * (len(grids) + 1))
     times = torch.tensor([seconds] * len(grids))
-    expected = by_model(Bare(Qwen2_5_VLModel, config), ids, grids, second_per_grid_ts=times)
+    expected = by_model(model, ids, grids, second_per_grid_ts=times)
     features = {f"{kind}_grid_thw": [grid for own, grid in grids if own == kind] for kind in ("image", "video")}
     visual = read_grids([kind for kind, _ in grids], {**features, "second_per_grid_ts": times})
     assert RULE.positions(ids, visual).tolist() == expected.tolist()
@@ -75,7 +76,7 @@ def test_qwen3_vl_writes_frames_one_by_one():
     """With the time between them as text."""
     grids = [("video", (3, 4, 4)), ("image", (1, 2, 4))]
     ids = np.array([1, *[1, *[VIDEO] * 4] * 3, 1, IMAGE, IMAGE, 1], dtype=np.int64)
-    expected = by_model(Bare(Qwen3VLModel, Qwen2_5_VLConfig()), ids, grids)
+    expected = by_model(Bare("qwen3_vl.Qwen3VLModel"), ids, grids)
     assert RULE.positions(ids, [VisualGrid(*grid) for grid in grids]).tolist() == expected.tolist()
 
 
