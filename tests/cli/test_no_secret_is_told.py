@@ -21,7 +21,7 @@ COMMANDS = [
     ["check", "--resume"],
     ["plan", "--samples", 10],
     ["plan", "--samples", 10, "--json"],
-    ["profile", "--seconds", 0.1, "--workers", 0],
+    ["profile", "--seconds", 0.5, "--workers", 0],
     ["run", "--batches", 2],
     ["show", "-n", 2],
     ["show", "-n", 2, "--json"],
