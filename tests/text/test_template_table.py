@@ -129,6 +129,7 @@ def test_marks_are_followed_as_transformers_does(tokenizer, name):
     """Token by token."""
     tokenizer.chat_template, tokenizer.eos_token = TEMPLATES[name], "</s>"
     row = ROWS.get(name.removesuffix("_training"), ROWS["axolotl/chatml"])
+    encoder = ChatEncoder(tokenizer, template_kwargs={"strftime_now": datetime.now(tz=UTC).date().isoformat()})
     compared = 0
     for kind, chat in CHATS.items():
         messages, tools = suited(chat, row), TOOLS if "call" in kind or "tools" in kind else None
@@ -138,8 +139,7 @@ def test_marks_are_followed_as_transformers_does(tokenizer, name):
         expected = tokenizer.apply_chat_template(
             messages, tools=tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
         )
-        kwargs = {"strftime_now": datetime.now(tz=UTC).date().isoformat()}
-        encoded = ChatEncoder(tokenizer, template_kwargs=kwargs).encode(messages, tools=tools)
+        encoded = encoder.encode(messages, tools=tools)
         assert encoded.input_ids.tolist() == expected["input_ids"]
         assert encoded.train.tolist() == list(map(bool, expected["assistant_masks"])), kind
     assert compared > len(CHATS) // 3
