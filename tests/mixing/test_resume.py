@@ -150,7 +150,7 @@ def test_nested_mixtures_resume_exactly(outer_cyclic, inner_cyclic, deepest_cycl
         inner.name, inner.percent = "inner", 2
         return MergedDataset([inner, Numbers("c", 30)], cyclic=outer_cyclic, stop=stop, seed=9)
 
-    assert_exact_resume(make, steps=40, beyond=20, num_workers=num_workers)
+    assert_exact_resume(make, steps=30, beyond=30, num_workers=num_workers)
 
 
 def pairs(samples):
@@ -173,7 +173,7 @@ def test_a_yield_function_resumes_exactly(num_workers, cyclic, function):
         sources = [Numbers("a", 31, 2), Numbers("b", 10, single_process_fn=odd_only), NumbersAhead("c", 12)]
         return MergedDataset(sources, cyclic=cyclic, stop="all_exhausted", customized_yield_fn=function)
 
-    assert_exact_resume(make, steps=40, beyond=20, num_workers=num_workers)
+    assert_exact_resume(make, steps=30, beyond=30, num_workers=num_workers)
 
 
 @pytest.mark.parametrize("outer", [None, pairs])
@@ -188,7 +188,7 @@ def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer, cyclic):
         inner.name, inner.percent = "inner", 1
         return MergedDataset([inner, Numbers("c", 30)], cyclic=cyclic, customized_yield_fn=outer)
 
-    assert_exact_resume(make, steps=50)
+    assert_exact_resume(make, steps=36)
 
 
 def test_a_yield_function_of_a_finite_mixture_over_an_endless_one_resumes_exactly():
@@ -201,7 +201,7 @@ def test_a_yield_function_of_a_finite_mixture_over_an_endless_one_resumes_exactl
         )
         return MergedDataset([inner, Numbers("d", 50)], cyclic=False)
 
-    assert_exact_resume(make, steps=50)
+    assert_exact_resume(make, steps=36)
 
 
 def test_a_filter_before_a_packer_resumes_exactly():

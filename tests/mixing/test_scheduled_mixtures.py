@@ -109,7 +109,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resume_is_exact(name):
     """At each step, also where schedules are told the time."""
-    assert_exact_resume(RECIPES[name], steps=60, beyond=60)
+    assert_exact_resume(RECIPES[name], steps=36, beyond=48)
     assert_exact_resume(RECIPES[name], steps=12, beyond=30, num_workers=2, batch_size=9)
 
 
