@@ -42,13 +42,11 @@ KINDS = {
     "blocks of a tar": Leaf("a", 60, "tar", block_size=4),
     "read from the start": Leaf("a", 60, "gz", shuffle_buffer=6),
 }
-PAIRWISE = [
-    (kind, cyclic, cyclic == (number % 2 == 0)) for number, kind in enumerate(KINDS) for cyclic in (True, False)
-]
-"""Each kind with each of either setting, and each pair of settings with every other kind."""
+PAIRS = [(kind, number % 2 == 0, number % 4 < 2) for number, kind in enumerate(KINDS)]
+"""Each kind once, and each pair of settings; random jobs have the others."""
 
 
-@pytest.mark.parametrize(("kind", "cyclic", "shuffle"), PAIRWISE)
+@pytest.mark.parametrize(("kind", "cyclic", "shuffle"), PAIRS)
 def test_every_kind_of_source_over_three_changes(kind, cyclic, shuffle):
     """More lanes, fewer, and the first number again; each in the middle of what lanes had begun."""
     a_job = job(KINDS[kind], Leaf("b", 23), cyclic=cyclic, shuffle=shuffle, config=Config(2, 2))
