@@ -566,10 +566,10 @@ def batches_until_killed(path: Path, number: int) -> list[list[int]]:
     trainers.close()
     batches = [pipe.recv() for _ in range(number)]
     process.kill()
-    with pipe, suppress(EOFError, OSError):  # the last one may be cut
-        while True:
-            batches.append(pipe.recv())
     process.join()
+    with pipe, suppress(EOFError, OSError):  # the last one may be cut
+        while pipe.poll():  # its workers hold the other end for some seconds more
+            batches.append(pipe.recv())
     return batches
 
 
