@@ -48,12 +48,12 @@ def test_tokenizer_spells_the_text_and_knows_its_end(demo_data: Path) -> None:
 
 
 def test_text_is_real_and_enough(demo_data: Path) -> None:
-    """Thousands of functions and docstrings, each with its place in the standard library."""
+    """Thousands of functions and docstrings, each with its place in the standard library; here of a third of it."""
     documents = [
         line for path in sorted(demo_data.glob("*/*.jsonl")) if "meta" not in path.name for line in lines(path)
     ]
-    assert sum(len(document["text"]) for document in documents) > 3_000_000
-    assert {"namedtuple", "Thread", "heappush"} <= {document["name"] for document in documents}
+    assert sum(len(document["text"]) for document in documents) > 1_000_000
+    assert {"ArgumentParser", "SharedMemory", "heappush"} <= {document["name"] for document in documents}
     assert all(document["text"] and document["module"] for document in documents)
 
 
