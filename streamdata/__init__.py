@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
     from streamdata.progress.gathering import gather_states as gather_states
+    from streamdata.progress.joining import merge_states as merge_states
     from streamdata.progress.lane_state import from_stateful as from_stateful
     from streamdata.progress.loading import load_states as load_states
-    from streamdata.progress.merge import merge_states as merge_states
     from streamdata.progress.saving import save_states as save_states
     from streamdata.progress.to_state import to_state as to_state
     from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
@@ -124,7 +124,7 @@ _MODULES = {
     "ResumableDistributedSampler": "delivery.sampler",
     # states
     "to_state": "progress.to_state",
-    "merge_states": "progress.merge",
+    "merge_states": "progress.joining",
     "save_states": "progress.saving",
     "load_states": "progress.loading",
     "gather_states": "progress.gathering",

@@ -80,7 +80,7 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
         Exception: What the stream raised.
     """
     from streamdata.cli.run import build_mixture
-    from streamdata.progress.saved_states import read_states
+    from streamdata.progress.loading import read_states
     from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import Place, delivered, source_paths
 
@@ -164,7 +164,7 @@ def browse_recipe(dataset: Any, name: str, options: ShowOptions) -> None:
         ValueError: The port is taken.
         KeyboardInterrupt: Ctrl-C.
     """
-    from streamdata.progress.saved_states import read_states
+    from streamdata.progress.loading import read_states
     from streamdata.show.browse import browsed_mixture, serve_pages
 
     read = [(path, states) for path in options.states for states in read_states([path])]

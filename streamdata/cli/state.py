@@ -11,7 +11,7 @@ import typer
 from streamdata.cli.messages import say
 from streamdata.errors import one_line
 from streamdata.progress import merge_states
-from streamdata.progress.saved_states import read_states
+from streamdata.progress.loading import read_states
 from streamdata.run.publish import publish
 from streamdata.trace import SourceTotals, Totals, totals_of
 from streamdata.view.states import describe_states, states_as_json

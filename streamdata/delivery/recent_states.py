@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from streamdata.errors import StateError, shown
-from streamdata.progress.columns import Columns
+from streamdata.progress.states_table import LoadedStates, StatesTable
 from streamdata.progress.to_state import States
 
 NUM_KEPT: Final = 256
@@ -21,7 +21,7 @@ class RecentStates:
         num_batches: How many batches were received before these, of which nothing is kept.
     """
 
-    def __init__(self, loaded: Columns, num_batches: int = 0) -> None:
+    def __init__(self, loaded: StatesTable, num_batches: int = 0) -> None:
         self._loaded = loaded
         self._forgotten: States = {}
         self._kept: deque[Mapping[str, Any]] = deque()
@@ -48,7 +48,7 @@ class RecentStates:
         else:
             self._forgotten.update(states)
 
-    def after(self, num_batches: int) -> Columns:
+    def after(self, num_batches: int) -> LoadedStates:
         """The states after so many batches since the resume; after 0 what was resumed from.
 
         Raises:
@@ -62,7 +62,7 @@ class RecentStates:
                 "  Count the batches, not the optimizer's steps, that were received since the states were loaded; the "
                 f"states after the last {NUM_KEPT} are kept."
             )
-        states = self._loaded.in_columns()
+        states = LoadedStates(self._loaded)
         for part in (self._forgotten, *islice(self._kept, num_batches - first)):
             states.update(part)
         return states

@@ -91,7 +91,7 @@ class StreamLoader:
         """Begin from what the dataset was set to."""
         self._close()
         self._progress: Progress = self.dataset.progress
-        self._states = RecentStates(self._progress.entries.columns)
+        self._states = RecentStates(self._progress.table)
         self.wait_s = 0.0
         """Since the resume: how long the loop waited for batches, in seconds."""
         self._reader: object = None
@@ -276,7 +276,7 @@ class StreamLoader:
         if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
             self.dataset.set_dataloader_states({})
             self._progress, self._must_go_back = self.dataset.progress, False
-            self._states = RecentStates(self._progress.entries.columns, self.num_batches)
+            self._states = RecentStates(self._progress.table, self.num_batches)
         self.dataset.set_epoch(wanted)
 
     def _find_pass(self) -> int:

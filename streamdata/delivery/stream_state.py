@@ -7,8 +7,8 @@ from typing import Any, Final
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError
-from streamdata.progress.columns import Columns
 from streamdata.progress.gathering import gather_states
+from streamdata.progress.states_table import LoadedStates, table_of
 
 _KEY: Final = "states"
 
@@ -60,4 +60,4 @@ class StreamState:
                 f"StreamState: expected states as text under {_KEY!r}, got one with {sorted(map(str, state_dict))}\n"
                 "  Load what state_dict() of a StreamState gave; those of to_state go to the loader itself."
             )
-        self._loader.load_state_dict(Columns.of(states))
+        self._loader.load_state_dict(LoadedStates(table_of(states)))

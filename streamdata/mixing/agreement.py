@@ -7,7 +7,7 @@ from typing import Any
 
 from streamdata.errors import shown
 from streamdata.mixing.tree import MixtureSettings, tree_of
-from streamdata.progress.agreement import states_digests, verify_ranks_agree
+from streamdata.progress.gathering import states_digests, verify_ranks_agree
 from streamdata.run import DataParallel
 from streamdata.sources.skip import Skips
 

@@ -3,14 +3,13 @@
 import logging
 import math
 from collections.abc import Mapping
-from hashlib import blake2b
 
 import numpy as np
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.deals import Deals, left_of
 from streamdata.mixing.tree import Node
-from streamdata.progress import Base, DealHeader, Finals, Progress, Tree, last_lines, sums, totals_of_nodes
+from streamdata.progress import Base, DealHeader, Progress, Tree, last_lines, sums, totals_of_nodes
 from streamdata.run import Lane
 from streamdata.sources.own_stream import OwnStreamSource
 
@@ -87,7 +86,7 @@ class _Ending:
             cuts=progress.cuts(),
             totals=totals_of_nodes(progress),
             sizes=last_lines(progress),
-            origin=self._origin(),
+            origin=progress.table.digest,  # what tells these states from those of another step
         )
 
     def _first_pass(self, known: set[int], ended: set[int]) -> int:
@@ -125,7 +124,7 @@ class _Ending:
             if node.is_mixture:
                 excess |= self._excess(node, epoch_pass, before.excess)
         # Of sources that are not there at present, too: they may return.
-        finals = {path: self._finals(epoch_pass, path) for path in sorted({*progress.paths(), *before.counts})}
+        finals = {path: progress.finals(epoch_pass, path) for path in sorted({*progress.paths(), *before.counts})}
         counts = {path: sums(before.counts.get(path, (0, 0, 0, 0)), held) for path, held in finals.items()}
         lanes = self._topology.lanes
         left = {path: left_of(progress, epoch_pass, path, lanes) for path in progress.cuts()}
@@ -143,7 +142,8 @@ class _Ending:
         # nothing, though it gives less than its share.
         if since > self._progress.newest or not node.dataset.cyclic:
             return {}
-        given = {child.path: self._given_since(since, node, epoch_pass, child.path) for child in node.children}
+        paths = [child.path for child in node.children]
+        given = {p: self._drawn(node, epoch_pass, p) - self._drawn(node, epoch_pass, p, since) for p in paths}
         shares, drawn = self._mean_shares(node, epoch_pass, since), sum(given.values())
         kept = before if since == min(self._progress.generations) else {}
         return {path: kept.get(path, 0.0) + given[path] - drawn * shares[path] for path in given}
@@ -162,30 +162,14 @@ class _Ending:
     def _time(self, epoch_pass: int, before: float = math.inf) -> float:
         """What the job had drawn of the top by now, or when a generation of this deal began."""
         sources = [path for path in self._progress.paths() if path and "." not in path]
-        finals = [self._progress.finals(epoch_pass, path, before) for path in sources]
-        return self._progress.base(epoch_pass).time + sum(self._drawn(self._top, held) for held in finals)
+        drawn = [self._drawn(self._top, epoch_pass, path, before) for path in sources]
+        return self._progress.base(epoch_pass).time + sum(drawn)
 
-    def _given_since(self, generation: int, node: Node, epoch_pass: int, path: str) -> float:
-        earlier = self._progress.finals(epoch_pass, path, before=generation)
-        return self._drawn(node, self._finals(epoch_pass, path)) - self._drawn(node, earlier)
-
-    def _drawn(self, node: Node, finals: Finals) -> float:
+    def _drawn(self, node: Node, epoch_pass: int, path: str, before: float = math.inf) -> float:
         """What all lanes together drew of a source of the mixture, as this weighs it."""
-        return float(finals.cost.sum()) if node.dataset.cost is not None else int(finals.draws.sum())
-
-    def _finals(self, epoch_pass: int, path: str) -> Finals:
-        return self._progress.finals(epoch_pass, path)
-
-    def _origin(self) -> str:
-        """What tells these states from those of another step: how far each lane had come."""
-        digest = blake2b(self._progress.before.origin.encode(), digest_size=8)
-        for epoch_pass in self._progress.passes():
-            drawn = np.zeros(self._topology.lanes, "<i8")
-            for lane, count in self._progress.drawn(epoch_pass, "").items():
-                drawn[lane] = count
-            given = self._finals(epoch_pass, "").draws.astype("<i8")  # of a top with a yield function
-            digest.update(str(epoch_pass).encode() + drawn.tobytes() + given.tobytes())
-        return digest.hexdigest()
+        name = "draws" if node.dataset.cost is None else "cost"
+        drawn: float = self._progress.column(name, epoch_pass, path, before).sum().item()
+        return drawn
 
     def in_words(self, lane: Lane, epoch_pass: int) -> str:
         """What became of the size, in one line; and a line for each rank of which nothing is known."""
@@ -212,7 +196,7 @@ class _Ending:
         """Say how much of what yield functions gave is drawn anew."""
         joining = [node.path for node in self._top.walk() if node.is_mixture and node.dataset.customized_yield_fn]
         bursts = [(epoch_pass, path) for epoch_pass in self.passes for path in joining]
-        given = np.concatenate([np.zeros(0, np.int64), *(self._finals(*burst).given for burst in bursts)])
+        given = np.concatenate([np.zeros(0, np.int64), *(self._progress.column("given", *burst) for burst in bursts)])
         if not given.any():
             return ""
         return (

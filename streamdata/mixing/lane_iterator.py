@@ -91,7 +91,7 @@ class LaneIterator(Iterator[Sample]):
         """Where it stands: plain JSON, small but for what was set by `set_dataloader_states`."""
         plan = self._plan or self._reading.plan(self._progress, self._loaded)
         if self._resumed is None:
-            self._resumed = json.dumps(dict(self._progress.entries.columns))
+            self._resumed = json.dumps(self._progress.table.as_dict())
         self._collect()
         # Also before anything was given: another lane may be in this generation, and then the next one must have
         # another number in all of them.
@@ -117,8 +117,8 @@ class LaneIterator(Iterator[Sample]):
         link = node_of(self._last[-1]).link
         if link is not None and link.num_batches is not None:
             # The collate function numbers its batches in copies of their last samples.
-            (facts,) = (value for key, value in states.items() if key.startswith("lane/"))
-            facts["batches"] = link.num_batches
+            (top,) = (key for key in states if key.split("/", 5)[5:] == [""])
+            states[top]["batches"] = link.num_batches
         texts = {key: json.dumps(value) for key, value in states.items() if not key.startswith("generation/")}
         # A mixture's own draws only grow, whichever of its sources were drawn since.
         self._texts.update(texts)

@@ -38,7 +38,7 @@ from streamdata.progress import (
 )
 from streamdata.progress.deal_header import deal_header_of
 from streamdata.progress.lane_link import note_deal, noted_deal
-from streamdata.progress.loaded import remember
+from streamdata.progress.saving import remember
 from streamdata.progress.traffic import times_of
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
@@ -267,7 +267,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         group = self._data_parallel or find_data_parallel()
         is_same = not progress or progress.topology().dp_size == group.dp_size
         _ = (progress.before if is_same else header_of(progress, top, tree)).entry
-        remember(progress.entries.columns)
+        remember(progress.table)
         self._progress, self._from_window = progress, reload_from_url_level
         self._version = self._control.version = self._control.version + 1
 
@@ -300,7 +300,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 rank.
         """
         group = self._data_parallel or find_data_parallel()
-        verify_mixture_agrees(self, group, self._progress.entries.columns, self._skips)
+        verify_mixture_agrees(self, group, self._progress.table, self._skips)
 
     def samples_left(self, num_workers: int, *, whole_pass: bool = False) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
@@ -497,7 +497,8 @@ def _least(top: Node, progress: Progress, skipped: int, lane: Lane, epoch_pass: 
     """How many samples a lane got at least in a pass that its rank has come through, where so many were skipped."""
     deals = Deals(progress, epoch_pass, lane.count)
     # Sources that were not there all the time may have given nothing.
-    return max(0, top.least_samples(partial(deals.num_blocks, lane.index), progress.paths_always_there()) - skipped)
+    there = set.intersection(*(set(header["nodes"]) for header in progress.headers.values()))
+    return max(0, top.least_samples(partial(deals.num_blocks, lane.index), there) - skipped)
 
 
 def _checked_seed(seed: Any) -> int:

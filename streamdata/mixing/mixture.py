@@ -254,22 +254,30 @@ class Mixture:
         pulled = self._pulled(lambda: known, told)
         feed: MergedFeed = Feed(pulled, {}, _joined, given, tally, "customized_yield_fn")
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
+        drawn = self._drawn
         for sample in run_bursts(function, feed, state):
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
+            drawn = max([drawn, *map(self._drawn_by, feed.start.values())])
             feed.start = {}
             self._num_outputs += 1
             segment, moments = (told.segment, told.recorded) if told is not None else (0, ())
-            after = (0, segment, 0, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
+            after = (0, segment, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
             yield sample, after
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
 
+    def _drawn_by(self, entry: PlainEntry) -> int:
+        """How many samples the mixture had drawn when a source's entry was made; 0 by that of one further down."""
+        return Entry(*entry).drawn if node_of(entry).path.rpartition(".")[0] == self.path else 0
+
     def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
         run, standing = self._run, self._run.entries.standing(self.path)
-        is_alike = standing is None or run.progress.draws_alike(self.path, run.tree, standing.generation)
+        is_alike = standing is None or run.progress.tree(standing.generation).below(self.path) == run.tree.below(
+            self.path
+        )
         is_alike = is_alike and (cursor is None or cursor.skips == skips)
         if not is_alike:
             logger.warning(

@@ -7,8 +7,6 @@
 5. `TrafficReport` of each process that reads → `traffic_of` → what was asked of stores: beside states, never in them
 """
 
-from streamdata.progress.changes import describe_changes
-from streamdata.progress.checked import check_position
 from streamdata.progress.complete import Shape, check_complete
 from streamdata.progress.cursor import (
     Cursor,
@@ -26,14 +24,14 @@ from streamdata.progress.cursor import (
 )
 from streamdata.progress.deal_header import Base, DealHeader
 from streamdata.progress.finals import COUNTS, Finals, share_out, sums
-from streamdata.progress.header import Topology, Tree, header
-from streamdata.progress.history import compact, history_of, last_lines, totals_of_nodes
+from streamdata.progress.header import Topology, Tree, check_position, header
+from streamdata.progress.history import compact, describe_changes, history_of, last_lines, totals_of_nodes
+from streamdata.progress.joining import merge_states
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
 from streamdata.progress.lane_state import LaneState, from_stateful, lane_state_of
 from streamdata.progress.left_out import left_out_code, read_left_out
 from streamdata.progress.leftovers import BlockCut, Leftovers
-from streamdata.progress.merge import merge_states
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States, state_text, to_state
 from streamdata.progress.traffic import Traffic, TrafficReport, note, traffic_of

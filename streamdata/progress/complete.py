@@ -1,7 +1,6 @@
 """Whether a checkpoint holds all that was delivered: what is missing would come again in silence."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -10,11 +9,13 @@ import numpy as np
 
 from streamdata.errors import StateError, names_text, shown
 from streamdata.progress.cursor import LaneKey
-from streamdata.progress.finals import Column
 from streamdata.progress.progress import Progress
 from streamdata.run import Lane
 
 logger = logging.getLogger("streamdata")
+
+TAKEN = 2
+"""The column of a position; of a mixture with a yield function what its sources had given."""
 
 _SAVE_ALL = "Call states.update(to_state(batch)) for every batch, and save and restore the whole dict."
 _SAVE_IN_TURN = (
@@ -40,117 +41,70 @@ def check_complete(progress: Progress, shape: Shape) -> None:
     Raises:
         StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
     """
-    held = {epoch_pass: progress.num_batches(epoch_pass) for epoch_pass in progress.passes()}
-    for epoch_pass in held:
-        _check_sums(progress, shape, epoch_pass)
-        _check_top(progress, shape, epoch_pass)
-    by_rank = _by_rank(progress, held)
-    drawn = {epoch_pass: progress.drawn_by_lane(epoch_pass, "", of_its_own=shape.joins[""]) for epoch_pass in held}
+    mixtures = {path.rpartition(".")[0] for path in progress.paths() if path} | shape.joins.keys()
+    for epoch_pass in progress.passes():
+        for path in sorted(mixtures):
+            _check_draws(progress, epoch_pass, path, shape.joins.get(path))
     for dp_rank in progress.ranks():
-        _check_workers(progress, by_rank, drawn, shape, dp_rank)
-    if any(None in lanes.values() and not progress.has_facts(epoch_pass) for epoch_pass, lanes in held.items()):
-        logger.warning(
-            "states: some were written by an earlier version of streamdata: entries that are missing would go unnoticed"
-        )
+        _check_workers(progress, shape, dp_rank)
 
 
-def _check_sums(progress: Progress, shape: Shape, epoch_pass: int) -> None:
+def _check_draws(progress: Progress, epoch_pass: int, path: str, joins: bool | None) -> None:
     """Each mixture says how many samples it drew: the draws of its sources must add up to that."""
-    joined = [path for path, joins in shape.joins.items() if path and not joins]
-    for path in {*progress.mixtures(epoch_pass), *joined}:
-        expected = progress.drawn_by_lane(epoch_pass, path, of_its_own=path in joined)
-        found = sum(
-            (
-                progress.draws(epoch_pass, child)
-                for child in progress.paths()
-                if child and child.rpartition(".")[0] == path
-            ),
-            np.zeros_like(expected),
-        )
-        wrong = np.flatnonzero((expected >= 0) & (expected != found))
-        if len(wrong):
-            _refuse_sum(progress, epoch_pass, path, int(wrong[0]), int(expected[wrong[0]]))
-
-
-def _refuse_sum(progress: Progress, epoch_pass: int, path: str, index: int, expected: int) -> NoReturn:
-    lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
-    draws = progress.lane(lane).draws_below(path)
-    missing = expected - sum(draws.values())
-    who = f"mixture {shown(path)}" if path else "the top mixture"
-    what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
-    _refuse(
-        lane,
-        f"{what}: {who} had drawn {expected} samples, of its sources there are the draws {draws}",
-        _SAVE_ALL if missing > 0 else _SAVE_APART,
-    )
-
-
-def _check_top(progress: Progress, shape: Shape, epoch_pass: int) -> None:
-    # States had the entry of a yield function from the first; the count of a mixture without one is newer.
-    is_there = progress.drawn_by_lane(epoch_pass, "", of_its_own=shape.joins[""]) >= 0
-    for index in progress.num_batches(epoch_pass):
-        if progress.is_ended_alone(epoch_pass, index):
-            continue
-        if not is_there[index] and (shape.joins[""] or progress.has_facts(epoch_pass, index)):
-            lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
-            what = (
-                f"the entry of the top mixture is missing, there are those of {names_text(progress.lane(lane).cursors)}"
-            )
+    children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
+    own, held = progress.finals(epoch_pass, path), progress.num_batches(epoch_pass)
+    found = sum((progress.column("draws", epoch_pass, child) for child in children), np.zeros_like(own.draws))
+    drawn = own.position[:, TAKEN] if joins else own.draws
+    # Of one that is not there any more nobody knows which of the two it is.
+    is_right = (found == drawn) | ((found == own.position[:, TAKEN]) & (joins is None)) | ~own.is_held
+    if not path:
+        is_right[[lane for lane in held if not own.is_held[lane]]] = False
+    for index in np.flatnonzero(~is_right).tolist():
+        lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
+        entries = progress.lane(lane)
+        if not own.is_held[index]:
+            what = f"the entry of the top mixture is missing, there are those of {names_text(entries.cursors)}"
             _refuse(lane, what, _SAVE_ALL)
+        missing, draws = int(drawn[index] - found[index]), entries.draws_below(path)
+        who = f"mixture {shown(path)}" if path else "the top mixture"
+        what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
+        what += f": {who} had drawn {drawn[index]} samples, of its sources there are the draws {draws}"
+        _refuse(lane, what, _SAVE_ALL if missing > 0 else _SAVE_APART)
 
 
-def _by_rank(
-    progress: Progress, held: Mapping[int, Mapping[int, int | None]]
-) -> Mapping[tuple[int, int], Mapping[int, int | None]]:
-    """By pass and rank: the batches of each worker of which something is held."""
-    found: defaultdict[tuple[int, int], dict[int, int | None]] = defaultdict(dict)
-    for epoch_pass, lanes in held.items():
-        for lane, number in lanes.items():
-            rank, worker = divmod(lane, progress.topology().num_workers)
-            found[epoch_pass, rank][worker] = number
-    return found
-
-
-def _check_workers(
-    progress: Progress,
-    by_rank: Mapping[tuple[int, int], Mapping[int, int | None]],
-    drawn: Mapping[int, Column],
-    shape: Shape,
-    dp_rank: int,
-) -> None:
+def _check_workers(progress: Progress, shape: Shape, dp_rank: int) -> None:
     """Workers deliver batches in turn: the number of one's newest batch says how many each other one has delivered."""
     epoch_pass = progress.newest_pass(dp_rank)
     assert epoch_pass is not None, "a rank of which something is held has a pass"
     dp_size, num_workers = progress.topology()
     last = progress.last_worker(epoch_pass, dp_rank)
     assert last is not None, "and in that pass a worker that was the last"
-    held = by_rank.get((epoch_pass, dp_rank), {})
+    held = progress.batches_of_workers(epoch_pass, dp_rank)
     if last not in held:
         what = f"its entries are missing; there are workers {sorted(held)}"
         _refuse(LaneKey(epoch_pass, dp_rank, last), what, _SAVE_ALL)
     # Workers deliver in turn: those after the one that was last are a batch behind it.
-    counted = [number + (worker > last) for worker, number in held.items() if number is not None]
-    # Batches of another collate function are not numbered, nor those in states of earlier versions.
+    counted = {worker: number for worker, number in held.items() if number is not None}
+    # Batches of another collate function are not numbered.
     if len(counted) < len(held):
         return
-    samples = drawn[epoch_pass]
+    most = max(number + (worker > last) for worker, number in counted.items())
+    samples = progress.finals(epoch_pass, "").draws[dp_rank * num_workers :]
     # States do not say it: the mean over a lane's batches, rounded up, since a last one may be smaller.
-    batch_size = max(
-        -(-int(samples[dp_rank * num_workers + worker]) // (number or 1)) for worker, number in held.items()
-    )
+    batch_size = max(-(-int(samples[worker]) // number) for worker, number in counted.items())
     for worker in range(num_workers):
-        expected = max(counted) - (worker > last)
+        expected = most - (worker > last)
         if worker not in held and expected:
             lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
             what = f"its entries are missing, of {expected} batches delivered; there are workers {sorted(held)}"
             _check_missing(lane, epoch_pass, what, shape.least(lane, epoch_pass), batch_size)
-        if shape.is_endless and (held.get(worker) or expected) < expected:
+        if shape.is_endless and counted.get(worker, expected) < expected:
             logger.warning(
                 "states: rank %d, worker %d: its newest batch is number %s, in turn it had delivered %d: unless the "
                 "DataLoader has in_order=False, to_state was not called for each batch, and what it missed comes again",
                 dp_rank,
                 worker,
-                held[worker],
+                counted[worker],
                 expected,
             )
 

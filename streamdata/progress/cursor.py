@@ -20,29 +20,7 @@ next one the first `part` outputs of `single_process_fn`. Plain, always."""
 FunctionState: TypeAlias = dict[str, object]
 """What `state_dict()` of a stateful function returned: small plain JSON."""
 
-PlainCursor: TypeAlias = (
-    Position
-    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None]
-    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, str, int]
-    | tuple[int, int, int, int, int, FunctionState | None, int, int, int, int, Position | None, str, int, "Told"]
-    | tuple[
-        int,
-        int,
-        int,
-        int,
-        int,
-        FunctionState | None,
-        int,
-        int,
-        int,
-        int,
-        Position | None,
-        str,
-        int,
-        "Told",
-        list[Any] | None,
-    ]
-)
+PlainCursor: TypeAlias = tuple[Any, ...]
 """A `Cursor` as samples carry it: all its fields, or the first ones where the others say nothing."""
 
 Told: TypeAlias = tuple[float, ...]
@@ -55,6 +33,7 @@ class Cursor(NamedTuple):
     """Of a mixture 0."""
     window: int = 0
     taken: int = 0
+    """Of a mixture with a yield function, how many samples its sources had given when the open burst began."""
     part: int = 0
     given: int = 0
     """With a stream function, how many outputs of the present burst were delivered. The position is then the start of

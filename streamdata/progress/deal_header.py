@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from streamdata.progress.checked import check_cut, check_keys, check_lines, check_numbers, check_texts, count
 from streamdata.progress.lane_link import DealText
 from streamdata.progress.leftovers import BlockCut, Leftovers, leftovers_of
 
@@ -27,12 +26,6 @@ class Base:
     """By the path of a node: the sums of its `COUNTS`, which the lanes go on counting from."""
     left: Mapping[str, Leftovers] = field(default_factory=dict)
     """By the path of a source, present or not: what is left of it. One that is missing was not begun."""
-
-    def as_json(self) -> dict[str, Any]:
-        """What a header holds; what is empty is left out."""
-        left = {path: leftovers.as_json() for path, leftovers in self.left.items()}
-        fields = {"time": self.time, "excess": dict(self.excess), "counts": dict(self.counts), "left": left}
-        return {name: value for name, value in fields.items() if value or name == "time"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +54,16 @@ class DealHeader:
     origin: str = ""
     """A digest of where the lanes of the size before stood."""
 
-    def as_json(self) -> dict[str, Any]:
-        """The entry."""
-        return {
-            "number": self.number,
-            "step": self.step,
-            "pass": self.first_pass,
-            "endless": self.is_endless,
-            "finished": list(self.finished),
-            "passes": {str(number): base.as_json() for number, base in self.passes.items()},
-            "nodes": self.nodes,
-            "cuts": self.cuts,
-            "totals": self.totals,
-            "sizes": self.sizes,
-            "origin": self.origin,
-        }
-
     @cached_property
     def text(self) -> str:
-        """It as JSON, the same for equal headers."""
+        """The entry as JSON, the same for equal headers."""
+        entry = _fields_of(self)
+        entry["passes"] = {
+            str(number): _fields_of(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
+            for number, base in self.passes.items()
+        }
         # As it is read: in JSON all keys are texts, also those of functions' states.
-        return canonical(json.loads(json.dumps(self.as_json())))
+        return canonical(json.loads(json.dumps(entry)))
 
     @cached_property
     def digest(self) -> str:
@@ -106,44 +88,16 @@ def digest_of(text: str) -> str:
 
 
 def deal_header_of(value: Mapping[str, Any]) -> DealHeader:
-    """Read what is written of a deal.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    names = {"number", "step", "pass", "endless", "finished", "passes", "nodes", "cuts", "totals", "sizes", "origin"}
-    check_keys(value, names)
-    check_texts(value["nodes"])
-    check_lines(value["sizes"])
-    for sums in value["totals"].values():
-        check_numbers(sums.values())
-    for cut in value["cuts"].values():
-        check_cut(cut)
-    if type(value["endless"]) is not bool or not isinstance(value["origin"], str):
-        raise ValueError("expected whether the stream is endless, and a digest")
-    passes = {count(int(number)): _base_of(base) for number, base in value["passes"].items()}
-    header = DealHeader(
-        number=count(value["number"]),
-        step=count(value["step"]),
-        first_pass=count(value["pass"]),
-        is_endless=value["endless"],
-        finished=[count(number) for number in value["finished"]],
-        passes=passes,
-        nodes=value["nodes"],
-        cuts={path: BlockCut(*cut) for path, cut in value["cuts"].items()},
-        totals=value["totals"],
-        sizes=value["sizes"],
-        origin=value["origin"],
-    )
+    """Read an entry that has the digest of the one that was written."""
+    passes = {}
+    for number, base in value["passes"].items():
+        left = {path: leftovers_of(leftovers) for path, leftovers in base["left"].items()}
+        passes[int(number)] = Base(**base | {"left": left})
+    cuts = {path: BlockCut(*cut) for path, cut in value["cuts"].items()}
+    header = DealHeader(**dict(value) | {"passes": passes, "cuts": cuts})
     header.__dict__["text"] = canonical(value)  # as it was written: to write all columns anew takes long
     return header
 
 
-def _base_of(value: Mapping[str, Any]) -> Base:
-    if not value.keys() <= Base.__dataclass_fields__.keys():
-        raise ValueError("expected other fields of a pass")
-    check_numbers((value["time"], *value.get("excess", {}).values()))
-    for counts in value.get("counts", {}).values():
-        _, _, _, _ = map(count, counts)
-    left = {path: leftovers_of(leftovers) for path, leftovers in value.get("left", {}).items()}
-    return Base(time=value["time"], excess=value.get("excess", {}), counts=value.get("counts", {}), left=left)
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}

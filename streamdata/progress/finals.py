@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.progress.columns import CursorColumns
 from streamdata.progress.cursor import FunctionState
+from streamdata.progress.states_table import Rows, empty_rows
 
 Column = npt.NDArray[np.int64]
 
-_POSITION = ("epoch", "window", "taken", "part")
 COUNTS = ("dropped", "bad", "skipped", "records")
 """What goes on over changes of topology: of these the new lanes get their parts."""
 
@@ -39,7 +39,7 @@ class Finals:
     what was left out of that."""
 
 
-def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]], over: Sequence[int] = ()) -> Finals:
+def finals_of(lanes: int, groups: Iterable[tuple[Column, Rows]], over: Sequence[int] = ()) -> Finals:
     """Put the cursors of some lanes into columns for all.
 
     Args:
@@ -47,34 +47,23 @@ def finals_of(lanes: int, groups: Iterable[tuple[Column, CursorColumns]], over: 
         groups: The cursors of each generation, oldest first, with the numbers of their lanes.
         over: The lanes that have ended the pass.
     """
-    # Beside `is_held`: such a lane may have entries or none.
-    is_over = np.zeros(lanes, np.bool_)
-    is_over[list(over)] = True
-    is_held = np.zeros(lanes, np.bool_)
-    columns = {name: np.zeros(lanes, np.int64) for name in (*_POSITION, *COUNTS, "draws", "tokens", "given")}
-    cost = np.zeros(lanes, np.float64)
-    pulled = np.full((lanes, len(_POSITION)), -1, np.int64)
-    functions: dict[int, tuple[FunctionState | None, str]] = {}
-    for numbers, cursors in groups:
-        is_held[numbers] = True
-        for name, column in columns.items():
-            column[numbers] = cursors[name]
-        pulled[numbers], cost[numbers] = cursors["pulled"], cursors["cost"]
-        for lane in functions.keys() & set(numbers.tolist()):
-            del functions[lane]
-        for row, fields in cursors.rare().items():
-            functions[int(numbers[row])] = fields.get("function"), fields.get("left_out", "")
+    is_held, is_over = np.zeros((2, lanes), np.bool_)
+    is_over[list(over)] = True  # such a lane may have entries or none
+    rows = empty_rows(lanes)
+    for numbers, found in groups:
+        rows[numbers], is_held[numbers] = found, True
+    columns: dict[str, Any] = {name: rows[name] for name in ("draws", "tokens", "given", "cost", "pulled")}
     return Finals(
         is_held=is_held,
         is_over=is_over,
-        position=np.stack([columns[name] for name in _POSITION], axis=1),
-        pulled=pulled,
-        draws=columns["draws"],
-        tokens=columns["tokens"],
-        given=columns["given"],
-        counts={name: columns[name] for name in COUNTS},
-        cost=cost,
-        functions=functions,
+        position=np.stack([rows[name] for name in ("epoch", "window", "taken", "part")], axis=1),
+        counts={name: rows[name] for name in COUNTS},
+        functions={
+            lane: (rare.get("function"), rare.get("left_out", ""))
+            for lane, rare in enumerate(rows["rare"].tolist())
+            if rare
+        },
+        **columns,
     )
 
 

@@ -1,22 +1,21 @@
-"""The states of all ranks, without files."""
+"""The states of all ranks, without files; and whether all ranks are about to read the same."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from streamdata.errors import StateError, shown
-from streamdata.progress.columns import Columns
-from streamdata.progress.deal_header import DEAL
 from streamdata.progress.joining import check_together, join_ranks
 from streamdata.progress.ranks import all_gather, check_can_meet, gather
 from streamdata.progress.saving import group_of, part_of_rank
-from streamdata.progress.state_file import RankStates, decode, decode_deal, encode, encode_deal
-from streamdata.progress.states_table import StatesTable
+from streamdata.progress.state_file import Origin, RankStates
+from streamdata.progress.states_table import LoadedStates, StatesTable, table_of
 from streamdata.run import DataParallel, find_data_parallel
 
 
 def gather_states(
     states: Mapping[str, Any], dst: int | None = None, *, rank: int | None = None, size: int | None = None
-) -> Columns | None:
+) -> LoadedStates | None:
     """Join the states of all ranks over torch.distributed; to be called on every rank.
 
     Args:
@@ -34,42 +33,52 @@ def gather_states(
             on every rank, whichever it is.
         ValueError: `dst` is no process, or one of rank and size is missing or wrong.
     """
-    group, num_processes = group_of("gather_states", rank, size), find_data_parallel().dp_size
+    group, process, num_processes = group_of("gather_states", rank, size), *_place()
     check_can_meet("gather_states", group.dp_size)
     if dst is not None and not 0 <= dst < num_processes:
         raise ValueError(f"gather_states: expected a rank below {num_processes} as dst, got {shown(dst)}")
-    headers, digest, content, deals = _encoded(states, group)
+    part, deal, error = StatesTable(), None, None
+    try:
+        part, deal = part_of_rank(states, group)
+    except StateError as raised:
+        error = str(raised)
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
-    told = all_gather((headers, digest, list(deals)))
-    errors = [f"rank {number}: {error}" for number, (error, *_) in enumerate(told) if isinstance(error, str)]
-    if errors:
+    origin = Origin(rank=group.dp_rank, size=group.dp_size, step=0)
+    headers = StatesTable(others={k: v for k, v in part.others.items() if k.startswith("generation/")})
+    told = all_gather((error, origin, headers, part.digest if part else None, deal and deal[0]))
+    if errors := [f"rank {number}: {error}" for number, (error, *_) in enumerate(told) if error is not None]:
         raise StateError(f"gather_states: {errors[0]}")
-    saved = _decoded([headers for headers, *_ in told])
-    chosen = _one_of_each_replica(saved, [digest for _, digest, _ in told], group.dp_size)
-    saved = [saved[process] for process in chosen]
-    check_together(saved)
-    # What came before may be large, and is the same for all: of each the first that names it sends it.
-    process = find_data_parallel().dp_rank
-    # Backwards, so that the lowest one stays.
-    first = {name: number for number, (*_, names) in reversed(list(enumerate(told))) for name in names}
-    sent = {name: encode_deal(value)[1] for name, value in deals.items() if first[name] == process}
-    contents = all_gather((content, sent)) if dst is None else gather((content, sent), dst)
+    chosen = _one_of_each_replica([(origin.rank, digest) for _, origin, _, digest, _ in told], group.dp_size)
+    check_together(
+        [RankStates(name=f"rank {number}", origin=told[number][1], table=told[number][2]) for number in chosen]
+    )
+    # What came before may be large, and is the same for all: the first that names it sends it.
+    is_first = deal is not None and [named for *_, named in told].index(deal[0]) == process
+    sent = part, deal if is_first else None
+    contents = all_gather(sent) if dst is None else gather(sent, dst)
     if contents is None:
         return None
-    came = {name: decode_deal("deal", name, deal) for _, others in contents for name, deal in others.items()}
-    return Columns(join_ranks(_decoded([contents[number][0] for number in chosen]), came))
+    deals = dict(each for _, each in contents if each is not None)
+    saved = [RankStates(name=f"rank {n}", origin=told[n][1], table=contents[n][0]) for n in chosen]
+    return LoadedStates(join_ranks(saved, deals))
 
 
-def _one_of_each_replica(saved: list[RankStates], digests: list[str | None], size: int) -> list[int]:
+def _place() -> tuple[int, int]:
+    """The number of this process, and how many there are."""
+    all_of_them = find_data_parallel()
+    return all_of_them.dp_rank, all_of_them.dp_size
+
+
+def _one_of_each_replica(replicas: list[tuple[int, str | None]], size: int) -> list[int]:
     """For each replica, a process that tells of it: of several the first that has read something."""
     chosen: dict[int, int] = {}
-    for process, part in enumerate(saved):
-        other = chosen.setdefault(part.origin.rank, process)
-        if digests[other] is None:
-            chosen[part.origin.rank] = process
-        elif digests[process] not in (None, digests[other]):
+    for process, (rank, digest) in enumerate(replicas):
+        other = chosen.setdefault(rank, process)
+        if replicas[other][1] is None:
+            chosen[rank] = process
+        elif digest not in (None, replicas[other][1]):
             raise StateError(
-                f"gather_states: processes {other} and {process} are both replica {part.origin.rank}, and stand apart\n"
+                f"gather_states: processes {other} and {process} are both replica {rank}, and stand apart\n"
                 "  Let all processes of a replica read the same batches; a replica of its own has a rank of its own."
             )
     if missing := set(range(size)) - chosen.keys():
@@ -80,24 +89,61 @@ def _one_of_each_replica(saved: list[RankStates], digests: list[str | None], siz
     return [chosen[rank] for rank in sorted(chosen)]
 
 
-def _encoded(
-    states: Mapping[str, Any], group: DataParallel
-) -> tuple[bytes | str, str | None, bytes, dict[str, Mapping[str, Any]]]:
-    """The headers of a rank's part, the digest of what it has read, if anything, all of it, and what came before.
+def states_digests(states: Mapping[str, Any], rank: int) -> dict[str, str | None]:
+    """What a rank's states say, to be compared: their topology, and the digests of their headers and of all.
 
-    Instead of the headers it may be an error's text, for all ranks to raise.
+    The digest of all is None of states that hold the rank's own alone: two ranks' own must differ, and of these the
+    headers say whether they are of one run.
     """
-    try:
-        origin, part = part_of_rank(states, group, step=0)
-        headers = {key: value for key, value in part.others.items() if key.startswith("generation/")}
-        entries = StatesTable(part.cursors, {k: v for k, v in part.others.items() if not k.startswith(DEAL)})
-        digest = entries.digest() if headers else None
-        dealt = {header["deal"]: header["dealt"] for header in headers.values() if header["deal"]}
-        deals = {name: part.others[f"{DEAL}{number}"] for number, name in dealt.items()}
-        return encode(origin, StatesTable(others=headers)), digest, encode(origin, part), deals
-    except StateError as error:
-        return str(error), None, b"", {}
+    table = table_of(states).present()
+    headers = StatesTable(others={key: value for key, value in table.others.items() if key.startswith("generation/")})
+    newest = table.headers[max(table.headers)] if table.headers else None
+    # A single rank's own are all there are.
+    is_alone = newest is not None and newest["dp_size"] == 1
+    # The headers' digest tells the topology, too, but not what it is that differs.
+    return {
+        "topology in its states": newest and f"{newest['dp_size']} ranks with {newest['num_workers']} workers each",
+        "states' header": headers.digest,
+        "states": table.digest if is_alone or not table.ranks() <= {rank} else None,
+    }
 
 
-def _decoded(contents: list[bytes]) -> list[RankStates]:
-    return [decode(f"rank {rank}", content) for rank, content in enumerate(contents)]
+def verify_ranks_agree(facts: Mapping[str, Any], group: DataParallel) -> None:
+    """Compare what each rank says of itself, in one all-gather; to be called on every rank.
+
+    Args:
+        facts: By what it is called in messages. A fact that is None on some rank is not compared with that rank's.
+        group: Which replica this rank is.
+
+    Raises:
+        StateError: Some rank says another thing than most; on every rank.
+    """
+    check_can_meet("verify_agreement", group.dp_size)
+    told, replicas = zip(*all_gather((dict(facts), group.dp_rank)), strict=True)
+    found = [line for name in facts for line in _differences(name, [of_rank[name] for of_rank in told])]
+    # Where more processes meet than there are replicas, those of one replica share its number.
+    if not found and len(replicas) == group.dp_size:
+        found = [
+            f"rank {rank} has another topology: it is replica {replica}, and so is rank {replicas.index(replica)}"
+            for rank, replica in enumerate(replicas)
+            if replicas.index(replica) < rank
+        ]
+    if found:
+        raise StateError(
+            "verify_agreement: the ranks would not read one stream\n  " + "\n  ".join(found) + "\n"
+            "  Give all ranks the same recipe, seed, size and states."
+        )
+
+
+def _differences(name: str, values: list[Any]) -> list[str]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return []
+    # The first of the most common: of two ranks that differ, rank 0 counts as the one that is right.
+    usual, _ = Counter(known).most_common(1)[0]
+    pattern = values.index(usual)
+    return [
+        f"rank {rank} has another {name} than rank {pattern}: {value}, not {usual}"
+        for rank, value in enumerate(values)
+        if value is not None and value != usual
+    ]

@@ -1,9 +1,11 @@
-"""What a run has delivered by now: sums for each node, and for people a line for each generation."""
+"""What a run has delivered by now: sums for each node, and for people a line for each generation and change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.progress.finals import COUNTS, sums
+from streamdata.progress.header import Tree
 from streamdata.progress.progress import Progress
 from streamdata.progress.to_state import States
 
@@ -20,7 +22,7 @@ def compact(states: Mapping[str, Any]) -> States:
     Raises:
         StateError: They are not what `to_state` fills.
     """
-    return dict(Progress(states).entries.columns)
+    return Progress(states).table.as_dict()
 
 
 def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
@@ -35,6 +37,8 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
         counted = progress.base(epoch_pass).counts
         for path in progress.paths():
             held, first = progress.finals(epoch_pass, path), counted.get(path, (0, 0, 0, 0))
+            if not path and not held.given.any():  # a top without a function gives what its sources' entries say
+                continue
             given: dict[str, float] = {
                 "samples": int(held.draws.sum()),
                 "tokens": int(held.tokens.sum()),
@@ -53,7 +57,7 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
         Of each its number, `step`, size, `weights`, what was drawn in it (`samples`, and `cost` where there is one),
         and `batch_size` where it is known.
     """
-    return [*progress.before.sizes, *_lines(progress)]
+    return [*progress.before.sizes, *(_line(progress, number) for number in progress.generations)]
 
 
 def last_lines(progress: Progress) -> list[Mapping[str, Any]]:
@@ -61,25 +65,48 @@ def last_lines(progress: Progress) -> list[Mapping[str, Any]]:
     return history_of(progress)[-_MAX_LINES:]
 
 
-def _lines(progress: Progress) -> list[dict[str, Any]]:
-    # Below the top: what a yield function over all gave has an entry of its own, of which batches are made.
-    tops = [path for path in progress.paths() if path and "." not in path]
-    lines: list[dict[str, Any]] = []
-    for generation in sorted(progress.generations):
-        samples, cost, given = 0, 0.0, 0
-        for epoch_pass in progress.passes():
-            for path in [*tops, ""]:
-                after, before = (progress.finals(epoch_pass, path, before=generation + more) for more in (1, 0))
-                # Cursors count since the size began.
-                drawn = int(after.draws.sum() - before.draws.sum())
-                samples, given = samples + drawn * bool(path), given + drawn * (not path)
-                cost += float(after.cost.sum() - before.cost.sum())
-        header, batches = progress.header(generation), progress.num_batches_in(generation)
-        line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": samples}
-        line |= {name: header[name] for name in ("dp_size", "num_workers", "weights")}
-        if cost:
-            line["cost"] = cost
-        if batches:
-            line["batch_size"] = -(-(given or samples) // batches)
-        lines.append(line)
-    return lines
+def _line(progress: Progress, generation: int) -> dict[str, Any]:
+    written = progress.headers[generation]
+    line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
+    line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
+    given, cost = 0, 0.0
+    for epoch_pass in progress.passes():
+        for path in (path for path in progress.paths() if "." not in path):
+            drawn, costs = (_given_in(progress, name, epoch_pass, path, generation) for name in ("draws", "cost"))
+            # What a yield function over all gave is made into batches, what its sources gave is drawn.
+            line["samples"] += drawn if path else 0
+            given += 0 if path else drawn
+            cost += costs
+    if cost:
+        line["cost"] = cost
+    if batches := int((progress.batches(generation + 1) - progress.batches(generation)).sum()):
+        line["batch_size"] = -(-given // batches)
+    return line
+
+
+def _given_in(progress: Progress, name: str, epoch_pass: int, path: str, generation: int) -> Any:
+    # Cursors count since the size began.
+    after, before = (progress.column(name, epoch_pass, path, generation + more).sum().item() for more in (1, 0))
+    return after - before
+
+
+def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
+    """Yield a line for each source that was removed or renamed, joins, returns, or has another weight."""
+    if not progress:
+        return
+    before = progress.tree(progress.newest)
+    held = {*progress.paths(), *progress.before.nodes}
+    removed = {path: node for path, node in before.nodes.items() if path not in now.nodes}
+    for path, node in now.nodes.items():
+        if path not in before.nodes and path in held:
+            yield f"source {shown(path)} returns, and goes on where it stood"
+        elif path not in before.nodes:
+            twin = next((old for old, was in removed.items() if was == node), None)
+            hint = "" if twin is None else f" (was {shown(twin)} renamed? where it stood counts for that name alone)"
+            yield f"source {shown(path)} is new since the states were written, and starts at its beginning{hint}"
+        elif path in before.weights and before.weights[path] != now.weights[path]:
+            weights = f"{now.weights[path]} now, had {before.weights[path]} in the states"
+            yield f"source {shown(path)} has the weight {weights}"
+    for path in removed:
+        kept = "where it stood is kept for when it returns"
+        yield f"source {shown(path)} was removed since the states were written; {kept}"

@@ -1,37 +1,118 @@
-"""What several ranks saved, joined to one: after it is sure that they belong together."""
+"""The states of several ranks, joined to one: after it is sure that they are of one run."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from streamdata.errors import StateError, shown
-from streamdata.progress.checked import checked_header
-from streamdata.progress.deal_header import DEAL
-from streamdata.progress.state_file import RankStates, dealt_of, headers_of, parse
-from streamdata.progress.states_table import StatesTable, join, same_order
+from streamdata.progress.header import check_header
+from streamdata.progress.progress import Progress
+from streamdata.progress.state_file import RankStates
+from streamdata.progress.states_table import StatesTable, compared, deal_of, join, owner_of
+from streamdata.progress.to_state import States
 
-_MAX_NAMED = 30
 
+def merge_states(*states: Mapping[str, Any]) -> States:
+    """Join the states that several ranks collected, in any order.
 
-def check_together(saved: Sequence[RankStates]) -> None:
-    """Refuse to join what different runs saved.
+    Every rank that resumed from a joined dict still carries the other ranks' entries as they were then; a plain
+    `update` might bring those back. Cursors only grow (draws are counted), so each rank's entries are taken from the
+    dict in which that rank is furthest, among those that the newest topology has written.
+
+    Args:
+        states: What `to_state` filled; joined dicts may be joined again.
+
+    Returns:
+        A dict to be passed to `set_dataloader_states` of any of the ranks.
 
     Raises:
-        StateError: They are of different steps, numbers of ranks or process groups; a generation is another in one of
-            them.
+        StateError: One of them was not filled by `to_state`, or they disagree on what determines the order.
     """
-    first = saved[0]
-    for part in saved:
-        for name in ("step", "size"):
-            expected, got = getattr(first.origin, name), getattr(part.origin, name)
-            if expected != got:
-                raise _apart(part, first, f"of {name} {got}", f"of {name} {expected}")
-    known = [part for part in saved if part.origin.group is not None]  # of the others it may be any
-    for part in known:
-        if part.origin.group != known[0].origin.group:
-            raise _apart(
-                part, known[0], *(f"saved in the process group {one.origin.group}" for one in (part, known[0]))
-            )
-    _check_headers(saved)
+    # Checked first: below, entries are compared and summed up without another look.
+    return joined([(f"states {number}", Progress(one).table) for number, one in enumerate(states)]).as_dict()
+
+
+def joined(parts: Sequence[tuple[str, StatesTable]]) -> StatesTable:
+    """Join states of one run, each with a name for messages.
+
+    Raises:
+        StateError: They are of different runs.
+    """
+    _check_headers(parts)
+    newest = max((deal_of(header) for _, table in parts for header in table.headers.values()), default=0)
+    # A rank that has delivered nothing since the size changed has entries of the size before: of these the newest
+    # header says all.
+    tables = [table for _, table in parts if table.headers and deal_of(table.headers[max(table.headers)]) == newest]
+    # Rank by rank: states may hold several, one of them newer and another older than in those beside them.
+    size = 1 + max((rank for table in tables for rank in _ranks(table)), default=-1)
+    best, chosen = np.full((3, size), -1), np.full(size, -1)
+    for number, table in enumerate(tables):
+        reach = _reach(table, size)
+        differs = reach != best
+        first = differs.argmax(axis=0), np.arange(size)
+        is_further = differs.any(axis=0) & (reach[first] > best[first])
+        best, chosen = np.where(is_further, reach, best), np.where(is_further, number, chosen)
+    kept = [
+        table.select(
+            chosen[table.rows["rank"]] == number,
+            {k: v for k, v in table.others.items() if (rank := owner_of(k).rank) is None or chosen[rank] == number},
+        )
+        for number, table in enumerate(tables)
+    ]
+    return join(kept)
+
+
+def _ranks(table: StatesTable) -> set[int]:
+    return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) is not None}
+
+
+def _reach(table: StatesTable, size: int) -> Any:
+    """How far each rank had come: its newest generation, how many lanes had ended passes, its draws in all.
+
+    Returns:
+        int64 (3, size); -1 of ranks of which nothing is held.
+    """
+    # Over all passes: with `set_epoch` the newest one need not be the last. And a lane that has ended one may be held
+    # without its cursors: see `from_stateful`.
+    reach, ranks = np.full((3, size), -1), table.rows["rank"]
+    reach[1:, [*_ranks(table)]] = 0
+    np.maximum.at(reach[0], ranks, table.rows["generation"])
+    for row, name in ((1, "ended"), (2, "draws")):
+        np.add.at(reach[row], ranks, table.rows[name])
+    return reach
+
+
+def _check_headers(parts: Iterable[tuple[str, StatesTable]]) -> None:
+    """Refuse what is no header, and generations that are not the same in all parts."""
+    # The first that has a generation stands for all: what differs from it is named with it.
+    first: dict[str, tuple[str, Any]] = {}
+    for name, table in parts:
+        for key, value in ((key, table.others[key]) for key in table.others if owner_of(key).rank is None):
+            # The same object in many files, which is then compared once.
+            other, expected = first.setdefault(key, (name, value))
+            if value is not expected and compared(key, value) != compared(key, expected):
+                raise StateError(
+                    f"states: {name} and {other} are not of one run: {shown(key)} differs in "
+                    f"{_difference(value, expected)}\n"
+                    "  Join states of one run only, all of which resumed from the same; delete the files of the other."
+                )
+            if key.startswith("generation/") and other == name:
+                try:
+                    check_header(value)
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    raise StateError(
+                        f"{name}: {shown(key)} does not come from to_state ({error})\n  Delete it."
+                    ) from error
+
+
+def _difference(value: Any, other: Any, path: str = "") -> str:
+    """The first place at which two values differ, with what is there."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        for name in sorted(value.keys() | other.keys()):
+            if value.get(name) != other.get(name):
+                return _difference(value.get(name), other.get(name), f"{path}.{name}" if path else name)
+    return f"{path}: {shown(value)}, not {shown(other)}"
 
 
 def join_ranks(saved: Sequence[RankStates], deals: Mapping[str, Any], unknown: Collection[int] = ()) -> StatesTable:
@@ -43,81 +124,56 @@ def join_ranks(saved: Sequence[RankStates], deals: Mapping[str, Any], unknown: C
         unknown: Ranks of which nobody knows whether they delivered anything.
 
     Raises:
-        StateError: They do not belong together, or do not come from `to_state`.
+        StateError: They do not belong together.
     """
     check_together(saved)
-    # Whichever rank had it wrote it: the others' files name it by its digest.
-    before = {f"{DEAL}{number}": deals[digest] for number, digest in dealt_of(saved).items()}
-    table = join([StatesTable(others=before), parse(sorted(saved, key=lambda part: part.origin.rank))])
-    # A rank that has delivered nothing since the size changed may have saved what was before: of another size, that is.
-    headers = table.headers()
-    # One of the same size as the newest has begun without what the others had loaded.
-    sizes = [(header["deal"], header["dp_size"], header["num_workers"]) for header in headers.values()]
-    if any(size[0] < max(sizes)[0] and size[1:] == max(sizes)[1:] for size in sizes):
-        raise StateError(
-            "states: they are not of one run: some ranks go on from another number of ranks or workers, others do not\n"
-            "  Delete the files of the run that you do not go on with, or load another step."
-        )
-    table = table.present()
-    if missing := table.generations() - table.headers().keys():
-        raise StateError(
-            f"states: 'generation/{min(missing)}' is missing, though there are entries of it\n"
-            "  Restore the files as they were saved."
-        )
-    return _with_idle(table, table.headers(), unknown) if table.headers() else table
-
-
-def _with_idle(table: StatesTable, headers: Mapping[int, Mapping[str, Any]], unknown: Collection[int]) -> StatesTable:
+    table = joined([(part.name, part.table) for part in saved])
+    headers = table.headers
+    if not headers:
+        return table
     newest = max(headers)
-    # Of the ranks that the newest header tells of: in a run of another size nobody has delivered yet.
-    idle = sorted(set(range(headers[newest]["dp_size"])) - table.ranks(headers) - set(unknown))
-    # Those that were idle once may have delivered since.
-    others = {key: value for key, value in table.others.items() if not key.startswith("idle/")}
-    return StatesTable(table.cursors, others | {f"idle/{newest}/{rank}": True for rank in idle})
-
-
-def _check_headers(saved: Sequence[RankStates]) -> None:
-    # The first rank that has a generation stands for all: what differs from it is named with it.
-    first: dict[str, tuple[RankStates, Any]] = {}
-    seen: set[int] = set()
-    for part, headers in headers_of(saved):
-        if id(headers) in seen:  # parsed once for many ranks, and compared once
-            continue
-        seen.add(id(headers))
-        for key, header in headers.items():
-            try:
-                checked_header(header)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+    # A rank that has delivered nothing since the size changed is of another size than the others. One of the same size
+    # has begun without what the others had loaded.
+    for part in saved:
+        for header in part.table.headers.values():
+            is_same_size = all(header[name] == headers[newest][name] for name in ("dp_size", "num_workers"))
+            if is_same_size and header["deal"] != headers[newest]["deal"]:
                 raise StateError(
-                    f"{part.name}: {shown(key)} does not come from to_state ({error})\n  Delete it."
-                ) from error
-            other, expected = first.setdefault(key, (part, header))
-            if not same_order(header, expected):
-                differences = [f"{key} with {_difference(*two)}" for two in ((header, expected), (expected, header))]
-                raise _apart(part, other, *differences)
+                    f"states: {part.name} and the others are not of one run: it goes on from another number of ranks "
+                    "or workers\n  Delete the files of the run that you do not go on with, or load another step."
+                )
+    # Of the ranks that the newest header tells of: in a run of another size nobody has delivered yet. Those that were
+    # idle once may have delivered since.
+    idle = set(range(headers[newest]["dp_size"])) - table.ranks() - set(unknown)
+    others = {key: value for key, value in table.others.items() if not key.startswith("idle/")}
+    others |= {f"idle/{newest}/{rank}": True for rank in sorted(idle)}
+    # Whichever rank had it wrote it: the others' files name it by its digest.
+    if number := headers[newest]["deal"]:
+        others[f"deal/{number}"] = deals[headers[newest]["dealt"]]
+    return StatesTable(table.paths, table.rows, others)
 
 
-def _difference(header: Any, other: Any) -> str:
-    """What of a header another one has not."""
-    if not isinstance(header, Mapping) or not isinstance(other, Mapping):
-        return str(header)[:100]
-    names = [name for name in sorted(header.keys() | other.keys()) if header.get(name) != other.get(name)]
-    for name in names:
-        value, expected = header.get(name), other.get(name)
-        if isinstance(value, Mapping) and isinstance(expected, Mapping):
-            return f"{name}: {_difference(value, expected)}"
-    return ", ".join(f"{name}={str(header.get(name))[:100]}" for name in names)
+def check_together(saved: Sequence[RankStates]) -> None:
+    """Refuse to join what different runs saved.
+
+    Raises:
+        StateError: They are of different steps, numbers of ranks or process groups; a generation is another in one of
+            them.
+    """
+    for name in ("step", "size", "group"):
+        # Of those that name no group it may be any.
+        known = [part for part in saved if getattr(part.origin, name) is not None]
+        for part in known:
+            got, expected = (getattr(one.origin, name) for one in (part, known[0]))
+            if got != expected:
+                raise StateError(
+                    f"states: {part.name} and {known[0].name} are of two runs: saved by {name} {got} and {expected}\n"
+                    "  Delete the files of the run that you do not go on with, or load another step."
+                )
+    _check_headers((part.name, part.table) for part in saved)
 
 
-def _apart(part: RankStates, other: RankStates, got: str, expected: str) -> StateError:
-    return StateError(
-        f"states: rank {part.origin.rank} and rank {other.origin.rank} are not of one run\n"
-        f"  {part.name}: {got}\n  {other.name}: {expected}\n"
-        "  Delete the files of the run that you do not go on with, or load another step."
-    )
-
-
-def named_ranks(ranks: Sequence[int]) -> str:
-    """For messages."""
-    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
-    return ", ".join(f"rank {rank}" for rank in ranks[:_MAX_NAMED]) + more
+def dealt_of(saved: Iterable[RankStates]) -> dict[str, int]:
+    """By digest, the numbers of what came before the generations of these ranks."""
+    headers = [header for part in saved for header in part.table.headers.values()]
+    return {header["dealt"]: header["deal"] for header in headers if header["deal"]}

@@ -12,7 +12,6 @@ from streamdata.run import Lane
 
 _VERSION = 2
 _HEADERS = ("generation/", DEAL)
-_OF_LANES = ("cursor/", "drawn/", "lane/")
 _FIELDS = frozenset(("version", "lane", "pass", "begun", "ended", "resumed", "delivered", "ended_since"))
 # The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
 _FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
@@ -121,28 +120,26 @@ def _end_passes(lane: LaneState, states: States) -> None:
     generations = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
     if not generations:
         return
-    newest, deal = max(generations), states[f"generation/{max(generations)}"]["deal"]
+    newest, rank, worker = max(generations), lane.lane.dp_rank, lane.lane.worker
+    deal, nodes = (states[f"generation/{newest}"][name] for name in ("deal", "nodes"))
     for epoch_pass in range(lane.ended_since, lane.epoch_pass):
-        rank, worker = lane.lane.dp_rank, lane.lane.worker
         place = [str(epoch_pass), str(rank), str(worker)]
-        held = (key for key in states if key.startswith(_OF_LANES) and key.split("/")[2:5] == place)
-        own = [key for key in held if int(key.split("/", 2)[1]) >= deal]
-        if any(key.startswith("lane/") and _has_ended(key, states, newest) for key in own):
+        cursors = {key: key.split("/", 5) for key in states if key.startswith("cursor/")}
+        found = [(int(parts[1]), parts[5], key) for key, parts in cursors.items() if parts[2:5] == place]
+        own = sorted(each for each in found if each[0] >= deal)
+        tops = [(generation, states[key]) for generation, path, key in own if not path]
+        if tops and tops[-1][1].get("ended") and nodes.keys() <= states[f"generation/{tops[-1][0]}"]["nodes"].keys():
             continue  # it had ended before it was resumed
         # Older ones, of what was resumed from, would say that something is left; but of what is absent something is.
-        nodes = states[f"generation/{newest}"]["nodes"]
-        for key in own:
-            if not key.startswith("cursor/") or key.split("/", 5)[5] in nodes:
+        absent = {path: states[key]["draws"] for _, path, key in own if path not in nodes and "." not in path}
+        for _, path, key in own:
+            if path in nodes:
                 del states[key]
+        drawn = sum(absent.values())
+        top = {"draws": drawn, "clock": 0.0, "epoch": 0, "window": 0, "taken": drawn, "ended": 1}
+        states[f"cursor/{newest}/{'/'.join(place)}/"] = top
         # Any worker of a rank that has ended is as good as the one that was last.
-        states[f"lane/{newest}/{'/'.join(place)}"] = {"ended": True}
         states[f"worker/{newest}/{epoch_pass}/{rank}"] = worker
-
-
-def _has_ended(key: str, states: States, newest: int) -> bool:
-    """Whether a lane's entry says that it had ended all that is there in the newest generation."""
-    nodes = (states[f"generation/{number}"]["nodes"].keys() for number in (newest, key.split("/")[1]))
-    return bool(states[key].get("ended")) and next(nodes) <= next(nodes)
 
 
 def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:

@@ -12,10 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import shown
-from streamdata.progress.checked import check_levels, count
 from streamdata.progress.cursor import FunctionState
-from streamdata.progress.left_out import read_left_out
 
 Numbers = npt.NDArray[np.int64]
 
@@ -27,9 +24,6 @@ BURST: Final = np.dtype([(name, np.int64) for name in _BURST_FIELDS])
 """An open burst: how many stretches its records are, how many of its outputs were delivered, and how many outputs of
 the last record belong to it, 0 for all."""
 NO_STRETCHES: Final = np.zeros(0, STRETCH)
-_MAX_BLOCKS: Final = 2**53
-_MAX_ROWS: Final = 1 << 24
-"""Twenty for each of more lanes than any job has."""
 
 
 UNIT: Final = 1024
@@ -85,31 +79,10 @@ class Leftovers:
 
 
 def leftovers_of(value: Mapping[str, Any]) -> Leftovers:
-    """Read what `as_json` gave.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    # Strides and blocks are divided by, and a burst's number is an index: these must be what they are said to be.
-    stretches, pulled = (_table(value.get(name), STRETCH) for name in ("stretches", "pulled"))
-    bursts = _table(value.get("bursts"), BURST)
-    # Each burst takes its stretches in turn: with one too few it would have another's.
-    if int(bursts["stretches"].sum()) != len(pulled):
-        raise ValueError("expected as many stretches as bursts have")
-    for table in (stretches, pulled):
-        if len(table) and (table["stride"].min() < 1 or table["blocks"].min() < 1):
-            raise ValueError("expected strides and blocks from 1 on")
-    functions = {}
-    for number, (state, left_out) in value.get("functions", {}).items():
-        if not 0 <= int(number) < len(bursts):
-            raise ValueError(f"expected a burst below {len(bursts)}, got {shown(number)}")
-        if state is not None:
-            check_levels(state)
-        read_left_out(left_out)
-        functions[int(number)] = state, left_out
-    return Leftovers(
-        offset=count(value["offset"]), stretches=stretches, bursts=bursts, pulled=pulled, functions=functions
-    )
+    """Read what `as_json` gave."""
+    tables = {name: _table(value.get(name), STRETCH) for name in ("stretches", "pulled")}
+    functions = {int(number): (state, left_out) for number, (state, left_out) in value.get("functions", {}).items()}
+    return Leftovers(offset=value["offset"], bursts=_table(value.get("bursts"), BURST), functions=functions, **tables)
 
 
 def _as_text(table: npt.NDArray[Any]) -> dict[str, Any]:
@@ -124,30 +97,9 @@ def _as_text(table: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _table(texts: Mapping[str, Any] | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    if texts is None:
-        return np.zeros(0, dtype)
-    names = dtype.names or ()
-    rows = count(texts["rows"])
-    if texts.keys() != {"rows", *names} or not 0 < rows <= _MAX_ROWS:
-        raise ValueError(f"expected {names} of at least one row, got {shown(sorted(texts))}")
-    columns = {name: _column(texts[name], rows) for name in names}
-    if "first" in columns:  # differences
-        columns["first"] = np.cumsum(columns["first"])
-    table = np.zeros(rows, dtype)
-    for name, column in columns.items():
-        if column.min() < (-1 if name == "stop" else 0) or column.max() >= _MAX_BLOCKS:
-            raise ValueError(f"expected counts in {name!r}")
-        table[name] = column
+    table = np.zeros(texts["rows"] if texts else 0, dtype)
+    for name in (dtype.names or ()) if texts else ():
+        value = texts[name]  # type: ignore[index]
+        column = value if isinstance(value, int) else np.array(value.split(" "), np.int64)
+        table[name] = np.cumsum(np.full(len(table), column)) if name == "first" else column
     return table
-
-
-def _column(value: Any, rows: int) -> Numbers:
-    if type(value) is int:
-        return np.full(rows, value)
-    if not isinstance(value, str):
-        raise ValueError(f"expected numbers as text, got {type(value).__name__}")
-    # It raises for what are no numbers, which the faster `fromstring` passes over.
-    column = np.array(value.split(" "), np.int64)
-    if len(column) != rows:
-        raise ValueError(f"expected {rows} numbers, got {len(column)}")
-    return column

@@ -5,23 +5,32 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.progress.columns import CursorColumns
 from streamdata.progress.cursor import LaneKey
-from streamdata.progress.cursor_table import Group
-from streamdata.progress.deal_header import DEAL, Base, DealHeader
-from streamdata.progress.entries import Entries
+from streamdata.progress.deal_header import DEAL, Base, DealHeader, canonical, deal_header_of, digest_of
 from streamdata.progress.finals import Column, Finals, finals_of
-from streamdata.progress.header import Topology, Tree
+from streamdata.progress.header import Topology, Tree, check_header, count
 from streamdata.progress.lane_entries import LaneEntries
 from streamdata.progress.leftovers import BlockCut
 from streamdata.progress.remedies import remedy_for_order
+from streamdata.progress.states_table import ROW, Group, Rows, StatesTable, not_states, owner_of, table_of
 from streamdata.recipe.percent import Weight
 from streamdata.run import Lane
+
+
+class OfLanes(NamedTuple):
+    """What is held of the lanes of the present size in a pass; a row each."""
+
+    is_held: npt.NDArray[np.bool_]
+    batches: Column
+    """Delivered; 0 where nobody counted them."""
+    ended_in: Column
+    """The generation in which the lane has delivered its last sample of the pass; -1 where it has not."""
 
 
 class Progress:
@@ -35,45 +44,125 @@ class Progress:
     """
 
     def __init__(self, states: Mapping[str, Any]) -> None:
-        if not isinstance(states, Mapping):
-            raise StateError(f"states: expected the dict that to_state fills, got {type(states).__name__}")
-        self.entries = Entries(states)
-        self._headers = self.entries.headers
-        self.before: DealHeader = self.entries.deal
+        self.table: StatesTable = table_of(states).present()
+        """The entries that count."""
+        self.headers: Mapping[int, Mapping[str, Any]] = self.table.headers
+        self.before = DealHeader()
         """What the sizes before came to."""
+        self._workers: dict[tuple[int, int], int] = {}
+        """By pass and rank: the worker that delivered last."""
+        self._idle: set[int] = set()
+        """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
         """What was computed of the entries."""
+        # Headers first. By generation: a rank may have gone on with other weights since.
+        for key in sorted(self.table.others, key=lambda key: (key[0] != "g", owner_of(key).generation)):
+            value = self.table.others[key]
+            try:
+                self._take(key, value)
+            # All that values of any type can raise: whichever it is, these are not states.
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+                raise not_states(key, value, f"{type(error).__name__}: {str(error)[:200]}") from error
+        self._check_headers()
+        self._check_rows()
+
+    def _take(self, key: str, value: Any) -> None:
+        kind, *numbers = key.split("/")
+        generation, *lane = map(int, numbers)
+        match kind:
+            case "generation":
+                check_header(value)
+            case "deal":
+                # First of all: what is not what was written need not be looked at, and may be made to be large.
+                if digest_of(canonical(value)) not in {header.get("dealt") for header in self.headers.values()}:
+                    raise ValueError("expected the header that the generations name")
+                self.before = deal_header_of(value)
+            case "worker":
+                epoch_pass, rank = lane
+                self._check_lane(generation, rank, count(value))
+                self._workers[epoch_pass, rank] = value
+            case "idle":
+                (rank,) = lane
+                self._check_lane(generation, rank, worker=0)
+                self._idle.add(rank)
+
+    def _check_lane(self, generation: int, rank: int, worker: int) -> None:
+        if generation not in self.headers:
+            raise StateError(
+                f"states: 'generation/{generation}' is missing, though there are entries of it\n"
+                "  Save and restore the whole dict."
+            )
+        dp_size, num_workers = (self.headers[generation][name] for name in ("dp_size", "num_workers"))
+        if rank >= dp_size or worker >= num_workers:
+            raise StateError(
+                f"states: an entry of rank {rank}, worker {worker} in generation {generation}, "
+                f"which had dp_size={dp_size} and num_workers={num_workers}\n  Restore the states as they were saved."
+            )
+
+    def _check_headers(self) -> None:
+        """Refuse headers that contradict one another, and the lack of what was before them."""
+        first: Mapping[str, Any] = self.headers[min(self.headers)] if self.headers else {"deal": 0}
+        for generation, header in self.headers.items():
+            for name in ("dp_size", "num_workers", "deal", "dealt"):
+                if header.get(name) != first.get(name):
+                    got, expected = shown(header.get(name)), shown(first.get(name))
+                    raise StateError(
+                        f"states: 'generation/{generation}' does not fit the other headers: {name}={got}, in "
+                        f"generation {min(self.headers)} {expected}\n  Restore the states as they were saved."
+                    )
+        # By the digest: a header that was mended by hand, or is of another run, would deal out other records.
+        if first["deal"] != self.before.number or (self.before.number and first["dealt"] != self.before.digest):
+            raise StateError(
+                f"states: expected the header {DEAL}{first['deal']}, of what was delivered before the number of ranks "
+                f"or workers changed, got {'another one' if self.before.number else 'none'}\n"
+                "  Call states.update(to_state(batch)) from the first batch after a resume on, and save the whole dict."
+            )
+
+    def _check_rows(self) -> None:
+        """Refuse cursors of lanes that were not there; leftovers, and clocks that owe something, of a first size."""
+        rows = self.table.rows
+        for generation in np.unique(rows["generation"]).tolist():
+            of_generation = rows[rows["generation"] == generation]
+            self._check_lane(generation, int(of_generation["rank"].max()), int(of_generation["worker"].max()))
+        for epoch_pass in np.unique(rows["epoch_pass"]).tolist():
+            for rank in np.unique(rows["rank"][rows["epoch_pass"] == epoch_pass]).tolist():
+                if (epoch_pass, rank) not in self._workers:
+                    raise StateError(
+                        f"states: 'worker/…/{epoch_pass}/{rank}' is missing, though there are cursors of it\n"
+                        "  Save and restore the whole dict."
+                    )
+        wrong = (rows["window"] < 0) | (rows["clock"] < 0) | (rows["pulled"][:, 1] < -1)
+        if wrong.any() and not self.before.number:
+            for key, value in self.table.select(wrong, {}).as_dict().items():
+                raise not_states(key, value, "expected numbers >= 0")
 
     def __bool__(self) -> bool:
-        return bool(self._headers)
+        return bool(self.headers)
 
     @property
     def newest(self) -> int:
         """The newest generation."""
-        return max(self._headers)
+        return max(self.headers)
 
     @property
     def is_begun(self) -> bool:
         """Whether something was delivered since the size last changed."""
-        return bool(self._headers) and self.before.number <= self.newest
+        return bool(self.headers) and self.before.number <= self.newest
 
     @property
-    def generations(self) -> set[int]:
-        """Those of the present size."""
-        return set(self._headers) if self.is_begun else set()
+    def generations(self) -> list[int]:
+        """Those of the present size, ascending."""
+        return list(self.headers) if self.is_begun else []
 
-    def header(self, generation: int) -> Mapping[str, Any]:
-        """What is written of a generation."""
-        return self._headers[generation]
-
-    def num_batches_in(self, generation: int) -> int:
-        """How many batches all lanes together delivered in a generation."""
-        return sum(self._batches_by_rank(generation + 1).values()) - sum(self._batches_by_rank(generation).values())
-
-    def step(self, generation: int | None = None) -> int:
+    def step(self, generation: float = math.inf) -> int:
         """How many batches the furthest rank had delivered when a generation began, or has by now."""
-        batches = self._batches_by_rank(math.inf if generation is None else generation)
-        return self.before.step + max(batches.values(), default=0)
+        return self.before.step + (int(self.batches(generation).sum(axis=1).max()) if self.is_begun else 0)
+
+    def batches(self, before: float = math.inf) -> Column:
+        """What each lane has delivered in all passes of this size, before a generation; int64 (ranks, workers)."""
+        found = [self._of_lanes(epoch_pass, before).batches for epoch_pass in self.passes()]
+        total: Column = np.sum([np.zeros(self.topology().lanes, np.int64), *found], axis=0)
+        return total.reshape(self.topology())
 
     def batches_of_rank(self, lane: Lane) -> int:
         """How many batches the rank of a lane has delivered since the run began, over all passes.
@@ -84,37 +173,27 @@ class Progress:
         Raises:
             StateError: Its batches were not counted.
         """
-        if not self.is_under(lane):
+        if not self.is_under(lane) or not self.is_begun:
             return self.step()
-        held = [self.num_batches(epoch_pass) for epoch_pass in self.passes()]
-        counts = [lanes.get(lane.dp_rank * lane.num_workers + w, 0) for lanes in held for w in range(lane.num_workers)]
-        if None in counts:
+        if any(None in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes()):
             raise StateError(
                 f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place in a "
                 "stretch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
             )
-        return self.before.step + sum(count for count in counts if count is not None)
-
-    def _batches_by_rank(self, before: float) -> dict[int, int]:
-        """What each rank had delivered in all passes, before a generation began."""
-        batches: dict[int, int] = {}
-        for generations in self.entries.facts.values() if self.is_begun else ():
-            for lane, facts in _newest_by_lane(generations, before).items():
-                rank = lane // self.topology().num_workers
-                batches[rank] = batches.get(rank, 0) + facts.get("batches", 0)
-        return batches
+        return self.before.step + int(self.batches()[lane.dp_rank].sum())
 
     def is_idle(self, dp_rank: int) -> bool:
         """Whether saving or gathering recorded that the rank delivered nothing since the size last changed."""
-        return any((generation, dp_rank) in self.entries.idle for generation in self.generations)
+        return self.is_begun and dp_rank in self._idle
 
     def topology(self) -> Topology:
         """That of the newest generation."""
-        return self.entries.topology(self.newest)
+        newest = self.headers[self.newest]
+        return Topology(newest["dp_size"], newest["num_workers"])
 
     def is_under(self, lane: Lane) -> bool:
         """Whether the newest generation has the topology of this run, or there is none."""
-        return not self._headers or self.topology() == (lane.dp_size, lane.num_workers)
+        return not self.headers or self.topology() == (lane.dp_size, lane.num_workers)
 
     def begin_deal(self, header: DealHeader) -> "Progress":
         """The same states at the beginning of another size, under which nothing was delivered yet.
@@ -129,21 +208,16 @@ class Progress:
     def once(self, tree: Tree, make: Callable[[], DealHeader]) -> DealHeader:
         """What `make` gives for a tree, made once."""
         if self._cache.get("header", (None, None))[0] != tree:
-            self._cache["header"] = tree, make()
+            header = make()
             # Of thousands of lanes these are hundreds of megabytes, and no other question needs all of them.
-            for key in [key for key in self._cache if key[0] == "finals"]:
-                del self._cache[key]
-        header: DealHeader = self._cache["header"][1]
-        return header
+            self._cache = {"header": (tree, header)}
+        made: DealHeader = self._cache["header"][1]
+        return made
 
     def without_cursors(self, epoch_pass: int) -> "Progress":
         """The same generations, as if nothing of the pass had been delivered, under this size and earlier ones."""
         # The headers stay, so that generations count on: states of the pass before may still be in the trainer's dict.
-        before = self.entries.deal
-        states = {f"generation/{number}": header for number, header in self._headers.items()}
-        if before.number:
-            states[f"{DEAL}{before.number}"] = before.as_json()
-        progress = Progress(states)
+        progress = Progress({key: value for key, value in self.table.others.items() if owner_of(key).rank is None})
         # Without its base the pass is dealt out anew, as if no size had begun it.
         passes = {number: base for number, base in self.before.passes.items() if number != epoch_pass}
         finished = [number for number in self.before.finished if number != epoch_pass]
@@ -178,75 +252,49 @@ class Progress:
         """Where the lanes stood in a node, by the last entry of each; if so, before a generation."""
         key = "finals", epoch_pass, path, before
         if key not in self._cache:
-            cursors, over = self._cursors(epoch_pass, path, before), self._lanes_over(epoch_pass, path)
-            self._cache[key] = finals_of(self.topology().lanes, cursors, over)
+            # Of a node that joined since a lane has ended the pass, the lane has read nothing.
+            ended = self._of_lanes(epoch_pass).ended_in
+            over = [n for n in self.generations if path in self.headers[n]["nodes"]]
+            held = self._cursors(epoch_pass, path, before)
+            self._cache[key] = finals_of(self.topology().lanes, held, np.flatnonzero(np.isin(ended, over)).tolist())
         finals: Finals = self._cache[key]
         return finals
 
-    def _lanes_over(self, epoch_pass: int, path: str) -> list[int]:
-        """The lanes that have ended the pass while the node was there: what is left of it is not theirs."""
-        if ("ended", epoch_pass) not in self._cache:
-            generations: dict[int, int] = {}
-            for generation, lanes in sorted(self.entries.facts[epoch_pass].items()):
-                generations |= dict.fromkeys(lanes, generation)
-            ended = {lane for lane, facts in self._facts(epoch_pass).items() if facts.get("ended")}
-            self._cache["ended", epoch_pass] = {lane: generations[lane] for lane in ended}
-        # One that was absent may have joined since: of that the lane has read nothing.
-        ended_in: dict[int, int] = self._cache["ended", epoch_pass]
-        return [lane for lane, generation in ended_in.items() if path in self._headers[generation]["nodes"]]
+    def column(self, name: str, epoch_pass: int, path: str, before: float = math.inf) -> npt.NDArray[Any]:
+        """A number of a node's cursor in each lane, (L,): the same as in `finals`, of which nothing is kept."""
+        column = np.zeros(self.topology().lanes, ROW[name])
+        for lanes, rows in self._cursors(epoch_pass, path, before):
+            column[lanes] = rows[name]
+        return column
 
-    def _lanes_with_cursors(self, epoch_pass: int) -> set[int]:
-        cursors = self.entries.columns.cursors()
-        is_own = cursors["epoch_pass"] == epoch_pass
-        lanes = cursors["rank"] * self.topology().num_workers + cursors["worker"]
-        return set(np.unique(lanes[is_own]).tolist())
-
-    def draws(self, epoch_pass: int, path: str) -> Column:
-        """The draws of a node in each lane, int64 (L,): the same as in `finals`, without all else."""
-        draws = np.zeros(self.topology().lanes, np.int64)
-        for lanes, cursors in self._cursors(epoch_pass, path):
-            draws[lanes] = cursors["draws"]
-        return draws
-
-    def _cursors(self, epoch_pass: int, path: str, before: float = math.inf) -> list[tuple[Column, CursorColumns]]:
+    def _cursors(self, epoch_pass: int, path: str, before: float = math.inf) -> list[tuple[Column, Rows]]:
         """The cursors of a node in the generations, oldest first, with the numbers of their lanes."""
-        generations = sorted(number for number in self.generations if number < before)
-        columns = self.entries.columns
-        groups = [(number, columns.group(number, epoch_pass, path)) for number in generations]
-        return [(self.entries.lanes(Group(number, epoch_pass, path)), group) for number, group in groups if group]
+        places, generations = self.table.groups, (number for number in self.generations if number < before)
+        groups = (Group(number, epoch_pass, path) for number in generations)
+        found = [self.table.rows[places[group]] for group in groups if group in places]
+        return [(self._lanes(rows["rank"], rows["worker"]), rows) for rows in found]
 
-    def drawn(self, epoch_pass: int, path: str) -> dict[int, int]:
-        """How many samples a mixture had drawn in each lane, by the lane's number, where it is known."""
-        return _newest_by_lane(self.entries.drawn[epoch_pass].get(path, {})) if self.is_begun else {}
+    def _lanes(self, ranks: Column, workers: Column) -> Column:
+        return ranks * self.topology().num_workers + workers
 
-    def drawn_by_lane(self, epoch_pass: int, path: str, *, of_its_own: bool) -> Column:
-        """How many samples a mixture had drawn in each lane, int64 (L,); -1 where that is not known.
-
-        Args:
-            epoch_pass: The pass.
-            path: The mixture.
-            of_its_own: Whether its own entry says it, else what came with its sources' entries.
-        """
-        if of_its_own:
-            finals = self.finals(epoch_pass, path)
-            return np.where(finals.is_held, finals.draws, -1)
-        drawn = np.full(self.topology().lanes, -1, np.int64)
-        held = self.drawn(epoch_pass, path)
-        drawn[list(held)] = list(held.values())
-        return drawn
-
-    def has_facts(self, epoch_pass: int, lane: int | None = None) -> bool:
-        """Whether something is said of a lane, or of all, beside where it stood."""
-        facts = self._facts(epoch_pass)
-        return lane in facts if lane is not None else self.num_batches(epoch_pass).keys() <= facts.keys()
-
-    def is_ended_alone(self, epoch_pass: int, lane: int) -> bool:
-        """Whether no more is held of a lane than that it has ended the pass: from its iterator in a later one."""
-        return bool(self._facts(epoch_pass).get(lane) == {"ended": True})
-
-    def mixtures(self, epoch_pass: int) -> list[str]:
-        """The mixtures that say how many samples they had drawn."""
-        return sorted(self.entries.drawn[epoch_pass])
+    def _of_lanes(self, epoch_pass: int, before: float = math.inf) -> OfLanes:
+        key = "lanes", epoch_pass, before
+        if key not in self._cache:
+            rows = self.table.rows
+            is_own = (rows["epoch_pass"] == epoch_pass) & (rows["generation"] < before) & self.is_begun
+            names = ("rank", "worker", "generation", "batches", "ended")
+            ranks, workers, generations, counted, ended = (rows[name][is_own] for name in names)
+            batches = np.zeros(self.topology().lanes, np.int64)
+            newest, ended_in = np.full((2, len(batches)), -1)
+            lanes = self._lanes(ranks, workers)
+            # The entry that came last in a batch says how many there were; which one that was shows in the number.
+            np.maximum.at(batches, lanes, counted)
+            np.maximum.at(newest, lanes, generations)
+            np.maximum.at(ended_in, lanes, np.where(ended > 0, generations, -1))
+            # A lane that had ended may have gone on since with a source that joined.
+            self._cache[key] = OfLanes(newest >= 0, batches, np.where(ended_in == newest, ended_in, -1))
+        found: OfLanes = self._cache[key]
+        return found
 
     def passes(self) -> list[int]:
         """The passes of which something was delivered under this size."""
@@ -261,103 +309,83 @@ class Progress:
 
     def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
         """Whether each of these lanes of the rank has delivered its last sample of the pass."""
-        facts, num_workers = self._facts(epoch_pass), self.topology().num_workers
-        return all(facts.get(dp_rank * num_workers + worker, {}).get("ended", False) for worker in workers)
+        own = [dp_rank * self.topology().num_workers + worker for worker in workers]
+        return bool((self._of_lanes(epoch_pass).ended_in[own] >= 0).all())
 
     def has_given_all(self, key: LaneKey, tree: Tree) -> bool:
         """Whether the lane has delivered its last sample of the pass, and no source was added to the tree since."""
-        entries = self.lane(key)
-        return entries.has_ended and tree.nodes.keys() <= self._headers[max(entries.facts)]["nodes"].keys()
+        if not self.is_begun:
+            return False
+        number = key.dp_rank * self.topology().num_workers + key.worker
+        ended_in = int(self._of_lanes(key.epoch_pass).ended_in[number])
+        return ended_in >= 0 and tree.nodes.keys() <= self.headers[ended_in]["nodes"].keys()
 
     def lane(self, key: LaneKey) -> LaneEntries:
         """What is held of a lane."""
         entries = LaneEntries()
-        if not self.is_begun:
-            return entries
-        own = key.dp_rank * self.topology().num_workers + key.worker
-        table = self.entries.columns.table().cursors
-        for generation, path, cursor in table.of_lane(key.epoch_pass, key.dp_rank, key.worker):
+        for generation, path, cursor in self.table.of_lane(*key) if self.is_begun else ():
             entries.cursors.setdefault(path, {})[generation] = cursor
-        for path, generations in self.entries.drawn[key.epoch_pass].items():
-            if found := _of_lane(generations, own):
-                entries.drawn[path] = found
-        entries.facts = _of_lane(self.entries.facts[key.epoch_pass], own)
         return entries
-
-    def paths_always_there(self) -> set[str]:
-        """The nodes of all generations of this size."""
-        trees = [set(self._headers[number]["nodes"]) for number in self.generations]
-        return set.intersection(*trees) if trees else set()
 
     def paths(self) -> set[str]:
         """The nodes of which an entry is held."""
-        return self.entries.paths() if self.is_begun else set()
+        return set(self.table.paths) if self.is_begun else set()
 
     def num_batches(self, epoch_pass: int) -> Mapping[int, int | None]:
         """Batches delivered by each lane of which something is held, by its number; None where nobody counted them."""
         if not self.is_begun:
             return {}
-        if ("batches", epoch_pass) not in self._cache:
-            own = self._lanes_with_cursors(epoch_pass)
-            drawn = [_newest_by_lane(held) for held in self.entries.drawn[epoch_pass].values()]
-            facts = self._facts(epoch_pass)
-            held = {lane: facts.get(lane, {}).get("batches") for lane in itertools.chain(own, *drawn, facts)}
-            self._cache["batches", epoch_pass] = held
-        batches: Mapping[int, int | None] = self._cache["batches", epoch_pass]
-        return batches
+        lanes = self._of_lanes(epoch_pass)
+        return {lane: int(lanes.batches[lane]) or None for lane in np.flatnonzero(lanes.is_held).tolist()}
+
+    def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> Mapping[int, int | None]:
+        """The same of the workers of a rank."""
+        if not self.is_begun:
+            return {}
+        lanes, workers = self._of_lanes(epoch_pass), self.topology().num_workers
+        own = slice(dp_rank * workers, (dp_rank + 1) * workers)
+        pairs = zip(lanes.is_held[own].tolist(), lanes.batches[own].tolist(), strict=True)
+        return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
 
     def batches_before(self, key: LaneKey) -> int | None:
         """How many batches the lane has delivered; None where a lane of its rank did not count them."""
-        if not self.is_begun:
-            return 0
-        num_workers = self.topology().num_workers
-        lanes = self.num_batches(key.epoch_pass)
-        first = key.dp_rank * num_workers
-        held = {worker: lanes[first + worker] for worker in range(num_workers) if first + worker in lanes}
-        return None if None in held.values() else held.get(key.worker, 0)
-
-    def newest_tree(self) -> Tree | None:
-        """The tree of the newest generation, if there is one."""
-        return self._tree(self.newest) if self._headers else None
+        own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
+        return None if None in own.values() else own.get(key.worker, 0)
 
     def generation(self, tree: Tree) -> int:
         """Number the present generation: the newest one's, or the next where size, sources or weights differ."""
-        if not self._headers:
+        if not self.headers:
             return self.before.number
-        written = self._tree(self.newest)
+        written = self.tree(self.newest)
         is_same = written.nodes.keys() == tree.nodes.keys() and written.weights == tree.weights
         return self.newest if is_same and self.is_begun else self.newest + 1
 
+    def tree(self, generation: int) -> Tree:
+        """What a generation's header says of the tree."""
+        written = self.headers[generation]
+        return Tree(written["nodes"], written["weights"])
+
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
         """The generation of this size since which the mixture at the path has had these sources with these weights."""
-        return self._since(present, lambda generation: self._tree(generation).blend(path) == tree.blend(path))
+        return self._since(present, lambda generation: self.blend_in(path, generation) == tree.blend(path))
 
     def blend_in(self, path: str, generation: int) -> Mapping[str, Weight]:
         """The sources of the mixture at the path with their weights, in a generation."""
-        return self._tree(generation).blend(path)
+        return self.tree(generation).blend(path)
 
     def blend_before(self, path: str, generation: int) -> Mapping[str, Weight]:
         """The same in the generation before that one."""
         # Not that number less one: generations of which no rank delivered anything may be missing.
-        return self.blend_in(path, max(number for number in self._headers if number < generation))
-
-    def draws_alike(self, path: str, tree: Tree, generation: int) -> bool:
-        """Whether what is below the mixture at the path is the same as it was in the generation, weights too."""
-        return self._tree(generation).below(path) == tree.below(path)
+        return self.blend_in(path, max(number for number in self.headers if number < generation))
 
     def cuts(self) -> dict[str, BlockCut]:
         """How each source was divided that was ever there."""
-        cuts = dict(self.before.cuts)
-        for _, header in sorted(self._headers.items()):
-            cuts |= {path: BlockCut(*cut) for path, cut in header["cuts"].items()}
-        return cuts
+        written = {path: BlockCut(*cut) for header in self.headers.values() for path, cut in header["cuts"].items()}
+        return {**self.before.cuts, **written}
 
     def nodes(self) -> dict[str, str]:
         """What determined the order of each node that was ever there, as it was when it was last there."""
-        nodes = dict(self.before.nodes)
-        for _, header in sorted(self._headers.items()):
-            nodes |= header["nodes"]
-        return nodes
+        return dict(self.before.nodes) | {k: v for header in self.headers.values() for k, v in header["nodes"].items()}
 
     def check_nodes(self, nodes: Mapping[str, str]) -> None:
         """Compare the tree of these states with the present one: sources may join and leave, what stays may not change.
@@ -365,7 +393,7 @@ class Progress:
         Raises:
             StateError: A node's order differs (records, blocks, seed, shuffling), or no source is common.
         """
-        if not self._headers:
+        if not self.headers:
             return
         # A source that left and returns must not have changed either.
         written = self.nodes()
@@ -389,7 +417,7 @@ class Progress:
         # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
         if dp_rank in self.ranks() or self.is_idle(dp_rank):
             return False
-        return any(epoch_pass in (None, held) for held, _ in self._last_workers())
+        return any(epoch_pass in (None, held) for held in self.passes())
 
     def ranks(self) -> list[int]:
         """The ranks of which something is held."""
@@ -401,43 +429,11 @@ class Progress:
 
     def member_since(self, path: str, present: int) -> int:
         """The generation of this size with which the node joined, the last time; `present` if it joins now."""
-        return self._since(present, lambda generation: path in self._headers[generation]["nodes"])
+        return self._since(present, lambda generation: path in self.headers[generation]["nodes"])
 
     def _since(self, present: int, holds: Callable[[int], bool]) -> int:
         """The first of the generations, up to the newest, in all of which something holds; else `present`."""
-        newest_first = itertools.takewhile(holds, sorted(self.generations, reverse=True))
-        return min(newest_first, default=present)
-
-    def _tree(self, generation: int) -> Tree:
-        written = self._headers[generation]
-        return Tree(written["nodes"], written["weights"])
+        return min(itertools.takewhile(holds, reversed(self.generations)), default=present)
 
     def _last_workers(self) -> dict[tuple[int, int], int]:
-        """By pass and rank: the worker that delivered last."""
-        if "workers" not in self._cache:
-            # The newest generation's: a rank may have gone on with other weights since.
-            held = self.entries.workers if self.is_begun else {}
-            self._cache["workers"] = {key: newest[max(newest)] for key, newest in held.items()}
-        workers: dict[tuple[int, int], int] = self._cache["workers"]
-        return workers
-
-    def _facts(self, epoch_pass: int) -> dict[int, Any]:
-        """By the number of the lane, what is said of it."""
-        if not self.is_begun:
-            return {}
-        if ("facts", epoch_pass) not in self._cache:
-            self._cache["facts", epoch_pass] = _newest_by_lane(self.entries.facts[epoch_pass])
-        facts: dict[int, Any] = self._cache["facts", epoch_pass]
-        return facts
-
-
-def _of_lane(generations: Mapping[int, Mapping[int, Any]], lane: int) -> dict[int, Any]:
-    return {number: lanes[lane] for number, lanes in generations.items() if lane in lanes}
-
-
-def _newest_by_lane(generations: Mapping[int, Mapping[int, Any]], before: float = math.inf) -> dict[int, Any]:
-    newest: dict[int, Any] = {}
-    for number in sorted(generations):
-        if number < before:
-            newest |= generations[number]
-    return newest
+        return self._workers if self.is_begun else {}

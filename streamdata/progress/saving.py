@@ -1,26 +1,25 @@
 """Saving: one folder for each step, one file for each rank."""
 
 import re
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from streamdata.errors import StateError, shown
-from streamdata.progress.checked import checked_header
-from streamdata.progress.columns import Columns
-from streamdata.progress.deal_header import DEAL
-from streamdata.progress.entry_keys import owner_of
-from streamdata.progress.loaded import is_as_loaded
+from streamdata.progress.header import check_header
 from streamdata.progress.ranks import group_name
 from streamdata.progress.state_file import Origin, encode, encode_deal
-from streamdata.progress.states_table import StatesTable, join
+from streamdata.progress.states_table import LoadedStates, StatesTable, deal_of, join, table_of
 from streamdata.run import DataParallel, find_data_parallel
 from streamdata.run.publish import make_directory, publish
 
 # No leading zeros: two folders would be the same step, and two files the same rank.
 STEP_NAME = re.compile(r"step-(0|[1-9]\d*)")
 FILE_NAME = re.compile(r"rank-(0|[1-9]\d*)\.states")
+
+_loaded: Final[deque[str]] = deque(maxlen=1024)
+"""The digests of states that this process has loaded: a job loads once, a notebook may look at many steps."""
 
 
 def save_states(
@@ -47,80 +46,82 @@ def save_states(
     if type(step) is not int or not 0 <= step < 2**53:
         raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {shown(step)}")
     group = group_of("save_states", rank, size)
-    origin, part = part_of_rank(states, group, step)
-    if rank is None:  # otherwise each replica may have a process group of its own
-        origin = replace(origin, group=group_name())
+    part, deal = part_of_rank(states, group)
+    # Otherwise each replica may have a process group of its own.
+    origin = Origin(rank=group.dp_rank, size=group.dp_size, step=step, group=group_name() if rank is None else None)
     folder = Path(directory) / f"step-{step}"
     make_directory(folder)
     # Before its own file is there: until then the step lacks rank 0, and cannot be taken for one of both runs.
     if group.dp_rank == 0:
         _remove_ranks_from(folder, group.dp_size)
     # Before the file that names it.
-    for value in (value for key, value in part.others.items() if key.startswith(DEAL)):
-        _publish_deal(folder, part, value)
+    if deal is not None and not (folder / deal_file(deal[0])).exists():
+        digest, content = encode_deal(deal[1])
+        if digest != deal[0]:
+            raise StateError("states: the entry 'deal/…' is not the one that generations name\n  Save the whole dict.")
+        publish(folder / deal_file(digest), [content])
     publish(folder / f"rank-{group.dp_rank}.states", [encode(origin, part)])
 
 
-def part_of_rank(states: Mapping[str, Any], group: DataParallel, step: int) -> tuple[Origin, StatesTable]:
-    """What a rank saves: its own entries since the size last changed, with the header of what was before.
+def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[StatesTable, tuple[str, Any] | None]:
+    """What a rank saves: its own entries since the size last changed; and the header of what was before, by its digest.
 
     While it has delivered nothing since it loaded states of another size, rank 0 saves those for all.
 
     Raises:
         StateError: They do not come from `to_state`, or from a run with another number of ranks.
     """
-    # Not `of` where they are columns: what was written since would be sorted in among all ranks' at every step.
-    columns = states if isinstance(states, Columns) else Columns.of(states)
-    headers, origin = _checked_headers(columns), Origin(rank=group.dp_rank, size=group.dp_size, step=step)
+    # What was written since is not sorted in among all ranks' at every step: a rank's own are few.
+    parts = [states.loaded, states.maps[0]] if isinstance(states, LoadedStates) else [states]
+    tables = list(map(table_of, parts))
+    headers = dict(sorted({number: value for table in tables for number, value in table.headers.items()}.items()))
     if not headers:
-        if len(columns):
+        if any(map(len, tables)):
             raise StateError("states: there are entries and no 'generation/…'\n  Save the whole dict.")
-        return origin, StatesTable()
+        return StatesTable(), None
+    try:
+        for header in headers.values():
+            check_header(header)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateError(f"states: they do not come from to_state ({error})\n  Save the whole dict.") from error
     newest = headers[max(headers)]
-    present = [generation for generation in headers if generation >= newest["deal"]]
-    before = {f"{DEAL}{newest['deal']}": columns[key]} if (key := f"{DEAL}{newest['deal']}") in columns else {}
-    if newest["deal"] and not before:
-        raise StateError(f"states: '{key}' is missing\n  Save the whole dict, from the first batch on.")
+    key = f"deal/{deal_of(newest)}"
+    deals = [table.others[key] for table in tables if key in table.others]
+    if newest["deal"] and not deals:
+        raise StateError(f"states: {key!r} is missing\n  Save the whole dict, from the first batch on.")
+    deal = (newest["dealt"], deals[-1]) if deals else None
     if newest["dp_size"] != group.dp_size:
-        if not is_as_loaded(columns):
+        if not is_as_loaded(states):
             raise StateError(
                 f"states: they are of dp_size={newest['dp_size']}, got size={group.dp_size}\n"
                 "  Under tensor or pipeline parallelism give save_states rank and size of the data-parallel replicas."
             )
         # Its ranks are not those of this run: whichever rank has delivered something since has a newer header.
-        return origin, columns.table().present() if group.dp_rank == 0 else StatesTable()
-    # Before they are joined: a rank's own are few, and sorting all would take long at every step.
-    own, rest = columns.divided(group.dp_rank, present)
-    if missing := (own.generations() | rest.generations()) - headers.keys():
+        return (join(tables).present(), deal) if group.dp_rank == 0 else (StatesTable(), None)
+    own = join([table.of_rank(group.dp_rank, newest["deal"]) for table in tables])
+    generations = sorted(own.generations())
+    if missing := own.generations() - headers.keys():
         raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")
     # Its own headers alone: of a generation in which it has delivered nothing other ranks have it.
-    needed = {f"generation/{number}": headers[number] for number in sorted(own.generations())}
-    return origin, join([own, StatesTable(others=needed | before)])
+    needed = {f"generation/{number}": headers[number] for number in generations}
+    return StatesTable(own.paths, own.rows, {**needed, **own.others}), deal
+
+
+def remember(states: StatesTable) -> None:
+    """Note that these were loaded, or set, to know them again where nothing was delivered since."""
+    # By content: a plain dict has it, too, and so has what a trainer wrote and read by its own means.
+    if states.digest not in _loaded:
+        _loaded.append(states.digest)
+
+
+def is_as_loaded(states: Mapping[str, Any]) -> bool:
+    """Whether nothing was delivered since they were loaded."""
+    return table_of(states).present().digest in _loaded
 
 
 def deal_file(digest: str) -> str:
     """The name of the file of what a run had come to under earlier sizes."""
     return f"deal-{digest}.json.gz"
-
-
-def _publish_deal(folder: Path, part: StatesTable, value: Mapping[str, Any]) -> None:
-    dealt = {header["dealt"] for header in part.headers().values() if "dealt" in header}
-    if all((folder / deal_file(digest)).exists() for digest in dealt):
-        return
-    digest, content = encode_deal(value)
-    if dealt != {digest}:
-        key = next(key for key in part.others if key.startswith(DEAL))
-        raise StateError(f"states: {key!r} is not the one that generations name\n  Save the whole dict.")
-    publish(folder / deal_file(digest), [content])
-
-
-def _checked_headers(columns: Columns) -> dict[int, Mapping[str, Any]]:
-    try:
-        for key in columns.others():
-            owner_of(key)
-        return {number: checked_header(header) for number, header in columns.headers().items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StateError(f"states: they do not come from to_state ({error})\n  Save the whole dict.") from error
 
 
 def group_of(who: str, rank: int | None, size: int | None) -> DataParallel:

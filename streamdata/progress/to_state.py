@@ -30,10 +30,9 @@ def to_state(batch: object) -> States:
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
-        generation G and pass P; `drawn/G/P/RANK/WORKER/PATH` how many samples a mixture has drawn there, which its
-        sources' draws must add up to; `lane/G/P/RANK/WORKER` how many batches the lane has delivered, and whether it
-        has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the
-        order, and beside it what the shards hold that is not a record, or less than one. In the first batch of a lane
+        generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered, and
+        whether it has ended; `worker/G/P/RANK` which worker delivered last; `generation/G` what determines the order,
+        and beside it what the shards hold that is not a record, or less than one. In the first batch of a lane
         there is also `deal/G`, what the run had come to under earlier numbers of ranks and workers, if it had others.
 
     Raises:
@@ -61,14 +60,16 @@ def to_state(batch: object) -> States:
         workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
     for node, draws, clock, cursor, drawn, _, cost, tokens in latest.values():
         lane = _lane(node)
-        states[f"generation/{node.generation}"] = _header(node.header)
+        states[f"generation/{node.generation}"] = header_of_text(node.header)
         states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
-        if node.path:
-            mixture = f"drawn/{lane}/{node.path.rpartition('.')[0]}"
-            # The sources of a mixture were drawn one after another: the last one's count is the highest.
-            states[mixture] = max(drawn, states.get(mixture, 0))
+        if "." not in node.path and (node.generation, node.lane, "") not in latest:
+            # A top without a function of its own has given what it drew; the last of its sources has counted most.
+            top = states.setdefault(f"cursor/{lane}/", _as_json(0, 0.0, 0.0, 0, (0, 0, 0, 0)))
+            top["draws"] = max(top["draws"], drawn)
     for entry in last.values():
-        states[f"lane/{_lane(node_of(entry))}"] = _lane_as_json(Entry(*entry).mark)
+        mark = Entry(*entry).mark or Mark()
+        facts = {"batches": mark.batch or 0, "ended": int(mark.ended)}
+        states[f"cursor/{_lane(node_of(entry))}/"].update({name: value for name, value in facts.items() if value})
     return states | workers
 
 
@@ -98,7 +99,7 @@ def _from_text(text: object) -> States:
         )
     try:
         entries, *lines = text.split("\n")
-        headers = {key: _header(header) for key, _, header in (line.partition(" ") for line in lines)}
+        headers = {key: header_of_text(header) for key, _, header in (line.partition(" ") for line in lines)}
         return {**headers, **json.loads(entries)}
     except (ValueError, TypeError) as error:
         raise StateError(
@@ -149,11 +150,6 @@ def deal_of(entry: PlainEntry) -> DealText | None:
     return None if mark is None else mark.deal
 
 
-def _lane_as_json(mark: Mark | None) -> States:
-    facts = {"batches": mark.batch, "ended": mark.ended} if mark is not None else {}
-    return {name: value for name, value in facts.items() if value}
-
-
 # Of all lanes the same, and large: one is kept.
 @lru_cache(maxsize=1)
 def _deal(text: str) -> object:
@@ -162,7 +158,8 @@ def _deal(text: str) -> object:
 
 # All samples of a run share one header, which has a line for every source: it is parsed once, not per batch.
 @lru_cache(maxsize=64)
-def _header(text: str) -> object:
+def header_of_text(text: str) -> object:
+    """Parse a generation's header."""
     return json.loads(text)
 
 

@@ -17,7 +17,6 @@ from streamdata.mixing.elastic import header_of
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.progress import DealHeader, LaneEntries, LaneKey, Progress, history_of, merge_states
-from streamdata.progress.entry_keys import owner_of
 from streamdata.progress.header import Topology
 from streamdata.trace.era import Era
 
@@ -102,15 +101,15 @@ class Course:
             if progress:
                 sizes[progress.before.number].append(progress)
         for held in sizes.values():
-            held.append(Progress(merge_states(*[one.entries.columns for one in held])))
+            held.append(Progress(merge_states(*[one.table for one in held])))
         # By size, with what is furthest last: of headers the newest are there.
         self._held = [progress for number in sorted(sizes) for progress in sizes[number]]
-        self._states = [dict(progress.entries.columns) for progress in self._held]
+        self._states = [progress.table.as_dict() for progress in self._held]
         self.newest = self._held[-1] if sizes else Progress({})
         tree = tree_of(dataset).tree()
         self.newest.check_nodes(tree.nodes)
         self._before = {progress.before.number: progress.before for progress in self._held}
-        self._headers = {number: header for one in self._held for number, header in one.entries.headers.items()}
+        self._headers = {number: header for one in self._held for number, header in one.headers.items()}
         self._lines = {line["generation"]: line for line in self.newest.before.sizes}
         self._begin_by_lines()
         self._shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
@@ -332,7 +331,7 @@ def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -
 def samples_of(lane: LaneEntries) -> int:
     """How many samples a lane has delivered."""
     own = lane.standing("")
-    return own.draws if own is not None else sum(lane.draws_below("").values())
+    return own.draws if own is not None else 0
 
 
 def _num_given(header: DealHeader) -> float:
@@ -342,7 +341,7 @@ def _num_given(header: DealHeader) -> float:
 
 def _before(states: Mapping[str, Any], generation: int) -> dict[str, Any]:
     """What states hold of the generations before one."""
-    return {key: value for key, value in states.items() if owner_of(key).generation < generation}
+    return {key: value for key, value in states.items() if int(key.split("/", 2)[1]) < generation}
 
 
 def _passes(states: Mapping[str, Any], generation: int, rank: int) -> list[int]:

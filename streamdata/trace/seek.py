@@ -86,7 +86,6 @@ class _Walk:
         self._run = run
         self.after = LaneEntries()
         self.after.cursors = {path: dict(held) for path, held in run.entries.cursors.items()}
-        self.after.drawn = {path: dict(held) for path, held in run.entries.drawn.items()}
 
     def mixture(self, node: Node, samples: int) -> None:
         """Draw so many samples from the sources of a mixture."""
@@ -99,8 +98,10 @@ class _Walk:
         for child, draws, clock in zip(node.children, due.draws, due.clocks, strict=True):
             if draws:
                 self._child(child, draws, clock)
-        drawn = sum(self.after.draws_below(node.path).values())
-        self.after.drawn.setdefault(node.path, {})[self._run.generation] = drawn
+        if not node.path:
+            drawn = sum(self.after.draws_below("").values())
+            entry = {"draws": drawn, "clock": 0.0, "epoch": 0, "window": 0, "taken": 0}
+            self.after.cursors.setdefault("", {})[run.generation] = entry
 
     def _child(self, node: Node, samples: int, clock: float) -> None:
         before = self._run.entries.standing(node.path)

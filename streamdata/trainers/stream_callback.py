@@ -8,9 +8,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError
-from streamdata.progress.columns import Columns
 from streamdata.progress.loading import load_states
 from streamdata.progress.saving import save_states
+from streamdata.progress.states_table import LoadedStates
 
 FOLDER: Final = "stream"
 """Within a checkpoint."""
@@ -96,7 +96,7 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     )
 
 
-def _states(checkpoint: Path, state: TrainerState) -> Columns:
+def _states(checkpoint: Path, state: TrainerState) -> LoadedStates:
     try:
         return load_states(checkpoint / FOLDER, step=state.global_step)
     except StateError as error:

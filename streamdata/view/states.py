@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from streamdata.progress import Progress, history_of
-from streamdata.progress.joining import named_ranks
+from streamdata.progress.loading import named_ranks
 from streamdata.recipe.percent import STEPS, Weight
 
 

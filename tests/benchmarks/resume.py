@@ -81,6 +81,6 @@ def _moved(dataset: MergedDataset) -> list[States]:
     for fraction in _FRACTIONS:
         state = json.loads(json.dumps(to_state(next(iter(anew(dataset))))))
         cursor = next(value for key, value in state.items() if key.endswith("/ints"))
-        cursor["window"] = cursor["draws"] = state["drawn/0/0/0/0/"] = int(fraction * _BILLION)
+        cursor["window"] = cursor["draws"] = state["cursor/0/0/0/0/"]["draws"] = int(fraction * _BILLION)
         states.append(state)
     return states

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
 from streamdata.delivery.recent_states import NUM_KEPT, RecentStates
-from streamdata.progress.columns import Columns
+from streamdata.progress.states_table import LoadedStates, table_of
 from tests.ranks import CONTEXT
 from tests.streams import through_json
 
@@ -383,7 +383,7 @@ def test_a_collate_without_states_is_refused() -> None:
 def test_the_ring_keeps_the_last_states() -> None:
     """At least 64, and says which; what it forgot is part of all that come later."""
     assert NUM_KEPT >= 64
-    states = RecentStates(Columns.of({}))
+    states = RecentStates(table_of({}))
     for number in range(NUM_KEPT + 3):
         states.add({f"worker/0/0/{number}": 0})
     assert len(states.after(3)) == 3
@@ -402,7 +402,7 @@ def test_a_state_is_the_callers_own() -> None:
     loader.state_after(0)["worker/0/0/0"] = 7
     assert loader.state_dict() == want
     loaded = make_loader()
-    columns = Columns.of(want)
+    columns = LoadedStates(table_of(want))
     loaded.load_state_dict(columns)
     columns.update({"worker/0/0/0": 7})
     assert loaded.state_dict() == want

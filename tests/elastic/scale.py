@@ -20,8 +20,8 @@ import numpy as np
 
 from streamdata import MergedDataset, load_states, save_states, to_state
 from streamdata.progress import BlockCut, Finals, Leftovers, compact
-from streamdata.progress.columns import Columns
 from streamdata.progress.leftovers import UNIT
+from streamdata.progress.states_table import table_of
 from streamdata.sources.deal import Deal
 from streamdata.sources.stretches import num_windows
 from tests.elastic.evenness import distances, evenness
@@ -47,6 +47,7 @@ def written(
     newest = max((key for key in first if key.startswith("generation/")), key=lambda key: int(key.partition("/")[2]))
     number = newest.partition("/")[2]
     drawn = {key.split("/", 5)[5]: value for key, value in first.items() if key.startswith("cursor/")}
+    drawn.pop("")
     # Of all sources, though so few samples need not have drawn each: what gave nothing would be owed ever more.
     cursors = {path: drawn.get(path, next(iter(drawn.values()))) for path in weights}
     for dp_rank in range(topology.dp_size):
@@ -60,8 +61,9 @@ def written(
             for (path, value), count in zip(cursors.items(), counts, strict=True):
                 clock = count * 1.5 + dp_rank / 7
                 entries[f"cursor/{lane}/{path}"] = {**value, "draws": count, "clock": clock, "window": count}
-            entries[f"drawn/{lane}/"] = sum(counts)
-            entries[f"lane/{lane}"] = {"batches": 100_000}  # workers take turns
+            # Workers take turns.
+            top = {"draws": sum(counts), "clock": 0.0, "epoch": 0, "window": 0, "taken": 0, "batches": 100_000}
+            entries[f"cursor/{lane}/"] = top
         yield entries
 
 
@@ -178,7 +180,7 @@ def first_samples() -> Iterator[Figure]:
     rng = np.random.default_rng(1)
     make, old, new = sources(10), Topology(16, 4), Topology(24, 3)
     states = joined(make, old, {}, rng)
-    parsed = Columns.of(states)
+    parsed = table_of(states)
     took = [apart(lambda: first_sample_s(make, new, parsed)).seconds for _ in range(9)]
     early = median(took)
     yield Figure("first sample, 64 old lanes x 10 sources", "≤ 200 ms", f"{1e3 * early:.0f} ms", early <= 0.2)
@@ -186,7 +188,7 @@ def first_samples() -> Iterator[Figure]:
     for change in range(20):
         topology = (new, old)[change % 2]
         changed = compact(joined(make, topology, changed, rng))  # as save_states leaves out what no resume needs
-    parsed = Columns.of(changed)
+    parsed = table_of(changed)
     later = [apart(lambda: first_sample_s(make, Topology(20, 2), parsed)).seconds for _ in range(9)]
     ratio = median(later) / early
     yield Figure("after 20 changes, each saved", "≤ 2 x", f"{1e3 * median(later):.0f} ms, {ratio:.2f} x", ratio <= 2)

@@ -11,8 +11,7 @@ import pytest
 
 import streamdata
 from streamdata.errors import StreamdataError
-from streamdata.progress.saved_states import read_states
-from streamdata.progress.saved_step import read_step
+from streamdata.progress.loading import read_states, read_step
 from streamdata.shards.file_cache import FileCache
 from streamdata.sources.process_image import open_image
 from streamdata.sources.prompts.videos import decode_video

@@ -84,7 +84,7 @@ def test_what_readers_ask_for_is_known_in_the_trainer(tmp_path, kind, num_worker
         assert found.requests == len(server.log) > start.requests
         assert found.num_bytes - start.num_bytes >= sum(map(len, server.objects.values()))
         assert 0 < found.waiting <= 1
-        assert {key.partition("/")[0] for key in states} == {"generation", "cursor", "drawn", "lane", "worker"}
+        assert {key.partition("/")[0] for key in states} == {"generation", "cursor", "worker"}
 
 
 def test_a_loader_says_it_too(tmp_path):

@@ -117,10 +117,13 @@ def fails_at_four(samples):
 
 @pytest.mark.parametrize("function", [None, lambda samples: samples])
 def test_a_mixture_has_no_position_of_its_own(function):
-    """Its sources say where it stands, in whichever epoch they are."""
+    """Its sources say where it stands, in whichever epoch they are; it says how many samples these have given."""
     states = to_state(list(islice(MergedDataset([nested(function)]), 40)))
     assert states["cursor/0/0/0/0/inner.a"]["epoch"] > 0
-    assert [states["cursor/0/0/0/0/inner"].get(name, 0) for name in ("epoch", "window", "taken", "part")] == [0] * 4
+    inner = states["cursor/0/0/0/0/inner"]
+    assert [inner.get(name, 0) for name in ("epoch", "window", "part")] == [0] * 3
+    drawn = sum(value["draws"] for key, value in states.items() if "/inner." in key)
+    assert inner["taken"] == (drawn if function else 0)
 
 
 def test_a_failure_keeps_its_type_and_gains_its_place():

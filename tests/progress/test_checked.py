@@ -7,7 +7,7 @@ import pytest
 
 from streamdata import MergedDataset, StateError, merge_states, to_state
 from streamdata.progress import compact
-from streamdata.progress.checked import count
+from streamdata.progress.header import count
 from tests.mixing.test_resume import Packer, one_to_many
 from tests.streams import Numbers, plain, resumed, through_json
 
@@ -61,7 +61,7 @@ def test_a_damaged_field_of_a_cursor_is_refused(states, field, damage):
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("key", ["drawn/0/0/0/0/", "worker/0/0/0", "lane/0/0/0/0", "generation/0"])
+@pytest.mark.parametrize("key", ["cursor/0/0/0/0/", "worker/0/0/0", "generation/0"])
 def test_a_damaged_entry_is_refused(states, key, damage):
     """Of each other kind."""
     with pytest.raises(StateError, match="states: "):
@@ -99,16 +99,16 @@ def test_a_damaged_cost_is_refused(states, cost):
     """It is no count: any number that a sum of costs may be."""
     damaged = copy.deepcopy(states)
     damaged["cursor/0/0/0/0/a"]["cost"] = cost
-    with pytest.raises(StateError, match="'cost' is"):
+    with pytest.raises(StateError, match="'cost'"):
         resumed_from(damaged)
 
 
 @pytest.mark.parametrize(
     ("name", "number", "message"),
     [
-        ("num_workers", 2**52, "expected 1 to 256 in 'num_workers', got 4503599627370496"),
-        ("dp_size", 2**31 - 1, "expected 1 to 131072 in 'dp_size', got 2147483647"),
-        ("dp_size", 2**17, "expected at most 4194304 lanes, got 8388608"),
+        ("num_workers", 2**52, "got 1 ranks with 4503599627370496 workers"),
+        ("dp_size", 2**31 - 1, "got 2147483647 ranks"),
+        ("dp_size", 2**17, "expected 1 to 4194304 lanes, got 131072 ranks"),
     ],
 )
 def test_more_lanes_than_there_can_be_are_refused_at_once(name, number, message):
@@ -176,10 +176,6 @@ def resized():
     return states
 
 
-LINE = {"generation": 0, "step": 0, "dp_size": 1, "num_workers": 1, "samples": 3}
-ROWS = {"rows": 1, "first": 1, "stride": 2, "blocks": 12, "start": 0, "outputs": 0, "stop": -1}
-
-
 def at(value, path):
     """What is there, below all these names."""
     for name in path:
@@ -191,19 +187,9 @@ def at(value, path):
     ("path", "damage"),
     [
         (["passes", "0"], {"time": 1.0, "other": 2}),
-        (["passes", "0", "counts", "a"], [0, 0, 12]),
-        (["passes", "0", "left", "a", "stretches"], {**ROWS, "stop": -2}),
-        (["passes", "0", "left", "a", "stretches"], {**ROWS, "stride": 0}),
-        (["passes", "0", "left", "a", "stretches"], {**ROWS, "rows": 2, "first": "1"}),
-        (["passes", "0", "left", "a", "bursts", "stretches"], 2),
+        (["passes", "0", "left", "a", "stretches", "rows"], 2**50),
         (["passes", "0", "left", "a", "functions"], {"1": [{}, ""]}),
-        (["sizes"], 7),
         (["sizes"], [7]),
-        (["sizes"], [{}]),
-        (["sizes"], [{**LINE, "generation": None}]),
-        (["sizes"], [{**LINE, "samples": "x"}]),
-        (["totals", "a", "samples"], "x"),
-        (["cuts", "a"], [0, 1, 1024, 0, 0]),
         (["origin"], ""),
     ],
 )
@@ -217,20 +203,11 @@ def test_damage_to_what_is_said_of_earlier_sizes_is_refused(resized, path, damag
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("name", ["number", "step", "pass", "endless", "finished", "passes", "nodes", "cuts", "origin"])
+@pytest.mark.parametrize("name", ["number", "passes", "nodes", "origin"])
 def test_a_damaged_field_of_a_deal_is_refused(resized, name, damage):
     """Whatever it is; what could be one by its type is not the one that was written."""
     with pytest.raises(StateError, match="deal/1"):
         resumed_from({**resized, "deal/1": {**resized["deal/1"], name: DAMAGED[damage]}})
-
-
-@pytest.mark.parametrize("damage", [2**50, 10**30, 0, -1, True, "1"])
-def test_a_damaged_number_of_rows_is_refused(resized, damage):
-    """Before room is made for them."""
-    states = copy.deepcopy(resized)
-    states["deal/1"]["passes"]["0"]["left"]["a"]["stretches"] = {**ROWS, "rows": damage}
-    with pytest.raises(StateError, match="deal/1"):
-        resumed_from(states)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +280,7 @@ def test_a_header_that_lacks_what_its_deal_began_with_is_refused(resized, name):
         resumed(make, {**resized, "generation/1": header})
 
 
-NAMES = ["number", "step", "pass", "endless", "finished", "passes", "nodes", "cuts", "totals", "sizes", "origin"]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["number", "first_pass", "passes", "cuts", "totals"])
 def test_a_deal_that_lacks_a_field_is_refused(resized, name):
     """None of them has a value that it has by default."""
     deal = {key: value for key, value in resized["deal/1"].items() if key != name}
@@ -347,7 +321,7 @@ def test_a_rank_that_there_was_not_did_not_deliver_nothing(states, key, call):
         call({**states, key: True})
 
 
-@pytest.mark.parametrize("key", ["generation/0", "worker/0/0/0", "lane/0/0/0/0", "drawn/0/0/0/0/"])
+@pytest.mark.parametrize("key", ["generation/0", "worker/0/0/0", "cursor/0/0/0/0/"])
 @pytest.mark.parametrize("call", [resumed_from, compact, lambda states: merge_states(states, states)])
 def test_another_spelling_of_a_number_in_a_key_is_refused(states, key, call):
     """Two keys would mean the same entry, and neither would be found by the other."""

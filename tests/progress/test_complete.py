@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, mixed_collate, to_state
 from tests.mixing.test_resume import pairs
-from tests.streams import Numbers, loaded, plain, resumed, through_json
+from tests.streams import Numbers, loaded, resumed, through_json
 
 
 def make(*, cyclic=True, function=None):
@@ -64,7 +64,7 @@ def test_a_missing_lane_is_refused(worker, batches, cyclic):
 
 def is_of(key, worker):
     """Whether a key is of that lane."""
-    return key.split("/")[0] in ("cursor", "lane", "drawn") and key.split("/")[4] == str(worker)
+    return key.split("/")[0] == "cursor" and key.split("/")[4] == str(worker)
 
 
 def evens_and_one(record):
@@ -101,26 +101,23 @@ def test_lanes_that_have_delivered_nothing_yet_are_not_missed():
         resumed(tiny, states_after(tiny(), batches, 5, 1))
 
 
-@pytest.mark.parametrize("entry", ["drawn/0/0/0/0/", "lane", "worker/0/0/0", "generation/0"])
+@pytest.mark.parametrize("entry", ["cursor/0/0/0/0/", "worker/0/0/0", "generation/0"])
 def test_other_entries_that_are_missing(entry):
-    """What says how much there must be is missed too, but for a lane's own entry: states had none before."""
+    """What says how much there must be is missed too."""
     states = states_after(make(), 5)
-    less = {key: value for key, value in states.items() if not key.startswith(entry)}
-    if entry == "lane":
-        make().set_dataloader_states(less)
-    else:
-        with pytest.raises(StateError, match="is missing"):
-            make().set_dataloader_states(less)
+    del states[entry]
+    with pytest.raises(StateError, match="is missing"):
+        make().set_dataloader_states(states)
 
 
-def test_the_entry_of_a_yield_function_over_all_is_missed_in_earlier_states_too():
-    """It is where the function begins again; that of the lane says nothing of it."""
+def test_the_entry_of_a_yield_function_over_all_is_missed():
+    """It is where the function begins again."""
 
     def joined():
         return MergedDataset([Numbers("a", 300, 2), Numbers("b", 300)], customized_yield_fn=pairs)
 
     states = states_after(joined(), 5)
-    less = {key: value for key, value in states.items() if key not in ("cursor/0/0/0/0/", "lane/0/0/0/0")}
+    less = {key: value for key, value in states.items() if key != "cursor/0/0/0/0/"}
     with pytest.raises(StateError, match="the entry of the top mixture is missing"):
         joined().set_dataloader_states(less)
 
@@ -162,21 +159,7 @@ def test_sources_that_left_count(function):
         for batch in islice(loaded(resumed(with_x, states), 2, 3), 5):
             states.update(to_state(mixed_collate(batch)))
         resumed(with_x, states)
-    assert states["lane/3/0/0/1"] == {"batches": 10}
-
-
-def test_states_without_these_entries_are_read_and_that_is_said(caplog):
-    """As an earlier version wrote them: they resume exactly, and from then on all of it is there."""
-    states = states_after(make(), 9, 2)
-    old = {key: value for key, value in states.items() if key.split("/")[0] not in ("lane", "drawn")}
-    with caplog.at_level(logging.WARNING, "streamdata"):
-        dataset = resumed(make, old)
-    assert caplog.text.count("written by an earlier version") == 1
-    want = [plain(batch) for batch in islice(loaded(make(), 2, 4), 20)]
-    for batch in islice(loaded(dataset, 2, 4), 6):
-        old.update(to_state(mixed_collate(batch)))
-    again = loaded(resumed(make, old), 2, 4)
-    assert [plain(batch) for batch in islice(again, 5)] == want[15:]
+    assert states["cursor/3/0/0/1/"]["batches"] == 10
 
 
 def test_states_of_two_iterations_over_one_pass_are_refused():

@@ -63,7 +63,10 @@ def not_states(rank):
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [(other_workers, "rank 1: generation/0 with num_workers=3"), (not_states, "rank 1: states: they do not come from")],
+    [
+        (other_workers, "rank 1 and rank 0 are not of one run: 'generation/0' differs in num_workers: 3, not 2"),
+        (not_states, "rank 1: states: 'x': 1 does not come from to_state"),
+    ],
 )
 def test_what_does_not_fit_is_refused_on_every_rank(on_ranks, function, message):
     """Also where it would not have been returned, and whichever rank it is that has it."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StateError
@@ -127,13 +127,15 @@ def test_windows_that_many_lanes_share_are_dealt_out_once(seed):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 7), lives, st.integers(1, 6))
+@example(16, 1, [[29]], 6)
 def test_what_is_left_is_shared_out_evenly(blocks, window, lives, lanes):
     """To an eighth of a lane's share and a block of each epoch's end, where blocks are equal and windows divided."""
     source, left = Listed([4] * blocks, window, 1, divides=True), Leftovers()
     for counts in lives:
         _, left, _ = live(source, left, len(counts), counts)
     _, _, had = live(source, left, lanes, [0] * lanes)
-    assert max(had) - min(had) <= sum(had) / lanes / 8 + 4
+    # Records are whole: one at least.
+    assert max(had) - min(had) <= max(1, sum(had) / lanes / 8) + 4
 
 
 @pytest.mark.parametrize("lanes", [2, 16])

@@ -291,7 +291,7 @@ def test_states_are_saved_and_described(tmp_path):
     assert load_states(tmp_path)["cursor/0/0/0/0/own"] == states["cursor/0/0/0/0/own"]
     assert "iterable, lanes stride" in describe(MergedDataset([Stateful(lanes="stride")]))
     damaged = {**states, "cursor/0/0/0/0/own": {**states["cursor/0/0/0/0/own"], "stream": 3}}
-    with pytest.raises(StateError, match="'stream' is 3"):
+    with pytest.raises(StateError, match="'stream': 3"):
         MergedDataset([Stateful()]).set_dataloader_states(damaged)
 
 

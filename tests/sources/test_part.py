@@ -304,7 +304,7 @@ def test_a_lane_without_a_record_of_the_part_is_not_missing():
     states = {}
     for sample in in_lane(make(), 1, 2):
         states.update(to_state(mixed_collate([sample])))
-    assert states["lane/0/0/0/1"]["batches"] == 2
+    assert states["cursor/0/0/0/1/"]["batches"] == 2
     resumed(make, states)
 
 
