@@ -5,6 +5,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from streamdata.stores.train_types import SOURCES
+
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Format = Literal["bin", "h5", "megatron"]
 
@@ -80,7 +82,8 @@ class PrepareConfig(_Strict):
     max_items: Annotated[int, Field(ge=1)] | None = None
     """Records with a list of more texts, messages or numbers are dropped."""
     packing: Literal["none", "simple", "bfd", "bfd_split"] = "none"
-    """How sequences share rows of max_packed_len tokens: cut anywhere, whole where they fit, or cut first and fit."""
+    """How sequences share rows of max_packed_len tokens: cut anywhere, whole where they fit, or cut first and fit. seq
+    has no mask that could leave out padding: its rows follow one another without any, and windows run across them."""
     max_packed_len: Annotated[int, Field(ge=2)] | None = None
     """Tokens per row."""
     position_ids: Literal["none", "doc_reset", "continuous"] | None = None
@@ -120,6 +123,10 @@ class PrepareConfig(_Strict):
     def all_sections(self) -> list[Section]:
         """The sections of all sources."""
         return [section for sections in self.sources_by_name().values() for section in sections]
+
+    def has_rows(self) -> bool:
+        """Whether records are rows of one length: filled up with padding, which a mask has to leave out."""
+        return self.packing != "none" and SOURCES[self.train_type]["sequence"].mask is not None
 
     def has_chats(self) -> bool:
         """Whether a chat template is needed."""

@@ -51,7 +51,7 @@ class Staging:
     ) -> None:
         self._config, self._counts, self._max_domains = config, counts, max_domains
         self._keys = store_keys(config, vocabulary_size(tokenizer))
-        self._padding = padding_id(tokenizer) if config.packing != "none" else 0
+        self._padding = padding_id(tokenizer) if config.has_rows() else 0
         self._data, self._name = layout.finished_data, task_name(task)
         self._root = layout.staging / f"{self._name}.{os.getpid()}.{secrets.token_hex(4)}"
         self._packers: dict[str, Packer] = {}
@@ -140,7 +140,7 @@ class Staging:
                     f"got {shown(domain)} too\n  Take a field with few values."
                 )
             config, path = self._config, self._root / domain / self._name
-            items, rows = ("responses", "masks") if config.train_type == "grpo" else (), config.packing != "none"
+            items, rows = ("responses", "masks") if config.train_type == "grpo" else (), config.has_rows()
             size = config.max_tokens_per_shard
             writer = StoreWriter(config.format, path, self._keys, items=items, rows=rows, max_tokens_per_shard=size)
             self._writers[domain] = writer

@@ -28,7 +28,7 @@ BLOCK_TOKENS = 1 << 20
 class Block(NamedTuple):
     """Consecutive records: the values of all of them joined, per key, and the length of each.
 
-    `documents`, for packed rows, are the lengths of all documents in them, a row's padding counted as one.
+    `documents`, for rows of one length, are the lengths of all documents in them, a row's padding counted as one.
     """
 
     flat: dict[str, npt.NDArray[Any]]
@@ -57,7 +57,7 @@ class Packer:
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         self._max_held, self._block_tokens = max_held, block_tokens
-        self._packing, self._row = config.packing, config.max_packed_len or 0
+        self._packing, self._row, self._has_rows = config.packing, config.max_packed_len or 0, config.has_rows()
         self._positions = config.stored_positions()
         self._keys = SOURCES[config.train_type]["sequence"]
         self._padding, self._counts = padding, counts
@@ -89,10 +89,11 @@ class Packer:
         del held  # the arrays above are a second copy
         if self._packing == "none":
             self._counts["trained"] += int(np.count_nonzero(train))
-            yield self._block(ids, train, lengths, lengths, None)
+            yield self._block(ids, train, lengths, lengths)
             return
         plan = _PLANS[self._packing](lengths, self._row)
-        self._counts.update(rows=plan.num_rows, padding=plan.padding, documents_cut=plan.num_cut)
+        padding = plan.padding if self._has_rows else 0
+        self._counts.update(rows=plan.num_rows, padding=padding, documents_cut=plan.num_cut)
         starts = np.cumsum(lengths) - lengths
         _mask_firsts(train, plan, starts)
         self._counts["trained"] += int(np.count_nonzero(train))
@@ -110,21 +111,24 @@ class Packer:
         row_of = np.repeat(np.arange(stop - first), np.diff(bounds))
         within = positions(sizes)
         source = np.repeat(starts[plan.document[pieces]] + plan.begin[pieces], sizes) + within
+        if not self._has_rows:
+            return self._block(ids[source], train[source], filled, sizes)
         target = np.repeat(row_of * self._row + ends[:-1] - ends[bounds[:-1]][row_of], sizes) + within
         out_ids = np.full((stop - first) * self._row, self._padding, ids.dtype)
         out_train = np.zeros(len(out_ids), np.bool_)
         out_ids[target], out_train[target] = ids[source], train[source]
         documents = np.insert(sizes, bounds[1:], self._row - filled)
         lengths = np.full(stop - first, self._row, np.int64)
-        return self._block(out_ids, out_train, lengths, documents[documents > 0], documents[documents > 0])
+        return self._block(out_ids, out_train, lengths, documents[documents > 0])
 
-    def _block(self, ids: Any, train: Any, lengths: Int64s, resets: Int64s, documents: Int64s | None) -> Block:
+    def _block(self, ids: Any, train: Any, rows: Int64s, documents: Int64s) -> Block:
+        """The tokens of rows; where the store has none, its records are the documents."""
         flat = {self._keys.tokens: ids}
         if self._keys.mask is not None:
             flat[self._keys.mask] = train
         if self._positions != "none":
-            flat["position_ids"] = positions(resets if self._positions == "doc_reset" else lengths)
-        return Block(flat, lengths, documents)
+            flat["position_ids"] = positions(documents if self._positions == "doc_reset" else rows)
+        return Block(flat, rows, documents) if self._has_rows else Block(flat, documents, None)
 
 
 def _mask_firsts(train: npt.NDArray[np.bool_], plan: Plan, starts: Int64s) -> None:

@@ -54,7 +54,7 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
 
 
 def _packed(config: PrepareConfig, tokenizer: Any, documents: list[TokenizedDocument]) -> Iterator[Shown]:
-    kind, padding = ("document", 0) if config.packing == "none" else ("row", padding_id(tokenizer))
+    kind, padding = ("row", padding_id(tokenizer)) if config.has_rows() else ("document", 0)
     packer = Packer(config, padding, Counter())
     sequences = [tokens for document in documents for tokens in document.sequences["sequence"]]
     number = 0

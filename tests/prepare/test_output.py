@@ -107,6 +107,18 @@ def test_windows_never_cross_packed_rows(tokenizer: str, texts: str, tmp_path: P
         assert positions == list(range(positions[0], positions[0] + len(positions)))
 
 
+def test_packed_pretraining_trains_on_no_padding(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """Windows run over all rows, as over documents that were not packed; the same tokens are trained."""
+    packed = PRETRAIN | {"packing": "bfd", "max_packed_len": 512, "max_seq_len": 512, "too_long": "truncate_right"}
+    run(packed, tokenizer, texts, tmp_path / "packed")
+    run(packed | {"packing": "none", "max_packed_len": None}, tokenizer, texts, tmp_path / "plain")
+    found, expected = (DatasetFactory.load("seq", tmp_path / name, 1) for name in ("packed", "plain"))
+    assert len(found) == len(expected)
+    stores = (sorted(decoded(tokenizer, tmp_path / name)) for name in ("packed", "plain"))
+    assert next(stores) == next(stores)
+    assert load_tokenizer(tokenizer).pad_token_id not in {int(sample["target_ids"]) for sample in found}
+
+
 @pytest.mark.parametrize(
     ("options", "vocabulary", "dtypes"),
     [

@@ -120,6 +120,21 @@ def test_continuous_positions_run_through_the_row() -> None:
     assert block.flat["position_ids"].tolist() == [0, 1, 2, 0, 1]
 
 
+@pytest.mark.parametrize("packing", ["simple", "bfd", "bfd_split"])
+def test_pretraining_rows_have_no_padding(packing: str) -> None:
+    """Nothing masks it there: rows follow one another, and records are the documents in them, in their order."""
+    blocks, counts = pack([3, 7, 6, 4], packing, train_type="seq", position_ids="doc_reset")
+    (block,) = blocks
+    assert sorted(block.flat["sequence"].tolist()) == list(range(20))
+    begins = np.cumsum(block.lengths) - block.lengths
+    assert (block.flat["position_ids"][begins] == 0).all()
+    assert (block.lengths.sum(), block.documents, counts["padding"]) == (20, None, 0)
+    if packing == "bfd":
+        assert block.flat["sequence"][begins].tolist() == [0, 16, 3, 10]
+        (block,), _ = pack([3, 7, 6, 4], packing, train_type="seq", position_ids="continuous")
+        assert block.flat["position_ids"].tolist() == [*range(7), *range(7), *range(6)]
+
+
 def test_positions_restart() -> None:
     """At each length."""
     assert positions(np.array([2, 0, 3])).tolist() == [0, 1, 0, 1, 2]

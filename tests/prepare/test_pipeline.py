@@ -255,7 +255,7 @@ def test_the_manifest_says_what_went_in_and_came_out(tokenizer: str, texts: str,
     counts = manifest["counts"]
     assert counts["records"] == 60
     assert counts["sequences"] == 60 - manifest["dropped"]["more than max_chars"]
-    assert counts["tokens"] + counts["padding"] == counts["rows"] * 64
+    assert counts["rows"] * 64 > counts["tokens"] > counts["padding"] == 0
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert {"host", "seconds", "workers", "engine"} <= facts.keys()
 
