@@ -17,6 +17,7 @@ from streamdata.shards.one_pass import ByteSource, byte_source
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.stamps import stamps_of
 from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe
+from streamdata.shards.stored_rows import import_pyarrow, json_decoder
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.urls import expand
@@ -232,6 +233,8 @@ def _rows_of(portion: Any, location: str) -> list[dict[str, Any]]:
     """Some rows as Python's own types; `location` is that of the first."""
     try:
         rows = portion.to_pylist()
+        if decode := json_decoder(import_pyarrow().struct(list(portion.schema))):
+            rows = [decode(row) for row in rows]
     except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
         raise PrepareError(
             f"{location}: expected values that Python's types can hold, here and in {len(portion) - 1} rows after it, "

@@ -13,7 +13,7 @@ from streamdata.prepare.inputs import Task, input_digest
 from streamdata.text.tokenizer import tokenizer_digest
 
 Json = dict[str, Any]
-VERSION = 2
+VERSION = 3
 RESULTS: Final = ("counts", "dropped", "bad", "files")
 """What a manifest has beside its plan, and the digests of inputs."""
 _NOT_IN_DIGEST = {"max_bad"}

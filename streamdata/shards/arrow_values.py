@@ -8,7 +8,7 @@ import numpy as np
 from streamdata.errors import ShardError, shown
 from streamdata.shards.parquet_types import has_dictionary, is_integer_list
 from streamdata.shards.readers import Int64s
-from streamdata.shards.stored_rows import import_pyarrow
+from streamdata.shards.stored_rows import import_pyarrow, json_decoder
 
 VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
 
@@ -58,12 +58,12 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
 
 
 def _objects(column: Any) -> list[Any]:
-    """The same as `to_pylist`; a value of a dictionary that is there several times is one object."""
+    """The same as `to_pylist`, JSON decoded; a value of a dictionary that is there several times is one object."""
     types, kind = import_pyarrow().types, column.type
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not has_dictionary(kind) or not (types.is_dictionary(kind) or types.is_struct(kind) or is_list):
         values: list[Any] = column.to_pylist()
-        return values
+        return [decode(value) for value in values] if (decode := json_decoder(kind)) else values
     if types.is_dictionary(kind):
         # Of a dictionary as large as the row group, only what these rows name.
         named = column.indices.dictionary_encode()

@@ -11,9 +11,11 @@ Everything is read by positioned reads and checked when it is read: under a memo
 elsewhere, a file cut short would end the process.
 """
 
+import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,46 @@ def import_pyarrow() -> Any:
         error.add_note("  Reading parquet needs pyarrow: pip install 'torch-streamdata[parquet]'")
         raise
     return pa
+
+
+class JsonObject(dict[str, Any]):
+    """An object of a column of JSON: its nulls are its writer's, where Arrow pads the dicts of other columns."""
+
+
+Decoder = Callable[[Any], Any]
+
+
+@lru_cache(maxsize=256)
+def json_decoder(kind: Any) -> Decoder | None:
+    """What decodes JSON (`arrow.json`, HF's `Json()`) in values of an Arrow type, within lists and structs too."""
+    types = import_pyarrow().types
+    if getattr(kind, "extension_name", None) == "arrow.json":
+        return _decoded
+    if types.is_struct(kind):
+        fields = {field.name: decode for field in kind if (decode := json_decoder(field.type))}
+        return partial(_decoded_fields, fields) if fields else None
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    of_item = json_decoder(kind.value_type) if is_list else None
+    return of_item and partial(_decoded_items, of_item)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _decoded(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text, object_hook=JsonObject)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{shown(text)} in a column of JSON: {error}") from error
+
+
+def _decoded_fields(decoders: Mapping[str, Decoder], value: dict[str, Any] | None) -> dict[str, Any] | None:
+    return value and {name: decoders.get(name, _same)(part) for name, part in value.items()}
+
+
+def _decoded_items(decode: Decoder, value: list[Any] | None) -> list[Any] | None:
+    return value and [decode(item) for item in value]
 
 
 class StoredRows:
@@ -108,7 +150,7 @@ class StoredRows:
         batch = import_pyarrow().ipc.open_stream(arrow).read_next_batch()
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
-                row[name] = column[0].as_py()
+                row[name] = (json_decoder(column.type) or _same)(column[0].as_py())
             except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
                 raise SourceError(
                     f"'{self._source}', row {number}, column {shown(name)}: expected a value that Python's own "

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import names_text, shown
+from streamdata.shards.stored_rows import JsonObject
 from streamdata.text.sharegpt import with_role
 
 Message = dict[str, Any]
@@ -88,7 +89,7 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
             f"{who}: expected a list of messages in {shown(key)}, got {shown(messages)}{have}\n"
             "  A message is a dict with role and content; the config names their column."
         )
-    return [with_role(without_nulls(message)) for message in messages]
+    return [with_role(without_nulls(dict(message))) for message in messages]
 
 
 def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
@@ -124,8 +125,10 @@ def is_empty(row: Mapping[str, Any], prompt_key: str) -> bool:
 def without_nulls(value: Any) -> Any:
     """A copy without the keys that are None: Arrow gives each dict of a column the keys of all the others.
 
-    What is a null of a list stays, and so does all that came as JSON text.
+    What is a null of a list stays, and so does all that came as JSON text or in a column of JSON.
     """
+    if isinstance(value, JsonObject):
+        return value
     if isinstance(value, dict):
         return {
             key: without_nulls(part) if isinstance(part, dict | list) else part

@@ -201,6 +201,15 @@ def test_the_padding_of_parquet_is_left_out(tmp_path: Path) -> None:
     assert [json.loads(line) for line in read(task)[1]] == rows
 
 
+def test_columns_of_json_are_decoded(tmp_path: Path) -> None:
+    """HF's `Json()`: their nulls stay, as those of JSON Lines do."""
+    texts = pyarrow.array(['{"x": null}', '["a", 1]'])
+    column = pyarrow.ExtensionArray.from_storage(pyarrow.json_(), texts)
+    pyarrow.parquet.write_table(pyarrow.table({"j": column}), tmp_path / "a.parquet")
+    (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
+    assert read(task)[1] == [{"j": {"x": None}}, {"j": ["a", 1]}]
+
+
 @pytest.mark.parametrize("line", [b"<html>", b'\xef\xbb\xbf{"text": "b"}'])
 def test_what_a_later_task_begins_with_says_nothing_of_the_file(tmp_path: Path, line: bytes) -> None:
     """Neither a format nor a byte order mark; it is a record like any other, broken or not."""

@@ -166,6 +166,14 @@ def test_lists_of_nulls_in_structs_are_read(tmp_path):
     assert [rows[number]["x"] for number in range(50)] == column.to_pylist()
 
 
+def test_columns_of_json_are_decoded(tmp_path):
+    """HF's `Json()`, nested too."""
+    json_column = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1.5}', "3"]))
+    lists = pa.ListArray.from_arrays([0, 2, 2], json_column)
+    pq.write_table(pa.table({"j": json_column, "l": lists}), tmp_path / "a.parquet")
+    assert list(ParquetRows(str(tmp_path))) == [{"j": {"a": 1.5}, "l": [{"a": 1.5}, 3]}, {"j": 3, "l": []}]
+
+
 NANOSECONDS = [0, 1_577_836_800_000_001_000, None, 1_577_836_800_000_000_001]
 
 

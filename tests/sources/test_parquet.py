@@ -311,6 +311,23 @@ def test_what_a_row_holds(tmp_path):
         assert {name: row[name] for name in want} == want
 
 
+def test_columns_of_json_are_decoded(tmp_path):
+    """HF's `Json()`: by itself, in lists and structs; a text that is no JSON names its row."""
+    texts = ['{"a": [1, null]}', None, '"b"', "{a}"]
+    json = pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts))
+    struct = pa.StructArray.from_arrays([json, pa.array([1, 2, 3, 4])], ["j", "n"])
+    columns = {"j": json, "s": struct, "l": pa.ListArray.from_arrays([0, 0, 2, 3, 4], json)}
+    pq.write_table(pa.table(columns).slice(0, 3), tmp_path / "a.parquet")
+    got = list(MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False))
+    one, two = {"a": [1, None]}, "b"
+    assert [row["j"] for row in got] == [one, None, two]
+    assert [row["s"] for row in got] == [{"j": value, "n": n} for n, value in enumerate((one, None, two), 1)]
+    assert [row["l"] for row in got] == [[], [one, None], [two]]
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(ShardError, match=r"a\.parquet', row 3, column 'j': expected .*'{a}' in a column of JSON"):
+        list(MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False))
+
+
 def test_each_tensor_is_of_its_own(tmp_path):
     """One that is sent to another process takes no others along; a missing list is None."""
     lists = [[1] * 50, None, [], [2**62]]

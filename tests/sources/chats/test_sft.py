@@ -1,6 +1,8 @@
 import json
 import pickle
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -95,6 +97,24 @@ def test_tools_reach_the_template(tmp_path, tokenizer, form):
     path = write(tmp_path / "a.parquet", [{"messages": TURNS, "tools": form(tools)}])
     (item,) = SFTChatDataset(path, tokenizer, {"pad_mode": "no_padding"})
     assert item["input_ids"].tolist() == encode_chat(tokenizer, TURNS, tools=tools).input_ids.tolist()
+
+
+def test_columns_of_json_are_no_text(tmp_path, tokenizer):
+    """HF's `Json()`: messages, what calls pass, and tools; their nulls stay."""
+    call = {"function": {"name": "look", "arguments": {"at": None, "n": 1}}}
+    columns = {"messages": [user("so"), {**assistant("I see"), "tool_calls": [call]}], "tools": [{"default": None}]}
+    for name, values in columns.items():
+        column = pa.ExtensionArray.from_storage(pa.json_(), pa.array(map(json.dumps, values)))
+        columns[name] = pa.ListArray.from_arrays([0, len(values)], column)
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    template = (
+        "{% if tools %}{{ tools | tojson + '<|eot|>' }}{% endif %}{% for m in messages %}{{ m.content }}"
+        "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}{{ '<|eot|>' }}{% endfor %}"
+    )
+    config = {"apply_chat_template_kwargs": {"chat_template": template}, "pad_mode": "no_padding"}
+    (item,) = SFTChatDataset(str(tmp_path / "a.parquet"), tokenizer, config)
+    said = '[{"default": null}]<|eot|>so<|eot|>I see{"at": null, "n": 1}<|eot|>'
+    assert tokenizer.decode(item["input_ids"]) == said
 
 
 def test_settings_reach_the_template(tmp_path, tokenizer):
