@@ -21,8 +21,8 @@ from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, URL, is_reserved
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards.index_file import Contents, Rows
-from streamdata.shards.json_lines import MAX_LINE_BYTES, numbered_lines
-from streamdata.shards.json_rows import parse_row
+from streamdata.shards.json_lines import MAX_LINE_BYTES, lines_of, numbered_lines
+from streamdata.shards.json_rows import doubtful_integers, parse_row
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.readers import Int64s, Record
 from streamdata.shards.stamps import stamps_there
@@ -158,11 +158,14 @@ class SidecarKeys:
     def __init__(self, sidecar: str, stamp: FileStamp | None = None, max_bytes: int = MAX_LINE_BYTES) -> None:
         self.url, self._max_bytes = sidecar, max_bytes
         hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
-        for number, offset, line in numbered_lines(byte_source(sidecar, stamp), sidecar, max_bytes):
-            hashes.append(key_hash(line_key(parse_row(line, sidecar, number), sidecar, number)))
-            offsets.append(offset)
-            lengths.append(len(line))
-            numbers.append(number)
+        for lines in lines_of(byte_source(sidecar, stamp), sidecar, max_bytes=max_bytes):
+            doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
+            for index, (number, start, line) in enumerate(lines.listed()):
+                row = parse_row(line, sidecar, number + 1, doubtful=index in doubtful)
+                hashes.append(key_hash(line_key(row, sidecar, number + 1)))
+                offsets.append(lines.offset + start)
+                lengths.append(len(line))
+                numbers.append(number + 1)
         order = np.argsort(np.array(hashes, np.uint64), kind="stable")
         self._hashes = np.array(hashes, np.uint64)[order]
         self.rows: Rows = np.zeros(len(order) + 1, DTYPE)  # the last row is for records without a line
@@ -300,7 +303,8 @@ def join(
         ShardError: The line is not the record's, or a field is there already.
     """
     url, place = record[URL], f"{sidecar} (at offset {offset})"  # no index has the line's number
-    row = {} if line is None else parse_row(line, place, 1)
+    # Integers were looked at when the sidecar was indexed, whose version is checked: once, not in every epoch.
+    row = {} if line is None else parse_row(line, place, 1, doubtful=False)
     if line is not None:
         names = names_of(record[KEY], record.get("id"), url, by)
         if (got := line_key(row, place, 1)) not in (names.by_id, names.by_key):

@@ -185,6 +185,17 @@ def test_values_are_exact() -> None:
     tensor += 1
 
 
+def test_an_image_of_its_size_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pixels are what resizing would give."""
+    image, interpolate = noise(30, 20), torch.nn.functional.interpolate
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    assert torch.equal(interpolate(pixels[None], size=(20, 30), mode="bicubic", antialias=True)[0], pixels)
+    monkeypatch.delattr(torch.nn.functional, "interpolate")
+    tensor = to_tensor(image, (20, 30))
+    assert torch.equal(tensor, pixels)
+    assert tensor.is_contiguous()
+
+
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
