@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 _MAX_LISTED: Final = 30
 _MAX_SHOWN: Final = 100
@@ -158,6 +158,20 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Returns ``, did you mean 'x'?`` for the nearest candidate, or an empty string."""
     close = get_close_matches(name, list(candidates), n=1) if len(name) <= _MAX_COMPARED else []
     return f", did you mean {shown(close[0])}?" if close else ""
+
+
+def one_of_two(who: str, **given: Any) -> Any:
+    """What was given under one of two names of the same argument.
+
+    Raises:
+        TypeError: Neither or both were given.
+    """
+    found = [value for value in given.values() if value is not None]
+    if len(found) != 1:
+        raise TypeError(
+            f"{who}: expected {' or '.join(given)}, got {'both' if found else 'neither'}\n  Give one of them."
+        )
+    return found[0]
 
 
 def listing(names: Iterable[str]) -> str:

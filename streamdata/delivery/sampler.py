@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import distributed
 from torch.utils.data import Sampler
 
-from streamdata.errors import StateError, shown
+from streamdata.errors import StateError, one_of_two, shown
 from streamdata.run import DataParallel, Permutation, find_data_parallel, stable_seed
 
 _VERSION = 1
@@ -52,14 +53,17 @@ class ResumableDistributedSampler(Sampler[int]):
         drop_last: Leave out what does not make up a sample for each replica, instead of repeating samples.
         num_replicas: From torch.distributed or WORLD_SIZE where not given.
         rank: Likewise, or from RANK.
+        data_source: AstrAI's name of `dataset`, instead of it.
+        process_group: Of torch.distributed, the replicas, instead of `num_replicas` and `rank`.
 
     Raises:
+        TypeError: There is no dataset, or two.
         ValueError: An argument is invalid: the message says which.
     """
 
     def __init__(
         self,
-        dataset: Sized,
+        dataset: Sized | None = None,
         start_epoch: int = 0,
         start_iter: int = 0,
         seed: int = 42,
@@ -67,7 +71,13 @@ class ResumableDistributedSampler(Sampler[int]):
         drop_last: bool = False,
         num_replicas: int | None = None,
         rank: int | None = None,
+        *,
+        data_source: Sized | None = None,
+        process_group: Any = None,
     ) -> None:
+        dataset = one_of_two("ResumableDistributedSampler", dataset=dataset, data_source=data_source)
+        if process_group is not None:
+            num_replicas, rank = _of_process_group(process_group, num_replicas, rank)
         self._size = len(dataset)
         if not self._size:
             raise ValueError("ResumableDistributedSampler: expected a dataset with samples, got an empty one")
@@ -261,6 +271,14 @@ def _is_called_by_torchdata() -> bool:
     """
     caller = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  what the inspect module itself uses
     return bool(caller.partition(".")[0] == "torchdata")
+
+
+def _of_process_group(group: Any, *given: int | None) -> tuple[int, int]:
+    if given != (None, None):
+        raise ValueError(
+            f"ResumableDistributedSampler: expected process_group alone, got num_replicas, rank {given} too"
+        )
+    return distributed.get_world_size(group), distributed.get_rank(group)
 
 
 def _group(num_replicas: int | None, rank: int | None) -> DataParallel:

@@ -128,6 +128,16 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         return cls(datasets, weights, size, seed if compat is None else None, compat, name=name, percent=percent)
 
     @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(self)
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """The weight of each dataset, float64 (n,), which add to 1."""
+        return self._weights.normalised()
+
+    @property
     def dataset_index(self) -> BlendColumn:
         """The dataset of each sample."""
         return BlendColumn(len(self), self._index.datasets, self._index.dtype)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from streamdata.errors import one_of_two
 from streamdata.prepare.compare_backends import check_backend
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import TextTokenizer
@@ -33,22 +34,29 @@ class Pipeline:
     Args:
         config: How: a `PrepareConfig`, a mapping, the path of a YAML or JSON file, or a preset's name.
         tokenizer: The path of a tokenizer's directory, or its name on the hub.
+        tokenizer_path: AstrAI's name of `tokenizer`, instead of it.
 
     Raises:
         RecipeError: The config has errors; all are named.
+        TypeError: There is no tokenizer, or two.
     """
 
     def __init__(
-        self, config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[str], tokenizer: str | os.PathLike[str]
+        self,
+        config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[str],
+        tokenizer: str | os.PathLike[str] | None = None,
+        *,
+        tokenizer_path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.config = load_config(config)
-        self.tokenizer = os.fspath(tokenizer)
+        self.tokenizer = os.fspath(one_of_two("Pipeline", tokenizer=tokenizer, tokenizer_path=tokenizer_path))
 
     def run(
         self,
         inputs: str | Sequence[str],
-        output: str | os.PathLike[str],
+        output: str | os.PathLike[str] | None = None,
         *,
+        output_dir: str | os.PathLike[str] | None = None,
         workers: int = 1,
         shard: tuple[int, int] | None = None,
         engine: Engine = "local",
@@ -61,6 +69,7 @@ class Pipeline:
             inputs: Files, directories, globs or brace expressions of JSON Lines (`.jsonl`, `.ndjson`, compressed or
                 not), .parquet, and .txt with one document in each.
             output: A directory, new or of an earlier run of the same.
+            output_dir: AstrAI's name of `output`, instead of it.
             workers: Processes on this machine.
             shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.
             engine: `ray` for the machines of a Ray cluster instead, which share a file system.
@@ -71,9 +80,11 @@ class Pipeline:
             The manifest.
 
         Raises:
+            TypeError: There is no output, or two.
             PrepareError: The output directory cannot be used, or records are bad, more than the config accepts.
             ShardError: An input is damaged.
         """
+        folder = one_of_two("prepare", output=output, output_dir=output_dir)
         if workers < 1 or (shard is not None and not 0 <= shard[0] < shard[1]):
             raise PrepareError(
                 f"prepare: expected at least one worker and a shard i/n with 0 <= i < n, got {workers} and {shard}"
@@ -82,7 +93,7 @@ class Pipeline:
         tasks = plan_tasks(inputs, self.config.task_bytes)
         self.config = with_record_format(self.config, tasks)
         plan = make_plan(self.config, self.tokenizer, tokenizer, tasks, shard)
-        directory = RunDirectory(output)
+        directory = RunDirectory(folder)
         with directory.opened(plan, overwrite=overwrite):
             own = tasks if shard is None else tasks[shard[0] :: shard[1]]
             TextTokenizer.save(tokenizer, directory.tokenizer)

@@ -1,5 +1,6 @@
 """From a row's columns to messages with typed parts: `prompt, images, videos → messages, media in their order`."""
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ def without_nulls(value: Any) -> Any:
     What is a null of a list stays, and so does all that came as JSON text or in a column of JSON.
     """
     if isinstance(value, JsonObject):
-        return value
+        return copy.deepcopy(value)
     if isinstance(value, dict):
         return {
             key: without_nulls(part) if isinstance(part, dict | list) else part

@@ -50,6 +50,18 @@ def test_order_is_the_permutation_of_seed_plus_epoch(num_replicas, drop_last):
         assert len(sampler) == len(list(sampler))
 
 
+def test_names_of_astrai_are_taken(monkeypatch):
+    """`data_source` for the dataset, `process_group` for the replicas; not beside ours."""
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: group[0])
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: group[1])
+    sampler = ResumableDistributedSampler(data_source=range(20), process_group=(3, 2))
+    assert list(sampler) == list(replicas(20, 3)[2])
+    with pytest.raises(TypeError, match="expected dataset or data_source, got both"):
+        ResumableDistributedSampler(range(3), data_source=range(3))
+    with pytest.raises(ValueError, match="expected process_group alone"):
+        ResumableDistributedSampler(range(3), rank=1, process_group=(3, 2))
+
+
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_each_epoch_is_a_permutation(shuffle):
     """Every index once per epoch, and another order in the next one where it is shuffled."""

@@ -57,6 +57,12 @@ def test_equal_weights_are_round_robin():
         assert list(BlendableDataset([range(9)] * 3, weights, 7).dataset_index) == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_a_blend_has_its_size_and_weights():
+    """As Megatron's has; the weights add to 1."""
+    blended = BlendableDataset([range(9)] * 2, [3, 1], 8)
+    assert (blended.size, blended.weights.tolist()) == (8, [0.75, 0.25])
+
+
 def test_samples_are_of_the_dataset_that_the_columns_say():
     """One by one and many at once; beyond the end it begins again; a dict gains dataset_idx."""
     for kind in (Numbers, NumbersAhead):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from streamdata.errors import RecipeError
-from streamdata.prepare import load_config
+from streamdata.prepare import Pipeline, load_config
 from streamdata.stores.dataset_factory import DatasetFactory
+from tests.prepare.runs import PRETRAIN as TEXTS
 from tests.prepare.runs import run, write
 
 CHAT = {
@@ -94,3 +95,13 @@ def test_a_store_is_written_by_it(tokenizer: str, tmp_path: Path) -> None:
     masks = [sample["loss_mask"] for sample in DatasetFactory.load("sft", tmp_path / "out", 8)]
     assert any(mask.any() for mask in masks)
     assert not all(mask.all() for mask in masks)
+
+
+def test_names_of_its_pipeline_are_taken(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """By keyword: `tokenizer_path` and `output_dir`; not beside ours."""
+    Pipeline(TEXTS, tokenizer_path=tokenizer).run(texts, output_dir=tmp_path / "out")
+    assert len(DatasetFactory.load("seq", tmp_path / "out", 8))
+    with pytest.raises(TypeError, match="Pipeline: expected tokenizer or tokenizer_path, got neither"):
+        Pipeline(TEXTS)
+    with pytest.raises(TypeError, match="prepare: expected output or output_dir, got both"):
+        Pipeline(TEXTS, tokenizer).run(texts, "a", output_dir="b")

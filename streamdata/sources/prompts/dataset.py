@@ -59,7 +59,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
     - `uid`: 32 hexadecimal digits that depend on the file's content and the row's number there alone.
 
     In mode `raw` there is nothing made of tokens: messages, with their opened media in the typed parts, index, uid,
-    kwargs and the row's other columns.
+    kwargs and the row's columns but those of media; the prompt stays as the row has it.
 
     It pickles as paths and settings, and works in DataLoader workers of every start method. A subclass may override
     `__getitem__` and the methods of `PromptHooks`.
@@ -262,7 +262,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         """Remove the prompt's columns from a row, and add the keys that every item has."""
         config = self.config
         for key in self._inputs:
-            row.pop(key, None)
+            if key != config.prompt_key or config.mode != "raw":  # what verl reads of it beside raw_prompt, it finds
+                row.pop(key, None)
         row["extra_info"] = extra = row.get("extra_info") or {}
         if not isinstance(extra, dict):
             raise ValueError(f"extra_info: expected a dict, got {shown(extra)}\n  Store a struct, not its text.")

@@ -349,12 +349,12 @@ def test_a_function_may_render(tokenizer, tmp_path):
 def test_mode_raw_gives_messages_for_later(qwen, tokenizer, tmp_path):
     """With media in their parts, and nothing that is made of tokens."""
     item = build(mixed(tmp_path / "a.parquet"), qwen, mode="raw")[1]
-    assert set(item) == {"raw_prompt", "index", "uid", "tools_kwargs", "interaction_kwargs", "extra_info"}
+    assert set(item) == {"raw_prompt", "prompt", "index", "uid", "tools_kwargs", "interaction_kwargs", "extra_info"}
     texts_and_image = item["raw_prompt"][0]["content"]
     assert [part["type"] for part in texts_and_image] == ["text", "image", "text"]
     assert texts_and_image[1]["image"].size == (16, 16)
     text = build(sums(tmp_path / "b.parquet"), tokenizer=tokenizer, mode="raw")[1]
-    assert text["raw_prompt"] == user("What is the sum of 1 and 1?")
+    assert text["raw_prompt"] == text["prompt"] == user("What is the sum of 1 and 1?")
     assert set(text) - set(item) == {"data_source", "reward_model"}
 
 
