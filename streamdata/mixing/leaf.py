@@ -15,7 +15,7 @@ from streamdata.sources.functions import Feed, PerRecordFn, StreamFns, call_per_
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.shard_source import BlockSource, ShardDataset
 from streamdata.sources.skip import Skipping
-from streamdata.sources.source import ReadTask, Record, Sample
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, describe_record
 from streamdata.sources.stream_states import StreamStates
 from streamdata.sources.tally import Tally, counts_of
 
@@ -98,6 +98,9 @@ class Leaf:
         return Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
 
     def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:
+        # A stream function's: what was forgiven is fed again with the open burst, whatever is forgiven by now.
+        forgives = self._tally.max_bad > 0 or self._stream is not None
+        self._task, task.keeps_damaged = task, forgives or self._is_left_out is not None
         for burst in lane.bursts:
             place = lane.start[0], burst.number
             if place >= at[:2]:
@@ -107,7 +110,7 @@ class Leaf:
             at = Cursor(*position)
         self._outputs = self._outputs_before = 0
         self._given_before, self._skipped_epochs, self._skipped_before = 0, 0, self._tally.skipped
-        self._task, self._found_before = task, task.num_found
+        self._found_before = task.num_found
         # The first epoch is judged if it is read from its start; of one that a resume enters, part was seen before.
         # Nor is a lane that was dealt nothing but open bursts.
         self._whole_epoch = not any(at[1:6]) and lane.order.is_whole(at.epoch) and lane.has_blocks()
@@ -140,6 +143,8 @@ class Leaf:
         records = found if self._skipping is None else self._skipping.filter(found, is_begun=given > 0)
         if self._single is not None:
             return call_per_record(self._single, records, given, self._tally, self._lane.dealt.source.start_of)
+        if self._task.keeps_damaged:
+            records = _sound(records, self._tally)
         return records if self._stream is None else _counted(records, self._tally)
 
     def _burst(self, lane: DealtLane, task: ReadTask, burst: Burst, given: int) -> Pairs:
@@ -206,6 +211,16 @@ class Leaf:
                 return
         passed_over = "" if self._feed is None else self._feed.passed_over()
         raise self._tally.silence(f"{what} of this lane's share", passed_over)
+
+
+def _sound(records: Records, tally: Tally) -> Records:
+    """The records that could be read; of the others the tally decides."""
+    for pair in records:
+        record = pair[0]
+        if isinstance(record, DamagedRecord):
+            tally.fail(record.error, describe_record(record), record.what)
+        else:
+            yield pair
 
 
 def _counted(records: Records, tally: Tally) -> Records:

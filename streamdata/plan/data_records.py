@@ -10,12 +10,10 @@ from streamdata.errors import StreamdataError, shown
 from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
 from streamdata.plan.data_faults import Kind, described
 from streamdata.plan.json_keys import twice_given
-from streamdata.shards.arrow_values import UnfitValueError
-from streamdata.shards.csv_rows import SequentialCsv
 from streamdata.shards.json_lines import numbered_lines
 from streamdata.shards.json_rows import Flaw, reserved_flaw, row_or_flaw
 from streamdata.shards.parquet import ParquetShards
-from streamdata.shards.readers import IndexedShards, SequentialShards, Window
+from streamdata.shards.readers import DamagedRecordError, IndexedShards, SequentialShards, Window
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.sidecar import line_key, names_of
 from streamdata.shards.storage import NO_STAMP, is_pipe, stamp_of, told_url
@@ -153,36 +151,34 @@ def _taken(shards: IndexedShards, shard: int, first: int, size: int, note: Note)
 
 def _rows_of_group(shards: ParquetShards, shard: int, total: int, note: Note) -> Iterator[Record]:
     """The rows of a row group but those that have no types of Python's; where it is damaged, none after that."""
-    size, first_in_file = int(shards.run_rows[shard]), int(shards.groups.first_rows[shard])
-    at = 0
+    size, at = int(shards.run_rows[shard]), 0
     for first in range(0, total, size):
         end = min(first + size, total)
         window = _window(shards, shard, first, end - first)  # one for all of the run, which is decoded once in it
-        stop = end
         while at < end:
             try:
-                for record in window.take(np.arange(at, stop) - first):
+                for record in window.take(np.arange(at, end) - first):
                     at += 1
                     yield dict(record)
-            except UnfitValueError as error:  # of some rows that were to become Python's together
+            except DamagedRecordError as error:
                 note("damaged", str(error))
-                stop = error.row - first_in_file
+                at += 1
             except (StreamdataError, OSError) as error:
                 # A page of it: rows after it are not decoded either, since a group has no index of them.
-                place = f"{shards.url_of(shard)}: {total - at:,} records, from row {first_in_file + at} on"
+                row = int(shards.groups.first_rows[shard]) + at
+                place = f"{shards.url_of(shard)}: {total - at:,} records, from row {row} on"
                 note("damaged", f"{place}, were not read: {error}")
                 return
-            else:
-                at, stop = (at if stop == end else stop + 1), end
 
 
 def _streamed(shards: SequentialShards, note: Note) -> Iterator[Record]:
     for shard in range(len(shards.urls)):
         try:
-            if isinstance(shards, SequentialCsv):
-                yield from shards.stream(shard, on_flaw=lambda flaw: note("damaged", str(flaw)))
-            else:
-                yield from shards.stream(shard)
+            for record in shards.stream(shard):
+                if isinstance(record, DamagedRecordError):
+                    note("damaged", str(record))
+                else:
+                    yield record
         except (StreamdataError, OSError) as error:
             note("damaged", f"{error}{_NOT_READ}")
 

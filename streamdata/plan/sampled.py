@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, SEED, STATES, WORKER_ID
+from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, SEED, STATES, URL, WORKER_ID
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.present import cost_function
 from streamdata.mixing.tree import Node
 from streamdata.plan.draws import fresh_run
 from streamdata.progress import Cursor, Entry, Position, node_of
 from streamdata.run import Lane, stable_seed
-from streamdata.shards.readers import Record
+from streamdata.shards.readers import DamagedRecordError, Record, take_all
 from streamdata.sources.functions import Feed, call_per_record, run_bursts
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
-from streamdata.sources.source import Sample, fields_of
+from streamdata.sources.source import Sample, describe_record, fields_of
 from streamdata.sources.tally import Tally
 from streamdata.view.shares import estimate_bytes
 
@@ -68,7 +68,7 @@ def sample_source(node: Node, num_records: int, weighers: Mapping[str, Any]) -> 
         Exception: What its reader or functions raise beyond `max_bad`.
     """
     tally = Tally(node.path, int(getattr(node.dataset, "max_bad", 0)))
-    records = _records(node, num_records)
+    records = _records(node, num_records, tally)
     single, stream = (getattr(node.dataset, name, None) for name in ("single_process_fn", "process_fn"))
     first = list(islice(records, num_records))
     before = list(_after_single(single, iter(first), tally))
@@ -167,27 +167,28 @@ def _after_stream(
     return outputs, float(max(1, taken))
 
 
-def _records(node: Node, num_records: int) -> Iterator[Known]:
+def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Known]:
     """Records with the fields that a run gives them, in an order of no meaning; beyond the first many further ones."""
     fields = {DATASET_NAME: node.path, DP_RANK: 0, WORKER_ID: 0, SEED: stable_seed("sample", node.path)}
     most = _MOST_FED * num_records
+    found: Iterator[Record | DamagedRecordError]
     match node.source:
         case BlockSource() as shards:
-            found = _of_shards(shards, most, num_records, fields)
+            found = _of_shards(shards, most, num_records)
         case SequentialSource() as shards:
-            found = (
-                ({**record, **fields}) for shard in range(shards.num_blocks) for record in shards.shards.stream(shard)
-            )
+            found = (record for shard in range(shards.num_blocks) for record in shards.shards.stream(shard))
         case source if hasattr(source, "num_records"):
-            found = _of_rows(node, most, fields)
+            found = _of_rows(node, most)
         case _:
-            found = ({**fields_of(item, node.path), **fields} for item in node.dataset)
+            found = (fields_of(item, node.path) for item in node.dataset)
     for number, record in enumerate(found):
-        record.setdefault(CURSOR, number)
-        yield record, (0, 0, number, 0)
+        if isinstance(record, DamagedRecordError):
+            tally.fail(record, describe_record({URL: record.url, KEY: record.key}), "reading")
+        else:
+            yield {CURSOR: number, **record, **fields}, (0, 0, number, 0)
 
 
-def _of_shards(source: BlockSource, most: int, at_once: int, fields: Record) -> Iterator[Record]:
+def _of_shards(source: BlockSource, most: int, at_once: int) -> Iterator[Record | DamagedRecordError]:
     chosen = _chosen(source.num_records, most, at_once if isinstance(source, RowGroupSource) else 0)
     ends = np.cumsum(source.shards.num_records)
     for begin in range(0, len(chosen), at_once):
@@ -197,13 +198,13 @@ def _of_shards(source: BlockSource, most: int, at_once: int, fields: Record) -> 
         window = source.shards.window(shards, firsts, np.ones_like(some))
         if isinstance(source, RowGroupSource):
             window.come(iter(()))  # type: ignore[attr-defined]
-        for number, record in zip(some.tolist(), window.take(np.arange(len(some)), fields), strict=True):
-            yield {**record, CURSOR: number}
+        for number, record in zip(some.tolist(), take_all(window, np.arange(len(some))), strict=True):
+            yield record if isinstance(record, DamagedRecordError) else {**record, CURSOR: number}
 
 
-def _of_rows(node: Node, most: int, fields: Record) -> Iterator[Record]:
+def _of_rows(node: Node, most: int) -> Iterator[Record]:
     for index in _chosen(len(node.dataset), most).tolist():
-        yield {**fields_of(node.dataset[index], node.path), **fields, INDEX: index}
+        yield {**fields_of(node.dataset[index], node.path), INDEX: index}
 
 
 def _chosen(num_records: int, most: int, at_once: int = 0) -> Any:

@@ -5,22 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import shown
 from streamdata.shards.parquet_types import has_dictionary, is_integer_list
-from streamdata.shards.readers import Int64s
+from streamdata.shards.readers import DamagedRecordError, Int64s
 from streamdata.shards.stored_rows import import_pyarrow, json_decoder
 
 VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
-
-
-class UnfitValueError(ShardError):
-    """A value of a row has no type of Python's; the rows around it may be sound.
-
-    Attributes:
-        row: The number of the row in its file.
-    """
-
-    row: int = 0
 
 
 def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
@@ -32,7 +22,7 @@ def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
         numbers: Of the rows in it.
 
     Raises:
-        UnfitValueError: A value has no type of Python's, or a list of integers has one that is missing or too large.
+        DamagedRecordError: A value has no type of Python's, or a list of integers has one that is missing or too large.
     """
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return [_values(name, column, url, numbers) for name, column in columns]
@@ -47,13 +37,12 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
             try:
                 convert(column.slice(row, 1))
             except (ValueError, OverflowError, NotImplementedError) as error:
-                unfit = UnfitValueError(
-                    f"shard '{url}', row {int(numbers[row])}, column {shown(name)}: expected a value that Python's "
+                row_number = str(int(numbers[row]))
+                raise DamagedRecordError(
+                    f"shard '{url}', row {row_number}, column {shown(name)}: expected a value that Python's "
                     f"types or an int64 tensor can hold, got: {error}\n  Write the column in another type, such as "
                     "times in microseconds, or leave it out of `columns`."
-                )
-                unfit.row = int(numbers[row])
-                raise unfit from error
+                ).of(url, row_number) from error
         raise
 
 

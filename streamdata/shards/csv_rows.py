@@ -7,14 +7,14 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.json_lines import line_too_long, too_many_blanks
-from streamdata.shards.readers import Record
+from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.sequential import SequentialFiles
 from streamdata.shards.signatures import HEAD_BYTES, refuse_foreign
 from streamdata.shards.storage import told_url
@@ -23,23 +23,24 @@ from streamdata.shards.streams import ForwardStream, open_stream
 CSV_SUFFIXES = tuple(f".csv{compressed}" for compressed in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz"))
 MAX_COLUMNS: Final = 100_000
 """How many fields a row may have: each is an object of 50 bytes and more, where two of the file may say it."""
+_QUOTE_IT: Final = "Correct the row: a value with a comma, a quote or a line end stands in quotes."
 _BUFFER_BYTES = 1 << 16  # all of it is copied to look ahead
 _MANY_LINES = 16  # that are read one by one, before all that are like them are looked for ahead
 _EMPTY = frozenset({b"\n", b"\r\n"})
 _EMPTY_LINES = re.compile(rb"[\r\n]*\n")
 _QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+')  # from behind the quote that opens a value to the one that closes it
-OnFlaw = Callable[[ShardError], None]
-"""Called with what is wrong with a row, to go on with the next one; None to raise it."""
 
 
 class SequentialCsv(SequentialFiles):
     """CSV shards; the first line of each names its fields."""
 
-    def stream(self, shard: int, raw: ChunkBytes | None = None, on_flaw: OnFlaw | None = None) -> Iterator[Record]:
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
+        In place of one that is no CSV, or has another number of fields than the header, stands the error.
+
         Raises:
-            ShardError: A row has another number of fields than the header, or the shard is damaged or has changed.
+            ShardError: The header or the shard is damaged, or it has changed.
         """
         url = self.urls[shard]
         told, max_bytes = told_url(url), self.limits.line_bytes
@@ -48,18 +49,15 @@ class SequentialCsv(SequentialFiles):
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             lines = _CsvLines(stream, url, max_bytes)
             reader = csv.reader(lines, strict=True)
-            names = _header(next(_rows(reader, lines, url), []), url)
-            for number, row in enumerate(_rows(reader, lines, url, on_flaw)):
-                if len(row) != len(names):
-                    flaw = ShardError(
-                        f"{url}:{lines.number}: expected {len(names)} fields, as the header has, got {len(row)}\n"
-                        "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
-                    )
-                    if on_flaw is None:
-                        raise flaw
-                    on_flaw(flaw)
-                    continue
-                yield {**dict(zip(names, row, strict=True)), URL: told, KEY: str(number)}
+            names = _header(next(_rows(reader, lines), []), url)
+            for number, row in enumerate(_rows(reader, lines)):
+                flaw = row if isinstance(row, str) else ""
+                if not flaw and len(row) != len(names):
+                    flaw = f"expected {len(names)} fields, as the header has, got {len(row)}\n  {_QUOTE_IT}"
+                if flaw:
+                    yield DamagedRecordError(f"{url}:{lines.number}: {flaw}").of(told, str(number))
+                else:
+                    yield {**dict(zip(names, row, strict=True)), URL: told, KEY: str(number)}
 
 
 class _StreamFile(io.RawIOBase):
@@ -92,6 +90,8 @@ class _CsvLines:
         """Of the last line, from 1."""
         self.row_bytes = 0
         """Of the row under way; whoever takes rows begins each at 0."""
+        self.flaw = ""
+        """What is wrong with its text; whoever takes rows begins each without."""
         self._row_begin = self._num_separators = 0  # the number of its first line
         self._empty_begin = self._empty_end = self._empty_bytes = 0  # of the last run of empty lines
         refuse_foreign(url, self._file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
@@ -146,17 +146,16 @@ class _CsvLines:
         self._num_separators += _num_separators(line, is_quoted=is_quoted)
         if self._num_separators >= MAX_COLUMNS:
             raise ShardError(
-                f"{self._url}:{self.number}: expected a row of at most {MAX_COLUMNS} fields, got more\n"
-                "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
+                f"{self._url}:{self.number}: expected a row of at most {MAX_COLUMNS} fields, got more\n  {_QUOTE_IT}"
             )
 
     def _decoded(self, line: bytes) -> str:
         try:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            number = self.number - line.count(b"\n", error.start, len(line) - 1)
             got = f"{error.reason} {shown(line[error.start : error.start + 1])}"
-            raise ShardError(f"{self._url}:{number}: expected UTF-8, got {got}\n  Write the file as UTF-8.") from error
+            self.flaw = f"expected UTF-8, got {got}\n  Write the file as UTF-8."
+            return line.decode("utf-8", "replace")
 
 
 def _quoted_end(text: bytes, begin: int) -> int:
@@ -176,28 +175,24 @@ def _num_separators(line: bytes, *, is_quoted: bool) -> int:
     return count + line.count(b",", at)
 
 
-def _rows(reader: Any, lines: _CsvLines, url: str, on_flaw: OnFlaw | None = None) -> Iterator[list[str]]:
-    """The rows that are not blank."""
+def _rows(reader: Any, lines: _CsvLines) -> Iterator[list[str] | str]:
+    """The rows that are not blank; in place of one that is no CSV, why it is none."""
     while True:
-        lines.row_bytes = 0
+        lines.row_bytes, lines.flaw = 0, ""
         try:
             row = next(reader, None)
+            row = lines.flaw or row
         except csv.Error as error:
-            flaw = ShardError(
-                f"{url}:{lines.number}: expected a row of CSV, got: {error}\n"
-                "  Correct the row: a value with a comma, a quote or a line end stands in quotes."
-            )
-            if on_flaw is None:
-                raise flaw from error
-            on_flaw(flaw)
-            continue
+            row = f"expected a row of CSV, got: {error}\n  {_QUOTE_IT}"
         if row is None:
             return
         if row:
             yield row
 
 
-def _header(names: list[str], url: str) -> list[str]:
+def _header(names: list[str] | str, url: str) -> list[str]:
+    if isinstance(names, str):
+        raise ShardError(f"{url}:1: {names}")
     twins = [name for name, count in Counter(names).items() if count > 1 or not name or name in SET_HERE]
     if not names or twins:
         raise ShardError(

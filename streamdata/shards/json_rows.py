@@ -13,11 +13,12 @@ import orjson
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import SET_HERE
-from streamdata.shards.readers import Int64s, Record
+from streamdata.shards.readers import DamagedRecordError, Int64s, Record
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _LONG_DIGITS = re.compile(rb"[0-9]{19}")
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOTALL)
+_OF_INDEX = "Delete the index; it is then built again."
 _INTEGER = re.compile(rb"-?[0-9]+")
 _MAX_DIGITS = 20
 _SHOWN = 40  # characters of a value in a message
@@ -32,18 +33,19 @@ class Flaw(NamedTuple):
     column: int  # in characters, from 1
     expected: str
     got: str
-    remedy: str = "Correct the line, or remove it."
+    remedy: str = "Correct or remove the line, or let the max_bad of its source pass over it."
 
     def error(self, url: str, number: int) -> ShardError:
-        """The error for line `number` (from 1) of a file."""
-        return ShardError(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
+        """The error for line `number` (from 1) of a file; a DamagedRecordError where the line itself is wrong."""
+        kind = ShardError if self.remedy == _OF_INDEX else DamagedRecordError
+        return kind(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
 
 
 def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
     """As `row_or_flaw`, for line `number` (from 1) of a file.
 
     Raises:
-        ShardError: The line is not a JSON object, or holds an integer that 64 bits cannot.
+        DamagedRecordError: The line is not a JSON object, or holds an integer that 64 bits cannot.
     """
     row = row_or_flaw(line, doubtful=doubtful)
     if isinstance(row, Flaw):
@@ -79,8 +81,7 @@ def syntax_flaw(line: bytes) -> Flaw:
         return Flaw(error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
     if type(row) is dict:  # an index may come with a shard from anywhere
         column = len(line.decode("utf-8")) + 1
-        remedy = "Delete the index; it is then built again."
-        return Flaw(column, "the end of the line, by the index", "another line", remedy)
+        return Flaw(column, "the end of the line, by the index", "another line", _OF_INDEX)
     return Flaw(1, "a JSON object", "null" if row is None else type(row).__name__)
 
 

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import orjson
 
+from streamdata.errors import ShardError
 from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.json_lines import BLANK, line_too_long, too_many_blanks
-from streamdata.shards.json_rows import integer_flaw, reserved_flaw, syntax_flaw
+from streamdata.shards.json_rows import Flaw, integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
-from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Int64s, Record
 
 LOOK_AHEAD = 2048
 _PARSED_AT_ONCE = 16  # rows, which are all in memory at once: few, since each may be large
@@ -112,7 +113,8 @@ class JsonlWindow:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
         Raises:
-            ShardError: A row is broken, or its shard is not what was indexed.
+            DamagedRecordError: The next row is broken.
+            ShardError: The shard is not what was indexed.
         """
         chosen = np.asarray(positions, np.int64)
         errors: list[Exception] = []
@@ -136,16 +138,21 @@ class JsonlWindow:
                     row[URL] = url
                     row[KEY] = key
                 except TypeError:  # it takes no fields, so it is no object
-                    raise syntax_flaw(bytes(line)).error(url, int(key) + 1) from None
+                    raise _error(syntax_flaw(bytes(line)), url, key) from None
                 row.update(common)
                 # A field that was there already was written over, which the number of fields tells.
                 if len(row) != size + own or INDEX in row or STATES in row:
-                    raise reserved_flaw(orjson.loads(line)).error(url, int(key) + 1)
+                    raise _error(reserved_flaw(orjson.loads(line)), url, key)
                 if is_doubtful and (flaw := integer_flaw(bytes(line))):
-                    raise flaw.error(url, int(key) + 1)
+                    raise _error(flaw, url, key)
                 yield row
         if errors:
             raise errors[0]
+
+
+def _error(flaw: Flaw, url: str, key: str) -> ShardError:
+    error = flaw.error(url, int(key) + 1)
+    return error.of(url, key) if isinstance(error, DamagedRecordError) else error
 
 
 def _lines_of(portion: Portion, chosen: Int64s, sizes: list[int], errors: list[Exception]) -> Iterator[memoryview]:

@@ -12,7 +12,7 @@ from streamdata.shards.coming import FileSpans
 from streamdata.shards.decoded_runs import GroupRun
 from streamdata.shards.parquet_file import MAX_COUNT
 from streamdata.shards.portion import Portion
-from streamdata.shards.readers import NO_FIELDS, Int64s, Record
+from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Int64s, Record
 from streamdata.shards.run_decoder import Picks
 from streamdata.shards.storage import is_remote
 
@@ -89,9 +89,20 @@ class ParquetWindow:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
         Raises:
-            ShardError: A row group is damaged, its file has changed, or a value has no type of Python's.
+            DamagedRecordError: A value of the next row has no type of Python's.
+            ShardError: A row group is damaged, or its file has changed.
         """
-        return chain.from_iterable(self._steps(np.asarray(positions, np.int64), common))
+        return chain.from_iterable(self._up_to_damage(np.asarray(positions, np.int64), common))
+
+    def _up_to_damage(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
+        done = 0
+        try:
+            for records in self._steps(positions, common):
+                yield records
+                done += len(records)
+        except DamagedRecordError:  # of rows that were to become Python's together: those before it come first
+            for position in positions[done:, None]:
+                yield from self._steps(position, common)
 
     def _steps(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
         """Some records at a time: lists, so that nothing of Python's runs for each record."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import ShardError
 from streamdata.remote.cache_settings import CacheSettings
 
 if TYPE_CHECKING:
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 Int64s = npt.NDArray[np.int64]
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class DamagedRecordError(ShardError):
+    """A record is damaged; those around it can be read.
+
+    Attributes:
+        url: The shard, as the record's `__url__` would be.
+        key: What the record's `__key__` would be.
+    """
+
+    url: str = ""
+    key: str = ""
+
+    def of(self, url: str, key: str) -> "DamagedRecordError":
+        """The same error, which says of which record it is."""
+        self.url, self.key = url, key
+        return self
 
 
 class Window(Protocol):
@@ -50,8 +68,29 @@ class Window(Protocol):
 
         A record is made when it is asked for. Their bytes are read at the first one; those of a portion, which was
         asked for before, are waited for one by one.
+
+        Raises:
+            DamagedRecordError: The next one is damaged; whoever goes on takes those after it.
         """
         ...
+
+
+def take_all(
+    window: Window,
+    positions: Int64s,
+    common: Mapping[str, Any] = NO_FIELDS,
+    portion: "Portion | None" = None,
+) -> Iterator[Record | DamagedRecordError]:
+    """The records at these positions, as `Window.take`; in place of one that is damaged stands the error."""
+    done = 0
+    while done < len(positions):
+        try:
+            for record in window.take(positions[done:], common, portion):
+                done += 1
+                yield record
+        except DamagedRecordError as error:
+            done += 1
+            yield error
 
 
 class _Shards(Protocol):
@@ -113,6 +152,9 @@ class SequentialShards(_Shards, Protocol):
         """Of a shard that is better asked for before it is needed: what is asked for at once, one after another."""
         ...
 
-    def stream(self, shard: int, raw: "ChunkBytes | None" = None) -> Iterator[Record]:
-        """The records of one shard in their order in the file, which is opened, or read from `raw`."""
+    def stream(self, shard: int, raw: "ChunkBytes | None" = None) -> "Iterator[Record | DamagedRecordError]":
+        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+
+        In place of one that is damaged stands the error that says so.
+        """
         ...

@@ -24,7 +24,7 @@ from streamdata.shards.json_lines import lines_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listed import stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.readers import Record
+from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.record_counts import kept_count
 from streamdata.shards.sidecar import (
     RecordNames,
@@ -107,7 +107,7 @@ class SequentialFiles:
         twin._counts = Counter()  # noqa: SLF001  of this class: what a lane meets is counted when it is read
         return sum(1 for _ in twin.stream(shard))
 
-    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`."""
         raise NotImplementedError
 
@@ -170,8 +170,10 @@ class SequentialTar(SequentialFiles):
         close_unused(self.sidecars)
         self._held.append(self._shared(self.sidecars, self.sidecar_stamps))
 
-    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
+
+        In place of one whose line of the sidecar is damaged stands the error.
 
         Raises:
             ShardError: The shard or its sidecar is damaged, or has changed; or no line of it joins a record, which
@@ -186,9 +188,13 @@ class SequentialTar(SequentialFiles):
             if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
                 raise interleaved(url, found.key, found.offset, first)
             record: Record = {KEY: found.key, URL: told, **found.fields}
-            if joiner is not None:
-                joiner.join(record)
-            yield record
+            try:
+                if joiner is not None:
+                    joiner.join(record)
+            except DamagedRecordError as error:
+                yield error
+            else:
+                yield record
         if joiner is not None:
             joiner.finish()
 
@@ -235,13 +241,18 @@ class _Joiner:
         self._keys = SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes)
         self._used = np.zeros(len(self._keys) + 1, np.bool_)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
+        self._num_missing = 0
         self._first: RecordNames | None = None
         self._with_id: RecordNames | None = None  # the first record with a line by its id
         self._other: RecordNames | None = None  # the first with a line by its key alone
 
     def join(self, record: Record) -> None:
         """Add the fields of its line to a record."""
-        offset, length = self._keys.rows[self._line_of(record)].tolist()
+        found = self._line_of(record)
+        is_missing = found == len(self._keys)
+        row = self._keys.row_without(self._num_missing) if is_missing else self._keys.rows[found]
+        self._num_missing += is_missing
+        offset, length = row.tolist()
         line = None
         if length:
             line = self._lines.read(offset, offset + length)
@@ -270,6 +281,7 @@ class _Joiner:
         unused = int(len(self._keys) - self._used[:-1].sum())
         if unused == len(self._keys) and (unused or self._first):
             raise self._keys.unfit(self._url, self._first, self._by)
+        unused += max(0, self._keys.num_broken - self._num_missing)
         self._counts[_NO_RECORD] += unused
         if unused:
             logger.warning("shard '%s': %d %s", one_line(self._url), unused, _NO_RECORD)
@@ -287,11 +299,13 @@ class SequentialJsonl(SequentialFiles):
         FileNotFoundError: There is no such shard.
     """
 
-    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record]:
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
+        In place of one whose line is broken stands the error.
+
         Raises:
-            ShardError: A row is broken, or the shard is damaged or has changed.
+            ShardError: The shard is damaged or has changed.
         """
         url = self.urls[shard]
         self._learn(shard)
@@ -303,7 +317,10 @@ class SequentialJsonl(SequentialFiles):
                     notice(lines.num_blank, f"line {lines.first_blank() + 1}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
                 for index, (number, _, line) in enumerate(lines.listed()):
-                    yield self._record(line, told, number, doubtful=index in doubtful)
+                    try:
+                        yield self._record(line, told, number, doubtful=index in doubtful)
+                    except DamagedRecordError as error:
+                        yield error.of(told, str(number))
 
     @staticmethod
     def _record(line: bytes, url: str, number: int, *, doubtful: bool) -> Record:

@@ -12,7 +12,7 @@ and by keys others do, an error asks for it: neither is chosen silently.
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from streamdata.shards.index_file import Contents, Rows
 from streamdata.shards.json_lines import MAX_LINE_BYTES, lines_of, numbered_lines
 from streamdata.shards.json_rows import doubtful_integers, parse_row
 from streamdata.shards.one_pass import byte_source
-from streamdata.shards.readers import Int64s, Record
+from streamdata.shards.readers import DamagedRecordError, Int64s, Record
 from streamdata.shards.stamps import stamps_there
 from streamdata.shards.storage import FileStamp
 from streamdata.shards.suffixes import SIDECAR_SUFFIXES, sidecars_of
@@ -32,6 +32,7 @@ from streamdata.shards.tar_headers import ANY_SIZE
 from streamdata.shards.tar_records import TarRecord, key_hash, records
 
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
+_COUNTED_AT_ONCE = 1 << 20
 # A row per record of the tar, in its order: where the record's line is, and its length (0 for none).
 DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 
@@ -135,14 +136,14 @@ def line_key(row: Record, url: str, number: int) -> str:
     """The key that a line of a sidecar is for; an integer stands for its digits.
 
     Raises:
-        ShardError: It has none.
+        DamagedRecordError: It has none.
     """
     key = row.get("key")
     if type(key) is str:
         return key
     if type(key) is int:
         return str(key)
-    raise ShardError(
+    raise DamagedRecordError(
         f"{url}:{number}:1: expected a 'key' that is a text or an integer, got {shown(key)}\n"
         "  Give each line of a sidecar the key of its record."
     )
@@ -151,18 +152,26 @@ def line_key(row: Record, url: str, number: int) -> str:
 class SidecarKeys:
     """Which line of a sidecar is for which key: 20 bytes per line, while a shard is indexed or streamed.
 
+    A line that is broken, or has no key, may be that of any record without one: it is given to one of these, in the
+    order of both, and if there are more of these the last such line to all of them. Whoever joins it finds it damaged.
+
     Raises:
-        ShardError: A line is broken or has no key, or a key comes twice.
+        ShardError: A key comes twice.
     """
 
     def __init__(self, sidecar: str, stamp: FileStamp | None = None, max_bytes: int = MAX_LINE_BYTES) -> None:
         self.url, self._max_bytes = sidecar, max_bytes
         hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
+        broken: list[tuple[int, int]] = []
         for lines in lines_of(byte_source(sidecar, stamp), sidecar, max_bytes=max_bytes):
             doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
             for index, (number, start, line) in enumerate(lines.listed()):
-                row = parse_row(line, sidecar, number + 1, doubtful=index in doubtful)
-                hashes.append(key_hash(line_key(row, sidecar, number + 1)))
+                try:
+                    row = parse_row(line, sidecar, number + 1, doubtful=index in doubtful)
+                    hashes.append(key_hash(line_key(row, sidecar, number + 1)))
+                except DamagedRecordError:
+                    broken.append((lines.offset + start, len(line)))
+                    continue
                 offsets.append(lines.offset + start)
                 lengths.append(len(line))
                 numbers.append(number + 1)
@@ -171,6 +180,8 @@ class SidecarKeys:
         self.rows: Rows = np.zeros(len(order) + 1, DTYPE)  # the last row is for records without a line
         self.rows["offset"][:-1], self.rows["length"][:-1] = np.array(offsets)[order], np.array(lengths)[order]
         self._check_keys_differ(np.array(numbers)[order])
+        self.num_broken = len(broken)
+        self._others: Rows = np.array(broken or [(0, 0)], DTYPE)
 
     def _check_keys_differ(self, numbers: npt.NDArray[np.uint64]) -> None:
         twins = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
@@ -192,6 +203,10 @@ class SidecarKeys:
             return lines
         is_known = self._hashes[np.minimum(lines, len(self) - 1)] == wanted
         return np.where(is_known, lines, len(self))
+
+    def row_without(self, number: int) -> Any:
+        """The row of record `number`, from 0, of those for which no line has the key."""
+        return self._others[min(number, len(self._others) - 1)]
 
     def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
         """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
@@ -270,6 +285,11 @@ class JoinRows:
         rows: Rows = np.zeros(len(lines) + 1, DTYPE)
         rows[:-1] = keys.rows[lines]
         unused = len(keys) - len(np.unique(lines[lines < len(keys)]))
+        if keys.num_broken:
+            for number, record in enumerate(missing.tolist()):
+                rows[record] = keys.row_without(number)
+            unused += max(0, keys.num_broken - len(missing))
+            missing = missing[:0]
         return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, unused)
 
 
@@ -300,14 +320,18 @@ def join(
     """Add the fields `meta_names` of a sidecar's line to a record; all None where the record has no line.
 
     Raises:
+        DamagedRecordError: The line is damaged.
         ShardError: The line is not the record's, or a field is there already.
     """
-    url, place = record[URL], f"{sidecar} (at offset {offset})"  # no index has the line's number
-    # Integers were looked at when the sidecar was indexed, whose version is checked: once, not in every epoch.
-    row = {} if line is None else parse_row(line, place, 1, doubtful=False)
+    url, row = record[URL], {}
     if line is not None:
+        try:
+            row = parse_row(line, sidecar, 1)
+            got = line_key(row, sidecar, 1)
+        except DamagedRecordError:
+            raise _error_of(line, sidecar, offset).of(url, record[KEY]) from None
         names = names_of(record[KEY], record.get("id"), url, by)
-        if (got := line_key(row, place, 1)) not in (names.by_id, names.by_key):
+        if got not in (names.by_id, names.by_key):
             expected = " or ".join(dict.fromkeys([shown(names.by_id), shown(names.by_key)]))
             raise ShardError(
                 f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of {shown(got)}\n"
@@ -320,3 +344,15 @@ def join(
                 f"it, got one in the archive\n  Rename the field in '{sidecar}', or drop it from meta_names."
             )
         record[name] = row.get(name)
+
+
+def _error_of(line: bytes, sidecar: str, offset: int) -> DamagedRecordError:
+    """What is wrong with a line, with its number: no index has that, so all before it are counted."""
+    source, number = byte_source(sidecar), 1
+    for begin in range(0, offset, _COUNTED_AT_ONCE):
+        number += source.read(min(_COUNTED_AT_ONCE, offset - begin), begin).count(b"\n")
+    try:
+        line_key(parse_row(line, sidecar, number), sidecar, number)
+    except DamagedRecordError as error:
+        return error
+    raise AssertionError("a line that is damaged stays so")

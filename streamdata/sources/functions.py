@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from streamdata.errors import StateError, shown
 from streamdata.fields import is_reserved
 from streamdata.progress import FunctionState, Position
-from streamdata.sources.source import Record, Sample, describe_record
+from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
 from streamdata.sources.starts import fresh, is_stateful
 from streamdata.sources.tally import Tally, raise_noted
 
@@ -43,6 +43,10 @@ def call_per_record(
     """
     what, note = f"source {shown(tally.name)}: single_process_fn", tally.note
     for record, after in records:
+        if isinstance(record, DamagedRecord):
+            tally.fail(record.error, describe_record(record), record.what)
+            skip = 0
+            continue
         if not (skip or tally.replaying):  # what is read again was counted before
             tally.records += 1
         if note is not None:

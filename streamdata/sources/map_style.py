@@ -17,7 +17,7 @@ from streamdata.recipe.parts import Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import MAP_STYLE_SEED, Part, range_of
-from streamdata.sources.source import ReadTask, Record, fields_of
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, fields_of
 from streamdata.sources.tally import raise_noted
 
 logger = logging.getLogger("streamdata")
@@ -182,7 +182,10 @@ class MapStyleSource:
             try:
                 item = get(index)
             except (Exception, SystemExit) as error:  # a user's dataset may raise anything; the tally decides
-                task.tally.fail(error, f"index {index}", "__getitem__")
+                if task.keeps_damaged:
+                    yield DamagedRecord(error, "__getitem__", **{**task.fields, SEED: seed, INDEX: index}), after
+                else:
+                    task.tally.fail(error, f"index {index}", "__getitem__")
                 continue
             item = fields_of(item, name)
             yield (

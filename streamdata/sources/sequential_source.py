@@ -14,7 +14,7 @@ from streamdata.run import shuffled, stable_seed
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.coming import Coming
-from streamdata.shards.readers import Int64s, SequentialShards
+from streamdata.shards.readers import DamagedRecordError, Int64s, SequentialShards
 from streamdata.sources.cut import describe_content
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part, shard_seeds
@@ -116,7 +116,7 @@ class SequentialSource:
                 if not holds[index]:
                     continue
                 task.num_found += 1
-                record = records[index]
+                record = task.sound_or_damaged(records[index])
                 record.update(task.fields)
                 if task.with_indices:
                     # The records of the shards before it are not counted; no shard has 2**40 of them.
@@ -124,7 +124,7 @@ class SequentialSource:
                 yield record, after
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
 
-    def _stream(self, task: ReadTask, shard: int, start: Position) -> Iterator[Record]:
+    def _stream(self, task: ReadTask, shard: int, start: Position) -> Iterator[Record | DamagedRecordError]:
         upcoming = task.upcoming
         if upcoming is None or not self.shards.has_remote:
             return self.shards.stream(shard)

@@ -20,7 +20,7 @@ from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
 from streamdata.shards.coming import Coming
 from streamdata.shards.portion import Portion
-from streamdata.shards.readers import IndexedShards, Window
+from streamdata.shards.readers import IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.cut import describe_content, describe_cut
 from streamdata.sources.functions import PerRecordFn, StreamFns
@@ -276,7 +276,11 @@ class BlockSource:
             while done < stop:
                 some = positions[done : min(stop, done + task.grow(window.look_ahead))]
                 end = done + len(some)
-                records = window.take(some, task.fields, held)
+                records: Iterator[Record]
+                if task.keeps_damaged:
+                    records = map(task.sound_or_damaged, take_all(window, some, task.fields, held))
+                else:
+                    records = window.take(some, task.fields, held)
                 records = _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
                 if portion is not None:
                     portion.upcoming.used(done - begin)

@@ -13,6 +13,7 @@ from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
 from streamdata.progress import BlockCut, Position
 from streamdata.run import Lane
+from streamdata.shards.readers import DamagedRecordError
 from streamdata.shards.upcoming import Upcoming
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
@@ -106,6 +107,8 @@ class ReadTask:
         self.stream: StreamStates | None = None
         """Of an iterable: keeps what it says of where it is."""
         self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
+        self.keeps_damaged = False
+        """Whether a `DamagedRecord` is passed on; else its error is raised."""
         self.on_epoch_end: Callable[[int], None] | None = None
         """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
         self._ahead = 1
@@ -143,12 +146,37 @@ class ReadTask:
                 "  Shuffle it, raise its holdout, read it to its end once (finite()), or take fewer ranks or workers."
             )
 
+    def sound_or_damaged(self, record: Record | DamagedRecordError) -> Record:
+        """The record of a shard, or what stands for it.
+
+        Raises:
+            DamagedRecordError: It is damaged, and that is not passed on.
+        """
+        if not isinstance(record, DamagedRecordError):
+            return record
+        if not self.keeps_damaged:
+            raise record
+        return DamagedRecord(record, "reading", **{**self.fields, URL: record.url, KEY: record.key})
+
     def grow(self, most: int) -> int:
         """How many records to read ahead now: 1 at first, so that the first sample is not late, later `most`."""
         # Doubled: what reading ahead saves is had after a few samples, and the first does not wait for 32 records.
         now = min(self._ahead, most)
         self._ahead = max(self._ahead, 2 * now)
         return now
+
+
+class DamagedRecord(dict[str, Any]):
+    """Stands for a record that could not be read, with what tells which one it is.
+
+    Attributes:
+        error: Why.
+        what: What failed.
+    """
+
+    def __init__(self, error: Exception | SystemExit, what: str, **fields: object) -> None:
+        super().__init__(fields)
+        self.error, self.what = error, what
 
 
 def fields_of(item: object, name: str) -> Record:

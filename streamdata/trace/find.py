@@ -14,7 +14,7 @@ import numpy as np
 from streamdata.fields import KEY
 from streamdata.mixing.child import Run
 from streamdata.mixing.tree import Node
-from streamdata.shards.readers import IndexedShards
+from streamdata.shards.readers import DamagedRecordError, IndexedShards, take_all
 from streamdata.sources import DealtLane, MapStyleSource
 from streamdata.sources.shard_source import BlockSource
 from streamdata.sources.source import Sample
@@ -93,8 +93,9 @@ class WantedRecord:
         for first in (nearest, *(first for first in firsts if first != nearest)):
             size = min(_AT_ONCE, total - first)
             window = shards.window(np.array([shard]), np.array([first]), np.array([size]))
-            for number, record in enumerate(window.take(np.arange(size), {}, None), first):
-                if str(record[KEY]) == self.key:
+            for number, record in enumerate(take_all(window, np.arange(size)), first):
+                key = record.key if isinstance(record, DamagedRecordError) else record[KEY]
+                if str(key) == self.key:
                     return number
         return None
 

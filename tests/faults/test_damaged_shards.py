@@ -108,7 +108,7 @@ SIDECAR = {
 def stream(tmp_path: Path) -> Callable[..., Callable[[], MergedDataset]]:
     """What makes a finite stream of shards of a format, which are written once."""
 
-    def make(suffix: str, **options: object) -> Callable[[], MergedDataset]:
+    def make(suffix: str, max_bad: int = 9, **options: object) -> Callable[[], MergedDataset]:
         folder = str(write_shards(tmp_path / "s", suffix))
         options = {"shuffle_buffer": 4, "block_size": 2, **options}
         if suffix.startswith(".tar"):
@@ -118,7 +118,7 @@ def stream(tmp_path: Path) -> Callable[..., Callable[[], MergedDataset]]:
 
         def make_stream() -> MergedDataset:
             dataset = kind(folder, **options)
-            dataset.name, dataset.percent, dataset.max_bad = "s", 1, 9  # which are of functions: no damage is forgiven
+            dataset.name, dataset.percent, dataset.max_bad = "s", 1, max_bad
             return MergedDataset([dataset], cyclic=False)
 
         return make_stream
@@ -144,7 +144,7 @@ def cases(faults: dict[str, tuple[Damage, str]]) -> pytest.MarkDecorator:
 
 def assert_one_error(outcome: Outcome, path: Path, message: str) -> None:
     """It names the file, then says the rest."""
-    assert type(outcome.error) is ShardError
+    assert isinstance(outcome.error, ShardError)
     assert re.search(f"{re.escape(str(path))}.*{message}", outcome.said, re.DOTALL), outcome.said
 
 
@@ -184,9 +184,20 @@ def test_a_damaged_line_is_one_error(stream, tmp_path, caplog, suffix, damage, m
     """With file, line and column; what came before it is delivered."""
     path = tmp_path / "s" / f"00001{suffix}"
     damage = unpacked(damage) if suffix == ".jsonl.gz" else damage
-    outcome = after_damage(stream(suffix), lambda: rewrite(path, damage), caplog)
+    outcome = after_damage(stream(suffix, max_bad=0), lambda: rewrite(path, damage), caplog)
     assert outcome.delivered
     assert_one_error(outcome, path, message)
+
+
+@cases(JSONL)
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_damaged_line_is_skipped_and_recorded(stream, tmp_path, caplog, suffix, damage, message) -> None:
+    """Under `max_bad`, in the state and in the log, with file, line and column; all others are delivered."""
+    path = tmp_path / "s" / f"00001{suffix}"
+    damage = unpacked(damage) if suffix == ".jsonl.gz" else damage
+    outcome = after_damage(stream(suffix), lambda: rewrite(path, damage), caplog)
+    assert (outcome.error, outcome.skipped) == (None, [f"{path}, key '{int(message.split(':')[1]) - 1}'"])
+    assert re.search(f"{re.escape(str(path))}{message}", caplog.text)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
@@ -212,21 +223,44 @@ def test_damaged_gzip_is_one_error(stream, tmp_path, caplog, suffix, damage, mes
 def test_a_damaged_sidecar_is_one_error(stream, tmp_path, caplog, damage, message) -> None:
     """With its line, where it is one."""
     path = tmp_path / "s" / "00001.meta.jsonl"
-    assert_one_error(after_damage(stream(".tar"), lambda: rewrite(path, damage), caplog), path, message)
+    make = stream(".tar", max_bad=0)
+    assert_one_error(after_damage(make, lambda: rewrite(path, damage), caplog), path, message)
+
+
+@cases({name: fault for name, fault in SIDECAR.items() if name in ("11 torn", "11 no key")})
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_a_record_whose_sidecar_line_is_damaged_is_skipped_and_recorded(
+    stream, tmp_path, caplog, suffix, damage, message
+) -> None:
+    """Under `max_bad`: the record that no other line is for, with the line's place."""
+    path = tmp_path / "s" / "00001.meta.jsonl"
+    outcome = after_damage(stream(suffix), lambda: rewrite(path, damage), caplog)
+    number = int(message.split(":")[1]) - 1
+    assert (outcome.error, outcome.skipped) == (None, [f"{path.with_name('00001' + suffix)}, key '1/{number}'"])
+    assert re.search(f"{re.escape(str(path))}{message}", caplog.text)
+    outcome = after_damage(stream(suffix, max_bad=0), lambda: rewrite(path, damage), caplog)
+    assert_one_error(outcome, path, message)
+
+
+def test_of_a_short_sidecar_with_a_damaged_line_no_record_is_delivered_without_fields(stream, tmp_path, caplog) -> None:
+    """The line may be that of any record that has none: all of them are counted."""
+    path = tmp_path / "s" / "00001.meta.jsonl"
+    outcome = after_damage(stream(".tar"), lambda: rewrite(path, lambda data: cut(62)(data) + b"{"), caplog)
+    assert (outcome.error, len(outcome.skipped)) == (None, 4)
 
 
 BEHIND = {
     "11 another key": (changed(b'"1/2"', b'"1/9"'), "expected the line of key '1/2', got that of '1/9'"),
-    "11 no key": (changed(b'"key": "1/2"', b'"kex": "1/2"'), r"\(at offset 62\):1:1: expected a 'key'"),
-    "11 hole": (hole(64, 74), r"\(at offset 62\):1:3: expected a JSON object on one line, got "),
+    "11 no key": (changed(b'"key": "1/2"', b'"kex": "1/2"'), ":3:1: expected a 'key'"),
+    "11 hole": (hole(64, 74), ":3:3: expected a JSON object on one line, got "),
 }
 
 
 @cases(BEHIND)
 def test_a_sidecar_damaged_behind_its_index_is_one_error(stream, tmp_path, caplog, damage, message) -> None:
-    """Never another record's fields; by its offset, since an index has no numbers of lines."""
+    """Never another record's fields."""
     path = tmp_path / "s" / "00001.meta.jsonl"
-    outcome = after_damage(stream(".tar"), lambda: rewrite(path, damage, unseen=True), caplog, after=3)
+    outcome = after_damage(stream(".tar", max_bad=0), lambda: rewrite(path, damage, unseen=True), caplog, after=3)
     assert_one_error(outcome, path, message)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamdata.shards.readers import IndexedShards
+from streamdata.shards.readers import DamagedRecordError, IndexedShards, SequentialShards
 
 Members = Iterable[tuple[str, bytes]]
 
@@ -78,3 +78,13 @@ def read_all(shards: IndexedShards) -> list[dict[str, Any]]:
     """All records in order."""
     window = whole(shards)
     return list(window.take(np.arange(len(window))))
+
+
+def read_from_start(shards: SequentialShards) -> list[dict[str, Any]]:
+    """All records of the first shard in order; an error that stands for one of them is raised."""
+    records = []
+    for record in shards.stream(0):
+        if isinstance(record, DamagedRecordError):
+            raise record
+        records.append(record)
+    return records

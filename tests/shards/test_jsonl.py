@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamdata.errors import ShardError
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
-from tests.shards.conftest import read_all, whole
+from tests.shards.conftest import read_all, read_from_start, whole
 
 INTEGERS = st.integers(-(2**63), 2**64 - 1)
 VALUES = st.recursive(
@@ -41,7 +41,7 @@ def both_fail(url, message):
     with pytest.raises(ShardError, match=message):
         read_all(JsonlShards([url]))
     with pytest.raises(ShardError, match=message):
-        list(SequentialJsonl([url]).stream(0))
+        read_from_start(SequentialJsonl([url]))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,7 +9,7 @@ from streamdata.errors import ShardError
 from streamdata.shards import json_rows
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import TarShards
-from tests.shards.conftest import read_all, whole
+from tests.shards.conftest import read_all, read_from_start, whole
 
 MEMBERS = [("a/0.jpg", b"0"), ("a/1.jpg", b"1"), ("a/2.jpg", b"2"), ("a/2.id", b" id-2\n")]
 LINES = [{"key": "id-2", "score": 2}, {"key": "a/9", "score": -1}, {"key": "a/0", "score": 0, "more": [1]}]
@@ -28,7 +28,7 @@ def both_fail(url, names, message, sidecar_key=None):
     with pytest.raises(ShardError, match=message):
         read_all(TarShards([url], names, sidecar_key))
     with pytest.raises(ShardError, match=message):
-        list(SequentialTar([url], names, sidecar_key).stream(0))
+        read_from_start(SequentialTar([url], names, sidecar_key))
 
 
 def scores_of(keys):
