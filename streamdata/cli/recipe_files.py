@@ -1,7 +1,6 @@
 """What a recipe's targets of ours read: are the shards, stores and tokenizers that they name there?"""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +12,13 @@ from streamdata.shards.storage import is_pipe, is_remote
 from streamdata.shards.urls import expand_home, find_shards, split_commas
 from streamdata.sources.suffixes import SHARD_SUFFIXES
 from streamdata.stores.files import detect_format, store_files
+from streamdata.text.directory_tokenizer import check_name
 
 _ANY: Final = ("",)
 _PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": _ANY}
 """By a source with a parameter `path`: what it takes in a folder."""
 _FILES: Final = ("jsonl_path", "data_files")
 _TOKENIZERS: Final = ("tokenizer", "tokenizer_name", "processor")
-_HUB_NAME: Final = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
 
 
 class RecipeFiles:
@@ -69,14 +68,8 @@ class RecipeFiles:
             _ask(remote, suffixes, options)
 
     def _tokenizer(self, name: str) -> None:
-        path = Path(name).expanduser()
-        if path.exists():
-            return
-        if not _HUB_NAME.fullmatch(name) or name.startswith(".") or ("/" in name and path.parent.exists()):
-            raise FileNotFoundError(
-                f"tokenizer '{name}': expected a directory, got none\n  Name one that `save_pretrained` wrote."
-            )
-        if self._online:
+        check_name(name)
+        if self._online and not Path(name).exists():
             from transformers.utils.hub import cached_file  # it knows mirrors, tokens and what was loaded before
 
             cached_file(name, "tokenizer_config.json")

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
 from traceback import clear_frames
 from typing import Any, Final, NoReturn
 from weakref import WeakMethod
@@ -13,7 +14,7 @@ from streamdata.delivery.dead_workers import note_dead_workers
 from streamdata.delivery.even_ranks import MORE_PASSES, EvenRanks, FilledCollate, Received, dropped, padded
 from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
-from streamdata.errors import StateError, shown
+from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing.top import top_of
 from streamdata.mixing.tree import tree_of
@@ -30,6 +31,7 @@ _OPTIONS: Final = (
     "worker_init_fn",
 )
 """Of the stock DataLoader; the others would change which samples are delivered, or in what sequence."""
+_OF_ORDER: Final = ("batch_sampler", "drop_last", "in_order", "sampler", "shuffle")
 _UNEVEN: Final = ("error", "drop", "pad")
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
@@ -403,8 +405,13 @@ def _check_settings(batch_size: object, steps_per_epoch: object, uneven: str, op
         )
     if uneven not in _UNEVEN:
         raise ValueError(f"StreamLoader: expected uneven to be one of {_UNEVEN}, got {shown(uneven)}")
-    if unknown := options.keys() - set(_OPTIONS):
+    for name in sorted(options.keys() - set(_OPTIONS)):
+        if name in _OF_ORDER:
+            raise ValueError(
+                f"StreamLoader: {shown(name)} would change what is delivered\n"
+                "  The dataset decides which samples come, and in what sequence."
+            )
+        known = sorted({*signature(StreamLoader).parameters, *_OPTIONS} - {"options"})
         raise ValueError(
-            f"StreamLoader: {sorted(unknown)} would change what is delivered, or is no option of the stock DataLoader; "
-            f"expected some of {_OPTIONS}\n  The dataset decides which samples come, and in what sequence."
+            f"StreamLoader: unknown option {shown(name)}{did_you_mean(name, known)}\n  It takes {listing(known)}."
         )

@@ -10,7 +10,7 @@ from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
 from streamdata.recipe.stages import is_stage
-from streamdata.sources.named import check_split
+from streamdata.sources.named import check_dataset
 from streamdata.sources.own_stream import LANES, is_own_stream
 from streamdata.sources.part import part_of, range_of
 from streamdata.sources.shard_source import ShardDataset
@@ -30,7 +30,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     names: dict[str, Any] = {}
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
-        check_split(dataset, who)
+        check_dataset(dataset, who)
         name = _checked_name(dataset, who)
         if name in names:
             raise ValueError(

@@ -9,8 +9,9 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,8 @@ from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.sources.worker_errors import end_where_batches_are_lost
+
+_FUNCTIONS: Final = ("single_process_fn", "process_fn", "customized_yield_fn", "cost")
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -439,8 +442,23 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                     f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
                 )
                 raise
+        if get_spawning_popen() is not None:  # another pickler, such as Ray's, may take what multiprocessing's does not
+            self._check_functions_pickle()
         sent = {"_group_of_sender": self._data_parallel or find_data_parallel()}
         return {**self.__dict__, **sent, "_deal": noted_deal(self._control.name, self._version)}
+
+    def _check_functions_pickle(self) -> None:
+        for node in tree_of(self).walk():
+            for name in _FUNCTIONS:
+                try:
+                    ForkingPickler(BytesIO()).dump(getattr(node.dataset, name, None))
+                except Exception as error:
+                    who = f"source {shown(node.path)}" if node.path else "the mixture"
+                    error.add_note(
+                        f"{who}: {name} cannot be pickled to a worker of its own start\n"
+                        "  Define it at the top of a module, or fork workers: multiprocessing_context='fork'."
+                    )
+                    raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         deal = state.pop("_deal")

@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.mixing.merged import MergedDataset
 from streamdata.sources.alone import SourceAlone
-from streamdata.sources.named import named
+from streamdata.sources.named import check_dataset, named
 from streamdata.sources.own_stream import is_own_stream
 
 
@@ -21,6 +21,8 @@ def top_of(dataset: Any, who: str) -> MergedDataset:
     Raises:
         ValueError: It is neither, or the mixture of it is refused.
     """
+    if not isinstance(dataset, Mapping):  # whose message below is of mixtures too
+        check_dataset(dataset, who)
     match dataset:
         case MergedDataset():
             return dataset

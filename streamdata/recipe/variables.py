@@ -71,6 +71,8 @@ class References:
         self.variables = variables
         self.dynamic_objs = dynamic_objs
         self.used: set[str] = set()
+        self.missing: set[tuple[str, str]] = set()
+        """Kinds and names of those that are not given: each is one problem, however often the recipe names it."""
         self._held: list[object] = []
         # A marker must not be writable in a recipe, or a recipe could name an object that it was not given.
         self._token = f"\0{secrets.token_hex(8)}:"
@@ -93,6 +95,9 @@ class References:
         if self._token not in text:
             return str(text)  # OmegaConf may return a private subclass of str
         number = text.removeprefix(self._token).removesuffix("\0")
+        held = re.findall(rf"{self._token}(\d+)\0", text)
+        if any(self._held[int(one)] is UNKNOWN for one in held):
+            return UNKNOWN
         if not number.isdecimal():
             raise ValueError("an object, a tuple or '???' must be the whole value, got it inside a longer text")
         return self._held[int(number)]
@@ -114,6 +119,7 @@ class _Rewriting:
         self.references = references
         self.locations = locations
         self.report = locations.report
+        self._is_lost = False
 
     def node(self, node: Any, path: Path) -> Any:
         if isinstance(node, dict):
@@ -149,7 +155,9 @@ class _Rewriting:
         parts = split(text)
         if len(parts) == 1 and (reference := self._reference(parts[0], path)):
             return self._whole(reference, path)
-        return join(part for old in parts for part in self._part(old, path))
+        self._is_lost = False
+        value = join([part for old in parts for part in self._part(old, path)])
+        return self.references.hold(UNKNOWN) if self._is_lost else value
 
     def _reference(self, part: Part, path: Path) -> _Reference | None:
         if not isinstance(part, Interpolation):
@@ -203,6 +211,10 @@ class _Rewriting:
         return Dynamic(reference.name, UNKNOWN if given is None else given.get(reference.name, UNKNOWN))
 
     def _missing(self, reference: _Reference, path: Path) -> Unknown:
+        self._is_lost, named = True, (reference.kind, reference.name)
+        if named in self.references.missing:
+            return UNKNOWN
+        self.references.missing.add(named)
         dynamic = reference.kind == "dynamic_objs"
         given = (self.references.dynamic_objs if dynamic else self.references.variables) or {}
         what = "dynamic object" if dynamic else "variable"

@@ -6,10 +6,11 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
 
-from streamdata.errors import StateError, shown
+from streamdata.errors import StateError, shown, text_of
 from streamdata.fields import is_reserved
 from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
@@ -20,6 +21,11 @@ PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
 StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
 StreamFns = StreamFn | list[StreamFn]
 """One, or several of which each reads what the one before it yields; only one alone may keep something."""
+
+_PER_RECORD: Final = {
+    "process_fn": "\n  It is called once, with an iterator of records: name a function of one record single_process_fn."
+}
+"""What to do where a stream function is a function of one record, by what it is called."""
 
 StreamPosition = TypeVar("StreamPosition")
 """Where the records' stream stands: a `Position`, or for a merged stream the entries of what was pulled."""
@@ -261,6 +267,7 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             if feed.error is not None:
                 raise
+            _note_taken_for_record(error, feed)
             feed.tally.replaying = False
             lost = feed.forget()
             at = f"{describe_record(feed.last)}, with {lost} records in hand" if feed.last else "its start"
@@ -290,7 +297,22 @@ def _call(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> 
                 feed.state = state
         outputs: Iterator[Any] = feed
         for one in own:
-            outputs = iter(one(outputs))
+            outputs = _iterator(one(outputs), feed.what)
         return outputs
     except (Exception, SystemExit) as error:
+        _note_taken_for_record(error, feed)
         raise_noted(error, f"source {shown(feed.tally.name)}: {feed.what} could not be called")
+
+
+def _iterator(output: Any, what: str) -> Iterator[Any]:
+    if isinstance(output, Mapping) or not hasattr(output, "__iter__"):
+        got = type(output).__name__
+        raise TypeError(f"{what}: expected an iterator of samples, got {got}{_PER_RECORD.get(what, '')}")
+    return iter(output)
+
+
+def _note_taken_for_record(error: Exception | SystemExit, feed: Feed[Any]) -> None:
+    """Say what a stream function is given, where it took that for a record."""
+    if isinstance(error, TypeError | AttributeError) and f"'{type(feed).__name__}' object" in text_of(error):
+        with suppress(Exception):  # whatever a class does in place of `add_note`
+            error.add_note(f"{feed.what}: expected a function of an iterator{_PER_RECORD.get(feed.what, '')}")

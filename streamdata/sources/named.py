@@ -1,7 +1,9 @@
 """Datasets of other libraries as sources: with the attributes that a recipe would set."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata.recipe.named_source import Percent
 
@@ -25,9 +27,9 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
         The dataset itself with these attributes; what takes none, such as a list, is wrapped.
 
     Raises:
-        ValueError: Another attribute is given, or a dict of splits.
+        ValueError: Another attribute is given, or a dict of splits, a DataLoader or an iterator.
     """
-    check_split(dataset, "named")
+    check_dataset(dataset, "named")
     unknown = sorted(attributes.keys() - set(_ATTRIBUTES))
     if unknown:
         raise ValueError(f"named: expected attributes out of {', '.join(_ATTRIBUTES)}, got {', '.join(unknown)}")
@@ -38,17 +40,28 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
     return source
 
 
-def check_split(dataset: Any, who: str) -> None:
-    """Refuse all splits of a dataset in place of one of them.
+def check_dataset(dataset: Any, who: str) -> None:
+    """Refuse what holds a dataset, or comes of one, in its place.
 
     Raises:
-        ValueError: It is a mapping, such as Hugging Face's DatasetDict.
+        ValueError: It is a mapping of splits, such as Hugging Face's DatasetDict, a DataLoader, or an iterator.
     """
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(str, dataset)) or "none"
         raise ValueError(
             f"{who}: expected one dataset, got a {type(dataset).__name__} of several: {splits}\n"
             "  Name the split: load_dataset(…, split='train'), or dataset['train']."
+        )
+    if isinstance(dataset, DataLoader):
+        raise ValueError(f"{who}: expected a dataset, got a DataLoader of one\n  Give its dataset.")
+    if (
+        isinstance(dataset, Iterator)
+        and not isinstance(dataset, IterableDataset)
+        and not hasattr(dataset, "__getitem__")
+    ):
+        raise ValueError(
+            f"{who}: expected a dataset, got a {type(dataset).__name__}, which is read once and by one process\n"
+            "  Write a torch IterableDataset whose __iter__ makes it."
         )
 
 

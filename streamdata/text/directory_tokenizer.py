@@ -5,12 +5,15 @@ Importing transformers takes seconds, in each worker; what turns texts into ids 
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
+from streamdata.errors import shown
 from streamdata.recipe.regular_files import check_regular
 
 _RULES, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_HUB_NAME: Final = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
 _OLD_MAP: Final = "special_tokens_map.json"
 _FILES: Final = {_RULES, _CONFIG, _OLD_MAP, "chat_template.jinja", "README.md", "LICENSE"}
 """Beside others, such as a model's `config.json`, transformers may take another class than the configuration says."""
@@ -104,6 +107,21 @@ def load_directory(name: str) -> DirectoryTokenizer | None:
         return None  # transformers has the word, and the error
     plain = backend.truncation is None and backend.padding is None
     return DirectoryTokenizer(backend, config) if plain and _has_all_tokens(backend, config) else None
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name may be one of the hub's: one or two words, where no folder here has the first of two."""
+    path = Path(name)
+    return bool(_HUB_NAME.fullmatch(name)) and not name.startswith(".") and not ("/" in name and path.parent.exists())
+
+
+def check_name(name: str | os.PathLike[str]) -> None:
+    """Raise FileNotFoundError where a name can only be a path, and nothing is there: a hub is asked for minutes."""
+    if not os.path.exists(name) and not is_hub_name(os.fspath(name)):
+        raise FileNotFoundError(
+            f"tokenizer {shown(os.fspath(name))}: expected a directory, got none\n"
+            "  Name one that `save_pretrained` wrote."
+        )
 
 
 def check_files(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import shown
-from streamdata.text.directory_tokenizer import DirectoryTokenizer, check_files, load_directory
+from streamdata.text.directory_tokenizer import DirectoryTokenizer, check_files, check_name, load_directory
 
 _PROBE = "The quick brown fox, 3.14 \u2014 na\u00efve caf\u00e9\n\tdef f(x): return x ** 2  # \u6771\u4eac \U0001f98a"
 
@@ -44,9 +44,10 @@ def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
     Without a word about it, transformers would ask on the terminal whether to run the code.
 
     Raises:
-        OSError: There is none of that name.
+        OSError: There is none of that name; where it can only be a path, no hub is asked.
         ValueError: It is nothing without code of its own, or its folder has a fifo, a socket or a device.
     """
+    check_name(name)
     check_files(Path(name))
     try:
         return auto.from_pretrained(name, trust_remote_code=False)

@@ -509,6 +509,12 @@ def test_options_of_the_stock_loader_are_passed_on() -> None:
         ({"shuffle": True}, "'shuffle'"),
         ({"steps_per_epoch": 0}, "expected steps_per_epoch to be an int from 1 on, got 0"),
         ({"uneven": "repeat"}, "expected uneven to be one of"),
+        (
+            {"collate_fn": list},
+            r"unknown option 'collate_fn', did you mean 'collate'\?\n  It takes batch_size,",
+        ),
+        ({"dataset": DataLoader([1])}, "StreamLoader: expected a dataset, got a DataLoader of one\n  Give its dataset"),
+        ({"dataset": iter([1])}, "StreamLoader: expected a dataset, got a list_iterator"),
         ({"dataset": [1, 2]}, "StreamLoader: expected a MergedDataset or a source, got list"),
     ],
 )
@@ -518,6 +524,17 @@ def test_settings_are_checked(settings: dict, message: str) -> None:
         make_loader(**settings)
     with pytest.raises(ValueError, match="expected batch_size to be an int from 1 on, got None"):
         StreamLoader(make_dataset(), None)
+
+
+@pytest.mark.parametrize("kind", [StreamLoader, DataLoader])
+@pytest.mark.filterwarnings("ignore:Got pickle error")
+def test_a_function_that_no_new_process_can_be_sent_is_named(kind: type) -> None:
+    """With its source, where workers are not forks."""
+    source = named([1, 2], name="a", percent=1, single_process_fn=lambda record: record)
+    loader = kind(MergedDataset([source]), 2, num_workers=1, multiprocessing_context="forkserver")
+    with pytest.raises((AttributeError, pickle.PicklingError)) as caught:
+        next(iter(loader))
+    assert "source 'a': single_process_fn cannot be pickled" in "\n".join(caught.value.__notes__)
 
 
 class Slow:

@@ -264,6 +264,33 @@ def test_a_cost_that_ends_its_own_iterator_ends_no_stream():
     assert "source 'a': cost failed" in caught.value.__notes__[0]
 
 
+def yields_one_record(records):
+    """A function of one record that yields."""
+    yield {**records}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r: {**r},
+        lambda r: {"x": r["n"]},
+        lambda r: r.get("n"),
+        lambda r: {"x": 1},
+        lambda r: 1,
+        yields_one_record,
+    ],
+)
+def test_a_function_of_one_record_as_process_fn_says_what_it_is_called(function):
+    """Whether it fails on the iterator, or returns a sample; the source is named."""
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        list(MergedDataset([named("a", process_fn=function)], cyclic=False))
+    said = "\n".join([str(caught.value), *caught.value.__notes__])
+    assert "with an iterator of records: name a function of one record single_process_fn" in said
+    assert "source 'a': process_fn" in said
+    with pytest.raises(TypeError, match="customized_yield_fn: expected an iterator of samples, got dict\nsource"):
+        list(MergedDataset([named("a")], cyclic=False, customized_yield_fn=lambda samples: {"x": 1}))
+
+
 @pytest.mark.parametrize("cost", [0, -1, 1e-101, 1e101, float("nan"), float("inf")])
 def test_an_impossible_cost_is_an_error(cost):
     """The clock would stand still, or go nowhere."""

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -152,3 +152,25 @@ def test_unreadable_recipes_are_reported_not_raised(write: Write, text: str) -> 
 def test_a_missing_value_does_not_hide_or_multiply_problems(write: Write, text: str) -> None:
     """What depends on it is passed over."""
     assert 1 <= len(check_recipe(write(text + "\nb: {null_: 1}\n" if "target" not in text else text))) <= 2
+
+
+def test_a_missing_variable_is_one_error(write: Write) -> None:
+    """However often it is named: nothing is said of values that it is a part of, in a longer text or by another."""
+    text = """\
+        target: streamdata.JsonlIterableDataset
+        params:
+          path: "${variables:data}/docs"
+          limits: "${params.path}/y"
+          process_fn: {target: streamdata.TextJsonlProcessFnBuilder, params: {tokenizer_name: "${variables:data}/t"}}
+          holdout: "${oc.env:HOME,${variables:data}}"
+        """
+    texts: list[object] = []
+
+    def look(_: str, params: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+        texts.extend(value for value in params.values() if isinstance(value, str))
+        yield from ()
+
+    said = [problem.message.partition(";")[0] for problem in check_recipe(write(text), files=look)]
+    assert said[0] == "no variable 'data' was given"
+    assert said[1:] == ["missing parameters: max_sequence_length"] * (len(said) - 1)
+    assert texts == []

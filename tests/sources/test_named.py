@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import streamdata
 from streamdata import MergedDataset, named
@@ -28,6 +28,15 @@ def test_a_dict_of_splits_is_named_early():
         named(splits, name="a", percent=1)
     with pytest.raises(ValueError, match=r"source 0.*got a DatasetDict of several"):
         MergedDataset([splits])
+
+
+@pytest.mark.parametrize("make", [lambda: DataLoader([1]), lambda: (n for n in range(3)), lambda: iter([1])])
+def test_what_is_no_dataset_says_what_is(make):
+    """A loader has one; an iterator can be read only once."""
+    with pytest.raises(ValueError, match=r"source 0 \(\w+\): expected a dataset, got a \w+.*\n  (Give|Write)"):
+        MergedDataset([make()])
+    with pytest.raises(ValueError, match="named: expected a dataset, got a"):
+        named(make(), name="a", percent=1)
 
 
 def test_a_misspelt_attribute_is_an_error():

@@ -53,6 +53,18 @@ def test_a_tokenizer_without_end_is_refused(tmp_path: Path) -> None:
         end_token(name)
 
 
+@pytest.mark.parametrize("name", ["models/tokenizzer", "./gone", "/gone/away", "a b"])
+def test_a_name_that_can_only_be_a_path_is_not_asked_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Such as one below a folder that is here: an error at once."""
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", None)
+    with pytest.raises(FileNotFoundError, match=f"tokenizer '{name}': expected a directory, got none"):
+        load_tokenizer(name)
+
+
 def test_fingerprint_depends_on_the_tokenizer_alone(tmp_path: Path) -> None:
     """Equal in another place, different for another vocabulary."""
     here, there = save_tiny_tokenizer(tmp_path / "a"), save_tiny_tokenizer(tmp_path / "b")
