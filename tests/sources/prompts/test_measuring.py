@@ -116,9 +116,9 @@ def test_what_others_cannot_import_says_so(tmp_path):
         )
     )
     apart(run_as_main, script, tmp_path / "printed")
-    kept, *error = (tmp_path / "printed").read_text().splitlines()
-    assert kept == "kept 12"
-    assert "filter_overlong_prompts_workers: 1" in error[-1]
+    printed = (tmp_path / "printed").read_text()  # several processes write there: their lines come in any order
+    assert "kept 12" in printed
+    assert "filter_overlong_prompts_workers: 1" in printed
 
 
 def test_a_process_that_dies_is_noticed():
