@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from streamdata.errors import shown
+from streamdata.recipe.locations import Kind
 from streamdata.remote import StorageOptions, options_of_source, stat_once
 from streamdata.shards.braces import check_braces
 from streamdata.shards.listing import is_glob
+from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.storage import is_pipe, is_remote
 from streamdata.shards.urls import expand_home, find_shards, split_commas
 from streamdata.sources.suffixes import SHARD_SUFFIXES
@@ -18,6 +23,15 @@ _ANY: Final = ("",)
 _PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": _ANY}
 """By a source with a parameter `path`: what it takes in a folder."""
 _FILES: Final = ("jsonl_path", "data_files")
+_TARS: Final = "streamdata.MetaDistributedWebDataset"
+_CONFIG: Final = "config"
+_SETTINGS: Final = {
+    "streamdata.SFTChatDataset": ("streamdata.sources.chats.sft", "SFTChatConfig"),
+    "streamdata.PreferenceDataset": ("streamdata.sources.chats.preference", "PreferenceConfig"),
+    "streamdata.RLHFDataset": ("streamdata.sources.prompts.config", "PromptConfig"),
+}
+"""By a target with `config`: the module and class that know its keys, imported where one is."""
+_PLAIN: Final = (str, int, float, bool, type(None))
 _TOKENIZERS: Final = ("tokenizer", "tokenizer_name", "processor")
 
 
@@ -31,29 +45,34 @@ class RecipeFiles:
     def __init__(self, *, online: bool = False) -> None:
         self._online = online
 
-    def __call__(self, target: str, params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yields the name of each parameter whose files are not there, with what is wrong."""
+    def __call__(self, target: str, params: Mapping[str, Any]) -> Iterator[tuple[str, str, Kind]]:
+        """Yields the name of each parameter whose files are not there, with what is wrong, or that nobody looked."""
         for name, value in params.items():
             look = self._look(target, name, params)
-            if look and value and all(isinstance(one, str) for one in _listed(value)):
+            if look and value and (name == _CONFIG or all(isinstance(one, str) for one in _listed(value))):
                 try:
-                    look(value)
+                    not_checked = look(value)
                 except (OSError, ValueError) as error:  # also of a dead store, or a damaged manifest
-                    yield name, str(error)
+                    yield name, str(error), "error"
+                else:
+                    if not_checked:
+                        yield name, not_checked, "not checked"
 
-    def _look(self, target: str, name: str, params: Mapping[str, Any]) -> Callable[[Any], object] | None:
-        """What looks for the files of a parameter, if it names any."""
-        if name in _TOKENIZERS:
-            return self._tokenizer
-        if name == "load_path":
-            return lambda value: _store(value, params.get("storage_type"))
+    def _look(self, target: str, name: str, params: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
+        """What looks for the files of a parameter, if it names any; it returns why it did not."""
+        if name == _CONFIG and target in _SETTINGS:
+            return lambda value: _settings(target, value)
         if name == "paths" and target == "streamdata.BlendableDataset.from_megatron":
             return _blend
-        if name in _FILES:
-            return lambda value: self._shards(value, _ANY, params)
         if name == "path" and target in _PATHS:
             return lambda value: self._shards(value, _PATHS[target], params)
-        return None
+        looks: dict[str, Callable[[Any], str | None]] = {
+            "load_path": lambda value: _store(value, params.get("storage_type")),
+            "meta_names": lambda _: _sidecars(params),
+            **dict.fromkeys(_TOKENIZERS, self._tokenizer),
+            **dict.fromkeys(_FILES, lambda value: self._shards(value, _ANY, params)),
+        }
+        return looks.get(name)
 
     def _shards(self, value: str | Sequence[str], suffixes: tuple[str, ...], params: Mapping[str, Any]) -> None:
         patterns = [one for text in _listed(value) for one in _parts(text)]
@@ -67,12 +86,16 @@ class RecipeFiles:
             options = options_of_source(params.get("storage_options"), "check")
             _ask(remote, suffixes, options)
 
-    def _tokenizer(self, name: str) -> None:
+    def _tokenizer(self, name: str) -> str | None:
         check_name(name)
-        if self._online and not Path(name).exists():
+        if Path(name).exists():
+            return None
+        if self._online:
             from transformers.utils.hub import cached_file  # it knows mirrors, tokens and what was loaded before
 
             cached_file(name, "tokenizer_config.json")
+            return None
+        return f"not checked: no folder {shown(name)} is here, and it looks like a hub name\n  --online asks the hub."
 
 
 def _ask(remote: list[str], suffixes: tuple[str, ...], options: StorageOptions) -> None:
@@ -95,6 +118,30 @@ def _blend(paths: Any) -> None:
             float(word)
         except ValueError:
             _store(word)
+
+
+def _settings(target: str, config: Any) -> None:
+    """The keys of rows' settings, but those whose values are known only when they are built."""
+    module, name = _SETTINGS[target]
+    if isinstance(config, dict):
+        known = {key: value for key, value in config.items() if not _is_built(value)}
+        getattr(import_module(module), name).read(known, target.rpartition(".")[2])
+
+
+def _is_built(value: Any) -> bool:
+    if isinstance(value, dict):
+        return not {"target", "include"}.isdisjoint(value) or any(map(_is_built, value.values()))
+    return any(map(_is_built, value)) if isinstance(value, list) else type(value) not in _PLAIN
+
+
+def _sidecars(params: Mapping[str, Any]) -> None:
+    """Each tar of this machine has its sidecar; what is wrong with the path itself is said of that."""
+    path, urls = params.get("path"), list[str]()
+    parts = _parts(path) if isinstance(path, str) else []
+    local = [one for one in parts if "://" not in one and not is_pipe(one)]
+    with suppress(OSError, ValueError):
+        urls = find_shards(local, _PATHS[_TARS], params.get("include_dirs")).urls if local else []
+    find_sidecars(urls, {})
 
 
 def _listed(value: Any) -> list[Any]:

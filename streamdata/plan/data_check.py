@@ -9,6 +9,8 @@ from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
+from PIL import Image
+
 from streamdata.errors import RecipeError, ShardError, StreamdataError, printable, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind, described
@@ -185,11 +187,15 @@ class _Reading:
     def __init__(self, task: DataTask, name: str, report: ForkReport) -> None:
         self.name, self.found = name, Findings()
         self._task, self._report, self._record = task, report, ""
+        self.images = ""
+        """What a message says of the files of the last record's images."""
 
     def begin(self, record: Record) -> None:
         """Count a record that was read."""
         self.found.num_records += 1
-        self._record = describe_record(record)
+        images = (getattr(value, "filename", None) for value in record.values())
+        self.images = "".join(f" (image {shown(name)})" for name in images if isinstance(name, str) and name)
+        self._record = describe_record(record) + self.images
         self._report.mark(self.found.mark(self._record))
 
     def note(self, kind: Kind, message: str) -> None:
@@ -205,12 +211,15 @@ def _looked_at(records: Iterator[Record], reading: _Reading) -> Iterator[Record]
     """The same records, counted, with the fields of a lane; images that do not decode are noted."""
     for record in records:
         reading.begin(record)
-        for field in IMAGE_FIELDS:
-            if isinstance(data := record.get(field), bytes):
-                try:
+        for field in (*IMAGE_FIELDS, "image"):
+            try:
+                if isinstance(data := record.get(field), bytes):
                     decode_image(data).load()
-                except Exception as error:  # Pillow raises many kinds
-                    reading.note("image", f"{describe_record(record)}: field {shown(field)}: {described(error)}")
+                elif isinstance(data, Image.Image):
+                    data.load()
+            except Exception as error:  # Pillow raises many kinds
+                at = describe_record(record) + reading.images
+                reading.note("image", f"{at}: field {shown(field)}: {described(error)}")
         yield record | {DATASET_NAME: reading.name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
@@ -236,7 +245,7 @@ class _NotingTally(Tally):
             if self._reading.found.num_records == self._last_failure:
                 raise error
             self._last_failure = self._reading.found.num_records
-        self._reading.note("function", f"{record}: {what} raised {described(error)}")
+        self._reading.note("function", f"{record}{self._reading.images}: {what} raised {described(error)}")
 
 
 def _process(dataset: Any, reading: _Reading, read: Iterator[Record]) -> None:

@@ -78,8 +78,12 @@ class Findings:
 
 
 def described(error: BaseException) -> str:
-    """What an error of somebody else's code is: its type, and its message in one line, cut where it is long."""
+    """What an error of somebody else's code is: its type, its message in one line, cut where it is long, and its notes.
+
+    The notes say where it was: the image, or the file and row.
+    """
     text, is_ours = text_of(error), isinstance(error, StreamdataError)
     most = _MAX_OUR_CHARS if is_ours else _MAX_CHARS
     cut = text[:most] + ("…" if len(text) > most else "")
-    return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}"
+    notes = "".join(f"; {one_line(str(note).strip())[:_MAX_OUR_CHARS]}" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}{notes}"

@@ -9,7 +9,7 @@ from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
 from streamdata.recipe.defaults import FOR_ALL, for_all
 from streamdata.recipe.limits import RecipeLimits, read_limits, refusal_of_limits
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, folders_of, load_recipe, locations_of
-from streamdata.recipe.locations import UNKNOWN, Path, Problem
+from streamdata.recipe.locations import UNKNOWN, Kind, Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture, check_root
 from streamdata.recipe.own_targets import is_own, public_name
 from streamdata.recipe.parameters import Parameters, parameters_of
@@ -24,8 +24,9 @@ from streamdata.recipe.variables import References
 MAX_PROBLEMS: Final = 1000
 """After so many the rest of the targets is not looked at: each takes time, such as for a guess what was meant."""
 
-RefusalOfFiles = Callable[[str, Mapping[str, Any]], Iterable[tuple[str, str]]]
-"""Of a target of ours and its params: the names of those whose files are not there, each with what is wrong."""
+RefusalOfFiles = Callable[[str, Mapping[str, Any]], Iterable[tuple[str, str, Kind]]]
+"""Of a target of ours and its params: the names of those whose files are not there, each with what is wrong, or that
+nobody has looked."""
 
 
 def check_recipe(
@@ -165,9 +166,9 @@ class _Check:
         if self.files is None or not all(isinstance(name, str) for name in params):
             return
         with for_all(self._said(file, path)):
-            for name, refusal in self.files(public_name(origin) or origin, params):
+            for name, refusal, kind in self.files(public_name(origin) or origin, params):
                 at = (*path, "params", name)
-                file.locations.report(at, refusal, key=True, target=node["target"], is_told=True)
+                file.locations.report(at, refusal, key=True, target=node["target"], is_told=True, kind=kind)
 
     def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
         """What the mixtures above a path say for all sources below them, the nearest first."""

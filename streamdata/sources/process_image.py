@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +148,9 @@ def open_image(path: Path) -> Image.Image:
     try:
         with open_regular(path, ValueError) as file:
             data = file.read()
-        return decode_image(data)
+        image: Any = decode_image(data)
+        image.filename = str(path)  # for who meets damage later: pixels are decoded when they are used
+        return cast("Image.Image", image)
     except (OSError, ValueError) as error:
         error.add_note(f"image {path}")
         raise

@@ -109,7 +109,7 @@ params: {fields: [jpg], size: 8}
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the sound recipe names."""
-    for name in ("shards/a.jsonl", "shards/b.jsonl", "tars/0.tar", "tokenizer/tokenizer.json"):
+    for name in ("shards/a.jsonl", "shards/b.jsonl", "tars/0.tar", "tars/0.meta.jsonl", "tokenizer/tokenizer.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
@@ -172,6 +172,42 @@ def test_what_is_there_or_elsewhere_is_no_mistake(path: str) -> None:
 def test_a_tokenizer_of_the_hub_is_no_mistake(name: str) -> None:
     """Nobody asks the hub."""
     assert errors(SOUND.replace("tokenizer_name: tokenizer", f"tokenizer_name: {name}")) == []
+
+
+def test_a_tokenizer_that_is_not_here_is_not_checked_and_says_so() -> None:
+    """It may be a name of the hub, or a slip."""
+    found = check(SOUND.replace("tokenizer_name: tokenizer", "tokenizer_name: tokenizzer"))
+    (problem,) = (problem for problem in found if "tokenizzer" in problem.message)
+    assert problem.kind == "not checked"
+    assert problem.message.startswith("not checked: no folder 'tokenizzer' is here, and it looks like a hub name")
+
+
+def test_meta_names_need_sidecars(data: Path) -> None:
+    """Beside each shard that is found."""
+    (data / "tars" / "0.meta.jsonl").unlink()
+    text = "target: streamdata.MetaDistributedWebDataset\nparams:\n  path: tars\n  meta_names: [score]\n"
+    (found,) = errors(text)
+    assert (found.location, "expected a sidecar" in found.message) == ("r.yaml:4:3", True)
+    (data / "tars" / "0.meta.jsonl").touch()
+    assert errors(text) == []
+    (found,) = errors(text.replace("path: tars", "path: gone"))
+    assert found.location == "r.yaml:3:3"
+
+
+@pytest.mark.parametrize(
+    ("name", "slip"), [("SFTChat", "max_lenght"), ("Preference", "chosen_ky"), ("RLHF", "max_prompt_lenght")]
+)
+def test_keys_of_a_config_are_checked(name: str, slip: str) -> None:
+    """But what is built, or made of variables, is not looked at."""
+    own = "truncation: '${dynamic_objs:x}', apply_chat_template_kwargs: {a: {target: os.getcwd}}"
+    text = (
+        f"target: streamdata.{name}Dataset\n"
+        f"params: {{data_files: shards/a.jsonl, tokenizer: tokenizer, config: {{{slip}: 8, {own}}}}}\n"
+    )
+    said = [problem.message for problem in errors(text) if problem.path == "params.config"]
+    assert len(said) == 1
+    assert f"{slip!r}, did you mean" in said[0]
+    assert not [problem for problem in errors(text.replace(f"{slip}: 8, ", "")) if problem.path == "params.config"]
 
 
 def test_stores_and_blends_are_looked_for() -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from PIL import Image
 
 from streamdata.plan.data_check import DataCheck
 from streamdata.plan.data_faults import MAX_LISTED, Findings
@@ -129,6 +130,29 @@ def test_lines_of_sidecars_without_a_record_are_counted(tmp_path):
     assert "2 sidecar lines without a record" in messages
     assert "1 records without a sidecar line" in messages
     assert found.counts["key given twice"] == 1
+
+
+def test_images_of_map_style_datasets_are_named_by_their_files(tmp_path):
+    """One that is cut, which only its pixels show, one that is none, and one that is gone."""
+    folder = tmp_path / "all" / "cat"
+    folder.mkdir(parents=True)
+    Image.effect_noise((64, 64), 50).convert("RGB").save(folder / "cut.png")
+    (folder / "cut.png").write_bytes((folder / "cut.png").read_bytes()[:3000])
+    (folder / "no.png").write_bytes(b"no image")
+    rows = "".join(f'{{"imagepath": "all/cat/{name}.png"}}\n' for name in ("cut", "no", "gone"))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    lines = {"target": "streamdata.ImageJsonlDataset", "name": "lines", "percent": 1}
+    lines["params"] = {"jsonl_path": str(tmp_path / "rows.jsonl")}
+    resized = {"target": "streamdata.DecodeImages", "params": {"fields": "image", "size": 8}}
+    found = checked(source("ImageFolderDataset", tmp_path / "all", "folder", single_process_fn=resized), lines)
+    wanted = [
+        ("folder", "damaged", "no"), ("folder", "function", "cut"), ("folder", "image", "cut"),
+        ("lines", "damaged", "gone"), ("lines", "damaged", "no"), ("lines", "image", "cut"),
+    ]  # fmt: skip
+    told = sorted((fault.source, fault.kind, fault.message) for fault in found.faults)
+    assert [(name, kind) for name, kind, _ in told] == [(name, kind) for name, kind, _ in wanted]
+    for name, kind, file in wanted:
+        assert f"all/cat/{file}.png" in str([message for *which, message in told if which == [name, kind]])
 
 
 def test_images_that_do_not_decode_are_named(tmp_path):

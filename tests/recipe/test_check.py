@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamdata.recipe import Problem, check_recipe
+from streamdata.recipe.locations import Kind
 from streamdata.recipe.trust import PERMITTED
 
 Write = Callable[..., str]
@@ -166,7 +167,7 @@ def test_a_missing_variable_is_one_error(write: Write) -> None:
         """
     texts: list[object] = []
 
-    def look(_: str, params: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    def look(_: str, params: Mapping[str, object]) -> Iterator[tuple[str, str, Kind]]:
         texts.extend(value for value in params.values() if isinstance(value, str))
         yield from ()
 
