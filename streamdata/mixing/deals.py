@@ -49,15 +49,19 @@ class Deals:
             return any(self.has_share(child, lane) for child in node.children)
         return self.lane(node, lane).has_records()
 
-    def num_blocks(self, lane: int, node: Node) -> int:
-        """How many blocks of a source are dealt to the lane, leftovers left out.
+    def num_blocks(self, lane: int, node: Node) -> int | None:
+        """How many blocks of a source are dealt to the lane, leftovers left out; None where it has no share.
 
         0 where, of what a size left, they may all give nothing, and of an iterable; of a part at most 1, if it has
         a record in them.
         """
-        if (self._progress.before.number and node.may_leave_out) or isinstance(node.source, OwnStreamSource):
+        if isinstance(node.source, OwnStreamSource):
             return 0
         dealt = self.lane(node, lane)
+        if not dealt.has_records():
+            return None
+        if self._progress.before.number and node.may_leave_out:
+            return 0
         if node.part is None:
             return dealt.order.share(0)
         counts = dealt.counts(dealt.start)

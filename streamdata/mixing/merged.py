@@ -263,7 +263,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         tree = top.tree()
         progress.check_nodes(tree.nodes)
         least = partial(_least, top, progress, self._skips.num_records)
-        check_complete(progress, Shape(joins=top.joins(), is_endless=top.is_endless, least=least))
+        check_complete(progress, Shape(is_endless=top.is_endless, least=least))
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
         # Here, and not in each of the workers that are forked from this process.
@@ -516,7 +516,7 @@ def _least(top: Node, progress: Progress, skipped: int, lane: Lane, epoch_pass: 
     deals = Deals(progress, epoch_pass, lane.count)
     # Sources that were not there all the time may have given nothing.
     there = set.intersection(*(set(header["nodes"]) for header in progress.headers.values()))
-    return max(0, top.least_samples(partial(deals.num_blocks, lane.index), there) - skipped)
+    return max(0, (top.least_samples(partial(deals.num_blocks, lane.index), there) or 0) - skipped)
 
 
 def _checked_seed(seed: Any) -> int:

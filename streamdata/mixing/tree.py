@@ -10,7 +10,7 @@ from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.weights import resolved_weights, shares_of_weights
 from streamdata.progress import BlockCut, Tree
-from streamdata.progress.header import BY_COST
+from streamdata.progress.header import BY_COST, MIXTURE
 from streamdata.recipe.named_source import NamedSource
 from streamdata.recipe.percent import Weight, is_absent
 from streamdata.sources import MapStyleSource, Source
@@ -129,7 +129,7 @@ class Node:
         # Clocks count in draws, or in costs: they do not go on in the other unit.
         costs = "" if settings.cost is None else BY_COST
         ends = f"cyclic {settings.cyclic}, stop {settings.stop}"
-        return f"mixture, seed {settings.seed}, {ends}, yield function {joins}{costs}"
+        return f"{MIXTURE}seed {settings.seed}, {ends}, yield function {joins}{costs}"
 
     def tree(self) -> Tree:
         """What of it and all below determines the order of the stream, to be compared on resume."""
@@ -139,10 +139,6 @@ class Node:
         sources = (node for node in self.walk() if not node.is_mixture)
         cuts = {node.path: node.cut for node in sources if not isinstance(node.source, OwnStreamSource)}
         return Tree({node.path: node.order for node in self.walk()}, weights, cuts)
-
-    def joins(self) -> dict[str, bool]:
-        """Of each mixture, by path: whether it has a yield function."""
-        return {node.path: node.dataset.customized_yield_fn is not None for node in self.walk() if node.is_mixture}
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """What sources have in their shards that is not a record, or less than one: how many, by path and kind."""
@@ -181,23 +177,28 @@ class Node:
         """The epochs of a source of records that are read."""
         return ALL_EPOCHS if self.is_endless else Epochs(0, self.max_epochs or 1)
 
-    def least_samples(self, num_blocks: Callable[["Node"], int], paths: Collection[str]) -> float:
+    def least_samples(self, num_blocks: Callable[["Node"], int | None], paths: Collection[str]) -> float | None:
         """How many samples a lane gets of it at least: a block has a record, and a function gives something.
 
         Args:
-            num_blocks: How many blocks of a source of records are the lane's.
+            num_blocks: How many blocks of a source of records are the lane's at least; None where it has no share.
             paths: The nodes that count; of others it got nothing, perhaps.
+
+        Returns:
+            None where the lane has no share.
         """
         if not self.is_mixture:
             blocks = num_blocks(self)
-            return min(blocks, 1) if self.may_leave_out else blocks
+            return blocks if blocks is None or not self.may_leave_out else min(blocks, 1)
         if self.is_endless:
             return math.inf
-        there = [child for child in self.children if child.path in paths]
-        shares = [count for count in (child.least_samples(num_blocks, paths) for child in there) if count]
+        found = (child.least_samples(num_blocks, paths) for child in self.children if child.path in paths)
+        shares = [count for count in found if count is not None]
         # Under first_exhausted it ends when some source has: at worst the shortest, with nothing drawn of the others.
+        # A source of which the lane has no share is left out there, and ends nothing.
         least = min(shares, default=0) if self.dataset.stop == "first_exhausted" else sum(shares)
-        return least if self.dataset.customized_yield_fn is None else min(least, 1)
+        least = least if self.dataset.customized_yield_fn is None else min(least, 1)
+        return least if shares else None
 
 
 def tree_of(

@@ -1,7 +1,7 @@
 """Whether a checkpoint holds all that was delivered: what is missing would come again in silence."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from streamdata.errors import StateError, names_text, shown
 from streamdata.progress.cursor import LaneKey
+from streamdata.progress.header import MIXTURE
 from streamdata.progress.progress import Progress
 from streamdata.run import Lane
 
@@ -28,8 +29,6 @@ _SAVE_APART = "Begin each iteration over a pass with states of its own, or call 
 class Shape:
     """What a dataset knows of its stream that states do not say."""
 
-    joins: Mapping[str, bool]
-    """Of each mixture, by its path: whether it has a yield function, and so gives other samples than it draws."""
     is_endless: bool
     least: Callable[[Lane, int], float]
     """How many samples the stream gives the lane at least in a pass."""
@@ -41,22 +40,23 @@ def check_complete(progress: Progress, shape: Shape) -> None:
     Raises:
         StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
     """
-    mixtures = {path.rpartition(".")[0] for path in progress.paths() if path} | shape.joins.keys()
+    # Those that are not there any more, too: they may return.
+    mixtures = [path for path, node in progress.nodes().items() if node.startswith(MIXTURE)]
     for epoch_pass in progress.passes():
         for path in sorted(mixtures):
-            _check_draws(progress, epoch_pass, path, shape.joins.get(path))
+            _check_draws(progress, epoch_pass, path)
     for dp_rank in progress.ranks():
         _check_workers(progress, shape, dp_rank)
 
 
-def _check_draws(progress: Progress, epoch_pass: int, path: str, joins: bool | None) -> None:
+def _check_draws(progress: Progress, epoch_pass: int, path: str) -> None:
     """Each mixture says how many samples it drew: the draws of its sources must add up to that."""
     children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
     own, held = progress.finals(epoch_pass, path), progress.num_batches(epoch_pass)
     found = sum((progress.column("draws", epoch_pass, child) for child in children), np.zeros_like(own.draws))
-    drawn = own.position[:, TAKEN] if joins else own.draws
-    # Of one that is not there any more nobody knows which of the two it is.
-    is_right = (found == drawn) | ((found == own.position[:, TAKEN]) & (joins is None)) | ~own.is_held
+    # One with a yield function, which has always given something of its open burst, says it at the burst's start.
+    drawn = np.where(own.given > 0, own.position[:, TAKEN], own.draws)
+    is_right = (found == drawn) | ~own.is_held
     if not path:
         is_right[[lane for lane in held if not own.is_held[lane]]] = False
     for index in np.flatnonzero(~is_right).tolist():

@@ -13,6 +13,8 @@ from streamdata.run import MAX_RANKS, MAX_WORKERS, Lane
 
 FORMAT: Final = 3
 """Of the states, in each generation's header: another one is refused there, before anything is misread."""
+MIXTURE: Final = "mixture, "
+"""How the order of a mixture begins, and no other one."""
 BY_COST: Final = ", by cost"
 """How the order of a mixture ends that has a cost."""
 _MAX_LANES: Final = 1 << 22

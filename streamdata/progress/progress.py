@@ -122,8 +122,8 @@ class Progress:
         """Refuse cursors of lanes that were not there; leftovers, and clocks that owe something, of a first size."""
         rows = self.table.rows
         for generation in np.unique(rows["generation"]).tolist():
-            of_generation = rows[rows["generation"] == generation]
-            self._check_lane(generation, int(of_generation["rank"].max()), int(of_generation["worker"].max()))
+            is_own = rows["generation"] == generation
+            self._check_lane(generation, *(int(rows[name][is_own].max()) for name in ("rank", "worker")))
         for epoch_pass in np.unique(rows["epoch_pass"]).tolist():
             for rank in np.unique(rows["rank"][rows["epoch_pass"] == epoch_pass]).tolist():
                 if (epoch_pass, rank) not in self._workers:
@@ -282,17 +282,14 @@ class Progress:
         if key not in self._cache:
             rows = self.table.rows
             is_own = (rows["epoch_pass"] == epoch_pass) & (rows["generation"] < before) & self.is_begun
-            names = ("rank", "worker", "generation", "batches", "ended")
-            ranks, workers, generations, counted, ended = (rows[name][is_own] for name in names)
-            batches = np.zeros(self.topology().lanes, np.int64)
-            newest, ended_in = np.full((2, len(batches)), -1)
-            lanes = self._lanes(ranks, workers)
-            # The entry that came last in a batch says how many there were; which one that was shows in the number.
-            np.maximum.at(batches, lanes, counted)
-            np.maximum.at(newest, lanes, generations)
-            np.maximum.at(ended_in, lanes, np.where(ended > 0, generations, -1))
-            # A lane that had ended may have gone on since with a source that joined.
-            self._cache[key] = OfLanes(newest >= 0, batches, np.where(ended_in == newest, ended_in, -1))
+            is_held = np.zeros(self.topology().lanes, np.bool_)
+            is_held[self._lanes(rows["rank"][is_own], rows["worker"][is_own])] = True
+            batches, ended_in = np.zeros(len(is_held), np.int64), np.full(len(is_held), -1)
+            # The newest entry of the top counts: each batch writes it whole.
+            for lanes, tops in self._cursors(epoch_pass, "", before):
+                batches[lanes] = tops["batches"]
+                ended_in[lanes] = np.where(tops["ended"] > 0, tops["generation"], -1)
+            self._cache[key] = OfLanes(is_held, batches, ended_in)
         found: OfLanes = self._cache[key]
         return found
 

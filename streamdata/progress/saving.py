@@ -72,7 +72,7 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
         StateError: They do not come from `to_state`, or from a run with another number of ranks.
     """
     # What was written since is not sorted in among all ranks' at every step: a rank's own are few.
-    parts = [states.loaded, states.maps[0]] if isinstance(states, LoadedStates) else [states]
+    parts = [states.loaded, states.written] if isinstance(states, LoadedStates) else [states]
     tables = list(map(table_of, parts))
     headers = dict(sorted({number: value for table in tables for number, value in table.headers.items()}.items()))
     if not headers:

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import orjson
 
 from streamdata.errors import StateError
 from streamdata.progress.deal_header import canonical, digest_of
 from streamdata.progress.header import count
-from streamdata.progress.states_table import NUMBERS, StatesTable, empty_rows, table_of
+from streamdata.progress.states_table import StatesTable, columns_of, rows_of, table_of
 from streamdata.progress.to_state import header_of_text
 from streamdata.run import MAX_RANKS
 
@@ -51,10 +50,7 @@ class RankStates:
 
 def encode(origin: Origin, table: StatesTable) -> bytes:
     """Write a rank's file."""
-    rows, rare = table.rows, table.rows["rare"].tolist()
-    columns = {name: np.ascontiguousarray(rows[name]) for name in NUMBERS if rows[name].any()}
-    if (rows["pulled"] != -1).any():
-        columns["pulled"] = np.ascontiguousarray(rows["pulled"])
+    columns, rare = columns_of(table.rows)
     others = table.others.items()
     content = {
         "streamdata_states": _VERSION,
@@ -63,10 +59,10 @@ def encode(origin: Origin, table: StatesTable) -> bytes:
         "headers": {key: canonical(value) for key, value in others if key.startswith("generation/")},
         "entries": {key: value for key, value in others if key.startswith(("worker/", "idle/"))},
         "paths": table.paths,
-        "rows": len(rows),
+        "rows": len(table.rows),
         "columns": columns,
         # The standard library's JSON for what functions return: orjson would read long integers as floats.
-        "rare": json.dumps({row: fields for row, fields in enumerate(rare) if fields}),
+        "rare": json.dumps(rare),
     }
     return gzip.compress(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), 1, mtime=0)
 
@@ -78,24 +74,20 @@ def decode(name: str, content: bytes) -> RankStates:
         StateError: It is torn, damaged, or not such a file; the message begins with its name.
     """
     try:
-        text = gzip.decompress(content)
-    except _TORN as error:
+        value = orjson.loads(gzip.decompress(content))
+        version = value["streamdata_states"]
+    except (*_TORN, *_DAMAGE) as error:
         raise StateError(
             f"{name}: expected a rank's states, got {len(content)} bytes that are not such a file from end to end: it "
             f"is torn or damaged ({error})\n  Restore it, or delete it: then its rank is missing at this step."
         ) from error
+    if version != _VERSION:
+        raise StateError(f"{name}: written by another version of streamdata\n  Read it with that version.")
     try:
-        value = orjson.loads(text)
-        if value["streamdata_states"] != _VERSION:
-            raise StateError(f"{name}: written by another version of streamdata\n  Read it with that version.")
         origin = Origin(**{field: value[field] for field in ("rank", "size", "step", "group")})
         if not count(origin.rank) < count(origin.size) <= MAX_RANKS:
             raise ValueError(f"rank {origin.rank} of {origin.size}")
-        rows = empty_rows(count(value["rows"]))
-        for column, numbers in value["columns"].items():
-            rows[column] = numbers
-        for row, fields in json.loads(value["rare"]).items():
-            rows["rare"][int(row)] = fields
+        rows = rows_of(count(value["rows"]), value["columns"], json.loads(value["rare"]))
         headers = {key: header_of_text(header) for key, header in value["headers"].items()}
         # The rows are as they were when they were checked, in saving: the sum says so. What is beside them is looked at
         # in joining.

@@ -8,12 +8,11 @@ lanes is a few calls of NumPy.
 
 import json
 import math
-from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +84,30 @@ def empty_rows(count: int) -> Rows:
     return rows
 
 
+def columns_of(rows: Rows) -> tuple[dict[str, Column], dict[int, Mapping[str, Any]]]:
+    """The columns of cursors in which there is something; and by row the fields of `RARE`."""
+    columns = {name: np.ascontiguousarray(rows[name]) for name in NUMBERS if rows[name].any()}
+    if (rows["pulled"] != -1).any():
+        columns["pulled"] = np.ascontiguousarray(rows["pulled"])
+    return columns, {row: fields for row, fields in enumerate(rows["rare"].tolist()) if fields}
+
+
+def rows_of(count: int, columns: Mapping[str, Any], rare: Mapping[Any, Mapping[str, Any]]) -> Rows:
+    """Make cursors of what `columns_of` gave, or of the same as JSON has it.
+
+    Raises:
+        ValueError: A column has another length.
+    """
+    rows = empty_rows(count)
+    for name, column in columns.items():
+        if len(column) != count:  # NumPy would repeat a single value
+            raise ValueError(f"expected {count} values of {shown(name)}, got {len(column)}")
+        rows[name] = column
+    for row, fields in rare.items():
+        rows["rare"][int(row)] = fields
+    return rows
+
+
 @dataclass(frozen=True, eq=False)
 class StatesTable(Mapping[str, Any]):
     """States that do not change any more; made by `table_of` and `join`. A mapping with the flat dict's items."""
@@ -96,6 +119,10 @@ class StatesTable(Mapping[str, Any]):
     others: Mapping[str, Any] = field(default_factory=dict)
     """Headers, and who delivered last or nothing: by key."""
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Column by column: NumPy pickles rows with objects value by value.
+        return _restored, (self.paths, len(self.rows), *columns_of(self.rows), self.others)
+
     @cached_property
     def groups(self) -> dict[Group, slice]:
         """Where the rows of each node are."""
@@ -105,7 +132,7 @@ class StatesTable(Mapping[str, Any]):
         return {
             Group(generation, epoch_pass, self.paths[path]): slice(start, end)
             for (generation, epoch_pass, path), start, end in zip(
-                numbers[:, is_first].T.tolist(), starts, [*starts[1:], len(self.rows)], strict=True
+                numbers[:, is_first].T.tolist(), starts, [*starts[1:], len(self.rows)], strict=False
             )
         }
 
@@ -158,10 +185,15 @@ class StatesTable(Mapping[str, Any]):
 
     def of_lane(self, epoch_pass: int, rank: int, worker: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Yield the generation, path and cursor of each node in a lane and a pass."""
-        rows = self.rows
-        own = rows[(rows["epoch_pass"] == epoch_pass) & (rows["rank"] == rank) & (rows["worker"] == worker)]
+        numbers = self._lanes
+        own = self.rows[(numbers[0] == epoch_pass) & (numbers[1] == rank) & (numbers[2] == worker)]
         for (generation, path), cursor in zip(own[["generation", "path"]].tolist(), as_dicts(own), strict=True):
             yield generation, self.paths[path], cursor
+
+    @cached_property
+    def _lanes(self) -> Column:
+        """The pass, rank and worker of each row: not in strides, since each lane looks through all."""
+        return np.stack([self.rows[name] for name in ("epoch_pass", "rank", "worker")])
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -187,7 +219,7 @@ class StatesTable(Mapping[str, Any]):
         return {**self.others, **dict(zip(self._numbers, as_dicts(self.rows), strict=True))}
 
 
-class LoadedStates(ChainMap[str, Any]):
+class LoadedStates(MutableMapping[str, Any]):
     """States of all ranks that were loaded; a trainer goes on to update them like a dict, but cannot delete from them.
 
     What was loaded lies in a table and does not change; what is written afterwards lies in a dict above it. So an
@@ -200,19 +232,38 @@ class LoadedStates(ChainMap[str, Any]):
     """
 
     def __init__(self, loaded: StatesTable, written: dict[str, Any] | None = None, *, step: int | None = None) -> None:
-        super().__init__({} if written is None else written, cast("dict[str, Any]", loaded))  # which is not written to
-        self.loaded, self.step = loaded, step
+        self.loaded, self.written, self.step = loaded, {} if written is None else written, step
+
+    def __getitem__(self, key: str) -> Any:
+        return self.written[key] if key in self.written else self.loaded[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.written[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        raise TypeError(f"states that were loaded: {shown(key)} cannot be deleted\n  Make a dict of them.")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.loaded
+        yield from (key for key in self.written if key not in self.loaded)
+
+    def __len__(self) -> int:
+        return len(self.loaded) + sum(key not in self.loaded for key in self.written)
 
     def copy(self) -> "LoadedStates":
         """The same, to be updated by itself."""
-        return LoadedStates(self.loaded, dict(self.maps[0]), step=self.step)
+        return LoadedStates(self.loaded, dict(self.written), step=self.step)
 
     __copy__ = copy
 
     # A dict's own: a mapping's sets key by key, which takes many times as long for each batch.
     def update(self, states: Any = (), /, **more: Any) -> None:
         """Updates what was written, like a dict's."""
-        self.maps[0].update(states, **more)
+        self.written.update(states, **more)
+
+
+def _restored(paths: tuple[str, ...], count: int, columns: Any, rare: Any, others: Mapping[str, Any]) -> StatesTable:
+    return StatesTable(paths, rows_of(count, columns, rare), others)
 
 
 def table_of(states: Mapping[str, Any]) -> StatesTable:
@@ -224,7 +275,7 @@ def table_of(states: Mapping[str, Any]) -> StatesTable:
     if isinstance(states, StatesTable):
         return states
     if isinstance(states, LoadedStates):
-        return join([states.loaded, table_of(states.maps[0])]) if states.maps[0] else states.loaded
+        return join([states.loaded, table_of(states.written)]) if states.written else states.loaded
     if not isinstance(states, Mapping):
         raise StateError(f"states: expected the dict that to_state fills, got {type(states).__name__}")
     cursors = {key: value for key, value in states.items() if str(key).startswith("cursor/")}

@@ -7,6 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, mixed_collate, to_state
+from streamdata.progress import LaneKey, Progress
 from tests.mixing.test_resume import pairs
 from tests.streams import Numbers, loaded, resumed, through_json
 
@@ -160,6 +161,37 @@ def test_sources_that_left_count(function):
             states.update(to_state(mixed_collate(batch)))
         resumed(with_x, states)
     assert states["cursor/3/0/0/1/"]["batches"] == 10
+
+
+@pytest.mark.parametrize("function", [None, pairs])
+@pytest.mark.parametrize("lost", ["inner.c", "inner."])
+def test_what_is_missing_of_a_mixture_that_left_is_refused(function, lost):
+    """It may return, and then what it gave would come again."""
+    states = states_after(make(function=function), 9)
+
+    def without():
+        return MergedDataset([Numbers("a", 300, 2), Numbers("b", 300, 0.3)], seed=1)
+
+    for batch in islice(loaded(resumed(without, states), 0, 4), 3):
+        states.update(to_state(mixed_collate(batch)))
+    resumed(without, states)
+    less = {key: value for key, value in states.items() if f"/{lost}" not in key}
+    with pytest.raises(StateError, match=r"mixture 'inner' had drawn \d+ samples"):
+        resumed(without, less)
+
+
+def test_batches_that_nobody_counted_are_not_numbered_by_older_ones():
+    """As after a change of weights and of the collate function."""
+    states = {}
+
+    def weighed(weight):
+        return lambda: MergedDataset([Numbers("a", 300, weight), Numbers("b", 300)])
+
+    for batch in islice(loaded(weighed(1)(), 0, 4), 3):
+        states.update(to_state(mixed_collate(batch)))
+    for batch in islice(loaded(resumed(weighed(2), states), 0, 4), 4):
+        states.update(to_state(batch))
+    assert Progress(states).batches_before(LaneKey(0, 0, 0)) is None
 
 
 def test_states_of_two_iterations_over_one_pass_are_refused():

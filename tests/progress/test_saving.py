@@ -192,7 +192,7 @@ def test_a_torn_file_is_named_whatever_its_length(tmp_path):
     [
         lambda file: file["entries"].update({"a": 1}),
         lambda file: file["entries"].update({"worker/0/0": 1}),
-        lambda file: file["columns"].update(rank=[0, 0, 0]),
+        lambda file: file["columns"].update(draws=[5]),
         lambda file: file["columns"].update(of_a_later_version=file["columns"]["draws"]),
         lambda file: file.pop("paths"),
         lambda file: file.update(rows=-1),
@@ -213,6 +213,16 @@ def test_what_save_states_does_not_write_is_refused(tmp_path, damage, load):
     path.write_bytes(gzip.compress(json.dumps(file).encode()))
     with pytest.raises(StateError, match=r"rank-0\.states"):
         load(tmp_path)
+
+
+def test_a_file_of_another_version_is_not_to_be_deleted(tmp_path):
+    """It can be read with that version."""
+    run(tmp_path, [1])
+    path = tmp_path / "step-1" / "rank-0.states"
+    file = json.loads(gzip.decompress(path.read_bytes())) | {"streamdata_states": 99}
+    path.write_bytes(gzip.compress(json.dumps(file).encode()))
+    with pytest.raises(StateError, match=r"rank-0\.states: written by another version of streamdata\n  Read it with"):
+        load_states(tmp_path)
 
 
 def test_a_file_of_another_step_rank_or_size_is_refused(tmp_path):

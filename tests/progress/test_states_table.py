@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import time
 import timeit
 
 import numpy as np
@@ -204,6 +205,27 @@ def test_a_copy_is_updated_by_itself():
     for other in (held.copy(), copy.copy(held), copy.deepcopy(held)):
         other["worker/0/0/0"] = 0
         assert (other.step, len(other), len(held)) == (7, 2, 1)
+
+
+def test_nothing_is_deleted_without_a_word():
+    """Neither what was loaded nor what was written since."""
+    held = loaded({"cursor/0/0/0/0/a": CURSOR})
+    held["worker/0/0/0"] = 0
+    for delete in (held.clear, lambda: held.pop("cursor/0/0/0/0/a"), lambda: held.pop("worker/0/0/0")):
+        with pytest.raises(TypeError, match="cannot be deleted"):
+            delete()
+    assert len(held) == 2
+
+
+def test_a_large_table_is_pickled_by_columns():
+    """For workers that are spawned, and other ranks: not value by value."""
+    states = {f"cursor/0/0/{rank}/0/a": CURSOR | {"function": {"x": rank}} for rank in range(3000)}
+    table = table_of(states)
+    begin = time.perf_counter()
+    content = pickle.dumps(table)
+    assert pickle.loads(content).as_dict() == states
+    assert time.perf_counter() - begin < 0.5
+    assert len(content) < 3000 * 200
 
 
 def test_what_is_read_can_be_changed_without_changing_what_was_loaded():
