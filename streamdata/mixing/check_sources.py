@@ -10,6 +10,7 @@ from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.percent import is_absent, read_percent
 from streamdata.recipe.stages import is_stage
+from streamdata.sources.map_style import leave_out_filtered
 from streamdata.sources.named import check_dataset
 from streamdata.sources.own_stream import LANES, is_own_stream
 from streamdata.sources.part import part_of, range_of
@@ -42,6 +43,7 @@ def check_sources(mixture: MixtureSettings) -> None:
         _check_max_epochs(dataset, f"{who}, {shown(name)}")
         _check_holdout(dataset, f"{who}, {shown(name)}")
         _check_functions(dataset, f"{who}, {shown(name)}")
+        leave_out_filtered(dataset)
         _check_own_stream(dataset, f"{who}, {shown(name)}")
         check_factors(dataset, f"{who}, {shown(name)}")
         _check_of_top(dataset, f"{who}, {shown(name)}")

@@ -23,6 +23,7 @@ from streamdata.run.processes import ForkReport, ProcessDiedError
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.urls import find_shards
 from streamdata.sources.functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
+from streamdata.sources.map_style import leave_out_filtered
 from streamdata.sources.own_stream import is_own_stream
 from streamdata.sources.process_image import IMAGE_FIELDS, decode_image
 from streamdata.sources.shard_source import ShardDataset
@@ -132,6 +133,7 @@ class DataCheck:
         elif is_own_stream(dataset):
             records = streamed_records(dataset, source.name, note)
         else:
+            leave_out_filtered(dataset)
             records = map_style_records(dataset, task.first, task.last, source.name, note)
         _process(dataset, reading, records)
         return reading.found

@@ -22,7 +22,7 @@ from streamdata.shards.tar import TarShards
 from streamdata.shards.tar_records import key_hash
 from streamdata.sources.jsonl import JsonlIterableDataset
 from streamdata.sources.shard_source import BlockSource, ShardDataset
-from streamdata.sources.source import Record, fields_of
+from streamdata.sources.source import Record, fields_of, no_record
 
 Note = Callable[[Kind, str], None]
 
@@ -70,7 +70,7 @@ def map_style_records(dataset: Any, first: int, last: int, name: str, note: Note
     """The records [first, last) of a map-style dataset."""
     for index in range(first, last):
         try:
-            record = dict(fields_of(dataset[index], name))
+            record = _record_of(dataset[index], dataset, name)
         except (Exception, SystemExit) as error:  # whatever its code raises
             note("damaged", f"index {index}: {described(error)}")
             continue
@@ -82,10 +82,16 @@ def streamed_records(dataset: Any, name: str, note: Note) -> Iterator[Record]:
     number = 0
     try:
         for item in dataset:
-            yield dict(fields_of(item, name)) | {CURSOR: number}
+            yield _record_of(item, dataset, name) | {CURSOR: number}
             number += 1
     except (Exception, SystemExit) as error:  # whatever its code raises
         note("damaged", f"record {number}, and all after it: {described(error)}")
+
+
+def _record_of(item: object, dataset: Any, name: str) -> Record:
+    if item is None and getattr(dataset, "single_process_fn", None) is None:
+        raise no_record(dataset, name)
+    return dict(fields_of(item, name))
 
 
 def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
+from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID, is_reserved
 from streamdata.progress import BlockCut, Position, check_position
 from streamdata.progress.leftovers import UNIT
 from streamdata.recipe.parts import SEED as SEED_PARTS
@@ -17,7 +17,7 @@ from streamdata.recipe.parts import Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import MAP_STYLE_SEED, Part, range_of
-from streamdata.sources.source import DamagedRecord, ReadTask, Record, fields_of
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, fields_of, no_record
 from streamdata.sources.tally import raise_noted
 
 logger = logging.getLogger("streamdata")
@@ -41,8 +41,9 @@ class MapStyleSource:
 
     Args:
         dataset: Has `__len__` and `__getitem__`. An item that is not a dict is delivered under `data`; a dict is
-            copied. As many records as its `records_per_block` says, by default 1, stay side by side and in order in one
-            lane. Its `source_identity`, a short str that it need not have, says what determines its records beside
+            copied; None is a failure, unless its `single_process_fn` takes it. As many records as its
+            `records_per_block` says, by default 1, stay side by side and in order in one lane. Its `source_identity`, a
+            short str that it need not have, says what determines its records beside
             their number: a resume compares it. It must not say where the data lie, so that they can be moved. Its
             `parts`, `parts_by` and `part`, if it has such, say which of its blocks are read.
 
@@ -51,7 +52,7 @@ class MapStyleSource:
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        self._dataset, self._takes_none = dataset, getattr(dataset, "single_process_fn", None) is not None
         who = f"source {shown(getattr(dataset, 'name', None))}"
         self._block_size = int(getattr(dataset, "records_per_block", 1))
         try:
@@ -181,6 +182,8 @@ class MapStyleSource:
         for index, after in positions:
             try:
                 item = get(index)
+                if item is None and not self._takes_none:
+                    raise no_record(self._dataset, name)
             except (Exception, SystemExit) as error:  # a user's dataset may raise anything; the tally decides
                 if task.keeps_damaged:
                     yield DamagedRecord(error, "__getitem__", **{**task.fields, SEED: seed, INDEX: index}), after
@@ -215,7 +218,35 @@ class MapStyleSource:
             else:
                 _check_items(items, indices, task.name)
                 for (index, after), item in zip(some, items, strict=True):
+                    if item is None and not self._takes_none:
+                        task.tally.fail(no_record(self._dataset, task.name), f"index {index}", "__getitems__")
+                        continue
                     yield {**fields_of(item, task.name), **task.fields, SEED: seed, INDEX: index}, after
+
+
+class GrainFilter:
+    """The `single_process_fn` of Grain's MapDataset: leaves out what its filters took out, where it has None.
+
+    Args:
+        function: The one that it was given, if any, for the others.
+    """
+
+    def __init__(self, function: Callable[[Record], Sample | list[Sample] | None] | None) -> None:
+        self._function = function
+
+    def __call__(self, record: Record) -> Sample | list[Sample] | None:
+        if record.get("data", record) is None and all(name == "data" or is_reserved(name) for name in record):
+            return None
+        return record if self._function is None else self._function(record)
+
+
+def leave_out_filtered(dataset: Any) -> None:
+    """Let what Grain's MapDataset has filtered be left out and counted; other datasets stay as they are."""
+    # By name: Grain need not be installed.
+    kinds = type(dataset).__mro__
+    if any(kind.__name__ == "MapDataset" and kind.__module__.partition(".")[0] == "grain" for kind in kinds):
+        function = getattr(dataset, "single_process_fn", None)
+        dataset.single_process_fn = function if isinstance(function, GrainFilter) else GrainFilter(function)
 
 
 def _check_items(items: object, indices: list[int], name: str) -> None:

@@ -21,7 +21,7 @@ from streamdata.run import Lane
 from streamdata.sources.open_stream import END, FailedPull, OpenStream
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
-from streamdata.sources.source import ReadTask, Record, fields_of
+from streamdata.sources.source import ReadTask, Record, fields_of, no_record
 
 SELF, STRIDE, _SHARD = "self", "stride", "shard"
 LANES: Final = (SELF, STRIDE)
@@ -107,6 +107,8 @@ class OwnStreamSource:
         gap = step - 1 if taken else gap
         while stream.skip(gap) == gap and (item := stream.pull()) is not END:
             gap, number, taken = step - 1, taken, taken + 1
+            if item is None and getattr(self._dataset, "single_process_fn", None) is None:
+                item = FailedPull(no_record(self._dataset, task.name))
             if isinstance(item, FailedPull):
                 task.tally.fail(item.error, f"record {number} of epoch {epoch}", "its iterator")
                 continue

@@ -196,6 +196,14 @@ def fields_of(item: object, name: str) -> Record:
     return item
 
 
+def no_record(dataset: object, name: str) -> SourceError:
+    """The error that a dataset gave None: delivered, it would be trained on as `{"data": None}`."""
+    return SourceError(
+        f"source {shown(name)} ({type(dataset).__name__}): expected a record, got None\n"
+        "  Give it a single_process_fn, which gets it as {'data': None} and may leave it out by returning None."
+    )
+
+
 def describe_record(record: object) -> str:
     """Say which record it is: url and key, or index."""
     if not isinstance(record, dict):

@@ -20,3 +20,13 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         return map(Rows().__getitem__, range(20))
+
+
+class Holes(Dataset):
+    """None in place of the second of three."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return None if index == 1 else {"n": index}

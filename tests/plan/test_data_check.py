@@ -216,6 +216,14 @@ def test_datasets_without_files_are_read_too(target):
     assert "7" in fault.message
 
 
+def test_none_is_damage_unless_a_function_takes_it():
+    """As in a run."""
+    dataset = {"target": "tests.plan.datasets.Holes", "params": {}, "name": "own", "percent": 1}
+    (fault,) = checked(dataset).faults
+    assert fault.message.startswith("index 1: SourceError: source 'own' (Holes): expected a record, got None")
+    assert not checked(dataset | {"single_process_fn": {"target": "builtins.dict"}}).faults
+
+
 def test_sources_have_their_dotted_names_through_includes(tmp_path, monkeypatch):
     """What an include sets counts, and so do options of the mixtures above."""
     monkeypatch.chdir(tmp_path)

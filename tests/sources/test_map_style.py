@@ -152,3 +152,53 @@ def test_a_length_that_is_no_multiple_is_refused():
     """A block is whole."""
     with pytest.raises(ValueError, match="records_per_block 4 divides, got 23"):
         list(blocks(size=23))
+
+
+class Holes(Numbers):
+    """None at every third index, as datasets have it that cannot read a record."""
+
+    def __getitem__(self, index):
+        return None if index % 3 == 0 else super().__getitem__(index)
+
+
+class HolesAhead(Holes):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Holes, HolesAhead])
+def test_none_is_an_error_with_dataset_and_index(kind):
+    """It would be trained on as a record."""
+    dataset = MergedDataset([kind("a", 9)], shuffle_unstreaming_subsets=False)
+    with pytest.raises(SourceError, match=rf"source 'a' \({kind.__name__}\): expected a record, got None") as caught:
+        list(islice(dataset, 3))
+    assert "failed at index 0" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", [Holes, HolesAhead])
+def test_none_is_forgiven_by_max_bad_or_taken_by_a_single_process_fn(kind):
+    """As other failures; a function sees it under `data`."""
+    forgiving = MergedDataset([kind("a", 9, max_bad=3)], cyclic=False)
+    taking = MergedDataset([kind("a", 9, single_process_fn=lambda record: {"is": "value" in record})], cyclic=False)
+    assert sorted(sample["value"] for sample in forgiving) == [1, 2, 4, 5, 7, 8]
+    assert sorted(sample["is"] for sample in taking) == [False] * 3 + [True] * 6
+
+
+def filtered(kind=Holes, **attributes):
+    """A dataset of Grain, whose filters put None in place of an element."""
+    grain = type("MapDataset", (kind,), {"__module__": "grain._src.python.dataset.dataset"})
+    return MergedDataset([grain("a", 9, **attributes), Numbers("b", 9)], seed=3)
+
+
+@pytest.mark.parametrize("kind", [Holes, HolesAhead])
+@pytest.mark.parametrize("function", [None, lambda record: record | {"value": record["value"]}])
+def test_what_grain_has_filtered_is_left_out_and_counted(kind, function):
+    """Also before the dataset's own function, and a resume is exact."""
+    attributes = {} if function is None else {"single_process_fn": function}
+    dataset = filtered(kind, **attributes)
+    states = {}
+    for sample in islice(dataset, 24):
+        states.update(to_state(sample))
+        assert "value" in sample
+    assert states["cursor/0/0/0/0/a"]["dropped"] == states["cursor/0/0/0/0/a"]["records"] - 12 >= 5
+    assert_exact_resume(lambda: filtered(kind, **attributes))

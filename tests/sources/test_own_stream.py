@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import islice
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import (
     MergedDataset,
@@ -306,3 +306,17 @@ def test_a_record_brings_no_states(make):
     """Under this name an output carries those of what it was made of: it would be taken for one."""
     with pytest.raises(SourceError, match=r"source 'own': expected records without the field '__states__'"):
         list(MergedDataset([make([{"__states__": "x"}])], cyclic=False))
+
+
+def test_none_of_an_iterable_is_an_error_with_its_number():
+    """As of a map-style dataset: it would be trained on as a record."""
+
+    class Holes(IterableDataset):
+        name, percent = "a", 1
+
+        def __iter__(self):
+            return iter([{"n": 0}, None, {"n": 2}])
+
+    with pytest.raises(SourceError, match=r"source 'a' \(Holes\): expected a record, got None") as caught:
+        list(islice(MergedDataset([Holes()]), 3))
+    assert "failed at record 1 of epoch 0" in "".join(caught.value.__notes__)
