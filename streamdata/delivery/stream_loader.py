@@ -18,7 +18,9 @@ from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing.top import top_of
 from streamdata.mixing.tree import tree_of
-from streamdata.progress import Progress, States, Traffic, to_state
+from streamdata.progress import Progress, States, Traffic
+from streamdata.progress.lane_link import is_asked
+from streamdata.progress.to_state import states_of_batch
 
 _OPTIONS: Final = (
     "generator",
@@ -164,6 +166,7 @@ class StreamLoader:
         Raises:
             StateError: So many were not received, or more than 256 were since.
         """
+        is_asked.set()
         return dict(self._states.after(n))
 
     def state_dict(self) -> States:
@@ -375,7 +378,7 @@ class StreamLoader:
 
 def _received(batch: Any) -> Received:
     try:
-        return Received(_without_states(batch), to_state(batch))
+        return Received(_without_states(batch), states_of_batch(batch))
     except StateError as error:
         error.add_note(
             "StreamLoader: the batch that collate made does not keep its samples' states\n"

@@ -17,8 +17,8 @@ from streamdata.progress import Beginning, LaneState
 from streamdata.run import MAX_WORKERS, Lane
 
 _PASS, _PASSES_SET, _VERSION = range(3)
-_LANES, _FIELDS = 3, 8
-_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED, _SINCE = range(_FIELDS)
+_LANES, _FIELDS = 3, 9
+_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED, _SINCE, _GAVE = range(_FIELDS)
 
 
 class Control:
@@ -111,6 +111,15 @@ class Control:
         notes[_OF_PASSES_SET], notes[_BEGUN], notes[_BATCHES] = self._memory[_PASSES_SET], epoch_pass + 1, 0
         notes[_OF_VERSION] = version + 1  # last: until then the notes of an earlier version do not count
         return beginning
+
+    def note_sample(self, worker: int) -> None:
+        """Note that a lane has given something, whatever states are set later."""
+        self._lane(worker)[_GAVE] = 1
+
+    @property
+    def has_given(self) -> bool:
+        """Whether some lane has given something."""
+        return bool(self._memory[_LANES + _GAVE :: _FIELDS].any())
 
     def note_batches(self, version: int, worker: int, number: int) -> None:
         """Note how many batches of its iteration a lane has made."""

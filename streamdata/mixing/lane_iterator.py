@@ -85,7 +85,9 @@ class LaneIterator(Iterator[Sample]):
         # of an iteration that came to its end have said so.
         self._plan = plan = self._reading.plan(self._progress, self._loaded)
         self._pull = self._reading.begin(plan, self._ahead, partial(self._ends.append, True)).__next__
-        return self._pull()
+        sample = self._pull()
+        self._reading.control.note_sample(plan.lane.worker)
+        return sample
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: plain JSON, small but for what was set by `set_dataloader_states`."""

@@ -38,11 +38,12 @@ from streamdata.progress import (
     traffic_of,
 )
 from streamdata.progress.deal_header import deal_header_of
-from streamdata.progress.lane_link import note_deal, noted_deal
+from streamdata.progress.lane_link import note_deal, noted_deal, watched
 from streamdata.progress.saving import remember
 from streamdata.progress.traffic import times_of
 from streamdata.recipe.defaults import default_of
 from streamdata.recipe.named_source import Percent
+from streamdata.recipe.parts import NAMES
 from streamdata.remote.cache_settings import CacheSetting, CacheSettings, read_cache_settings
 from streamdata.remote.network import checked_connections, connections_of_process, network
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
@@ -155,6 +156,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             _share_cache(tree_of(self), settings)
         nodes = () if skip is None else tree_of(self).walk()
         self._skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
+        self._is_for_evaluation = False
         self._data_parallel: DataParallel | None = None
         self._group_of_sender: DataParallel | None = None
         self._received_in: int | None = None
@@ -169,6 +171,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._version = 0
         self._iterated_in: int | None = None
         self._control = Control()
+        watched.add(self)
 
     def finite(self) -> "MergedDataset":
         """The same recipe read once, for an evaluation: another dataset, without states; this one stays as it is.
@@ -182,7 +185,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         once.cyclic, once.stop = False, "all_exhausted"
         once.shuffle_unstreaming_subsets = once.shuffle_streaming_subsets = False
         once._begin_anew()
+        once._is_for_evaluation = True
         return once
+
+    def is_to_be_saved(self) -> bool:
+        """Whether it has given samples, and is neither `finite()` nor of a part that is held out."""
+        if self._is_for_evaluation or not self._control.has_given:
+            return False
+        return all(getattr(node.dataset, "part", None) in (None, NAMES[0]) for node in tree_of(self).walk())
 
     def set_data_parallel(
         self,
@@ -464,6 +474,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         deal = state.pop("_deal")
         self.__dict__.update(state, _received_in=os.getpid())
         note_deal(self._control.name, self._version, deal)
+        watched.add(self)
         remember_data_parallel_at_fork()
 
     def _found_data_parallel(self, *, in_worker: bool) -> DataParallel:

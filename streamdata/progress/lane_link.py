@@ -3,14 +3,29 @@
 import logging
 import sys
 import warnings
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from threading import Event
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from streamdata.progress.traffic import TrafficReport, note
 
 logger = logging.getLogger("streamdata")
+
+
+class Watched(Protocol):
+    """A dataset of which states are to be saved."""
+
+    def is_to_be_saved(self) -> bool:
+        """Whether it has given samples, and is not for an evaluation."""
+
+
+watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
+"""The datasets of this process."""
+is_asked = Event()
+"""Set once somebody asked for the state of a batch."""
 
 
 class DealText(NamedTuple):

@@ -74,8 +74,8 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
 
     Raises:
         NoStepError: Nothing is saved there, or not the step that is asked for. It is a FileNotFoundError.
-        StateError: No step has all ranks; or a file is torn, missing, or of another step, rank or number of ranks than
-            its name and the other files say.
+        StateError: No step has all ranks; the step is not 0, and no rank's has an entry; or a file is torn, missing, or
+            of another step, rank or number of ranks than its name and the other files say.
         ValueError: `step` is no int.
     """
     # As text, 9 would find the folder, and no file in it that is of that step.
@@ -85,6 +85,11 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
     if found.missing:
         raise StateError(f"{found.folder}: this step lacks {found.lacking}\n  Load another step.")
     states = LoadedStates(join_ranks(found.saved, _deals(found.folder, found.saved)), step=found.step)
+    if found.step and not states:
+        raise StateError(
+            f"{found.folder}: expected states of what was delivered, got none of any rank: a resume would begin at "
+            "sample 0\n  Start without states, or load another step; the training has to save what to_state gives."
+        )
     remember(states.loaded)
     logger.info("states: step %d of %d ranks, from %s", found.step, found.size, one_line(directory))
     return states

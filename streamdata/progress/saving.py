@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from streamdata.errors import StateError, shown
 from streamdata.progress.header import check_header
+from streamdata.progress.lane_link import is_asked, watched
 from streamdata.progress.ranks import group_name
 from streamdata.progress.state_file import Origin, encode, encode_deal
 from streamdata.progress.states_table import LoadedStates, StatesTable, deal_of, join, table_of
@@ -39,7 +40,8 @@ def save_states(
         size: How many replicas there are.
 
     Raises:
-        StateError: They do not come from `to_state`, or from a run with another number of ranks.
+        StateError: They do not come from `to_state`, or from a run with another number of ranks; or they are empty
+            after step 0, while a dataset of this process has delivered samples and `to_state` was never called.
         ValueError: The step is not a number from 0, or one of rank and size is missing or wrong.
         OSError: The directory cannot be written.
     """
@@ -47,6 +49,12 @@ def save_states(
         raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {shown(step)}")
     group = group_of("save_states", rank, size)
     part, deal = part_of_rank(states, group)
+    if step and not (part or deal or is_asked.is_set()) and any(dataset.is_to_be_saved() for dataset in list(watched)):
+        raise StateError(
+            f"save_states: expected states of what was delivered in {step} steps, got none, and nobody has asked for "
+            "some: a resume would begin at sample 0\n"
+            "  Call states.update(to_state(batch)) for every batch, or save StreamLoader.state_dict()."
+        )
     # Otherwise each replica may have a process group of its own.
     origin = Origin(rank=group.dp_rank, size=group.dp_size, step=step, group=group_name() if rank is None else None)
     folder = Path(directory) / f"step-{step}"

@@ -9,7 +9,7 @@ from streamdata.errors import StateError, names_text
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.progress.cursor import Cursor, Entry, LaneKey, Mark, NodeKey, PlainCursor, PlainEntry, node_of
 from streamdata.progress.deal_header import DEAL
-from streamdata.progress.lane_link import DealText
+from streamdata.progress.lane_link import DealText, is_asked
 
 _AFTER_TAKEN = Cursor._fields[3:]
 _HEADERS = ("generation/", DEAL)
@@ -38,6 +38,12 @@ def to_state(batch: object) -> States:
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
     """
+    is_asked.set()
+    return states_of_batch(batch)
+
+
+def states_of_batch(batch: object) -> States:
+    """The same for who keeps it until somebody asks."""
     samples = list(_samples(batch))
     # A sample has a cursor: what stands there under the name of a batch's field is its own.
     if samples and all(STATE in sample and CURSOR not in sample for sample in samples):
@@ -82,7 +88,7 @@ def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
     Raises:
         StateError: A sample carries no state.
     """
-    states = to_state(list(samples))
+    states = states_of_batch(list(samples))
     headers = {node.generation: node.header for sample in samples for node in map(node_of, _entries(sample))}
     entries = {key: value for key, value in states.items() if not key.startswith(_HEADERS)}
     lines = [f"generation/{generation} {text}" for generation, text in headers.items()]

@@ -10,9 +10,12 @@ import signal
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Event
+from weakref import WeakSet
 
 import pytest
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
 from streamdata.progress import ranks, saving
@@ -642,3 +645,50 @@ def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_step(tmp_path):
     assert len(seen) > 6
     assert seen == sorted(seen)
     assert {1, 2} == set(seen)
+
+
+@pytest.fixture
+def unasked(monkeypatch):
+    """A process in which nobody has called `to_state`, and no dataset has given anything."""
+    monkeypatch.setattr(saving, "is_asked", Event())
+    monkeypatch.setattr(saving, "watched", datasets := WeakSet())
+    return datasets
+
+
+def given(unasked):
+    """A dataset of which a loop has had two batches."""
+    unasked.add(dataset := make())
+    loader = DataLoader(dataset, 2, num_workers=1, collate_fn=len)
+    assert list(islice(loader, 2)) == [2, 2]
+    return dataset
+
+
+def test_empty_states_of_what_was_delivered_are_refused(tmp_path, unasked):
+    """Whoever forgets `to_state` would begin again at sample 0; before step 1 nothing is forgotten."""
+    dataset = given(unasked)
+    save_states(tmp_path, {}, step=0)
+    with pytest.raises(StateError, match=r"states of what was delivered in 5 steps, got none(.|\n)*to_state"):
+        save_states(tmp_path, {}, step=5)
+    saving.is_asked.set()
+    save_states(tmp_path, {}, step=5)
+    assert dataset.is_to_be_saved()
+
+
+def test_evaluations_and_what_gave_nothing_need_no_states(tmp_path, unasked):
+    """Their batches are not trained on."""
+    finite = make().finite()
+    held_out = MergedDataset([Numbers("a", 40, holdout=0.5, part="valid")])
+    for dataset in (finite, held_out):
+        unasked.add(dataset)
+        next(iter(dataset))
+    unasked.add(make())
+    save_states(tmp_path, {}, step=5)
+
+
+def test_a_step_without_an_entry_of_any_rank_is_refused(tmp_path, unasked):
+    """Step 0 may be empty."""
+    for step in (0, 5):
+        save_states(tmp_path, {}, step=step)
+    assert dict(load_states(tmp_path, step=0)) == {}
+    with pytest.raises(StateError, match="step-5: expected states of what was delivered, got none of any rank"):
+        load_states(tmp_path)
