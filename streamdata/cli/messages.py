@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import select
 import traceback
 from collections.abc import Iterator
 
@@ -36,8 +37,8 @@ def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[N
     except (typer.Exit, typer.BadParameter):
         raise  # how a command ends by itself, though these are exceptions, too
     except shown as error:
-        if with_traceback:
-            raise
+        if with_traceback or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
+            raise  # typer ends quietly where nobody reads on, as of `… | head -1`
         typer.echo("error: " + "\n".join(_lines(error, is_expected=not _is_of_functions(error, more))), err=True)
         raise typer.Exit(1) from error
     except TerminatedError as error:
@@ -46,6 +47,13 @@ def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[N
     except KeyboardInterrupt as error:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _is_reader_gone() -> bool:
+    """Whether what is printed goes into a pipe from which nobody reads any more."""
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _is_of_functions(error: Exception, more: tuple[type[Exception], ...]) -> bool:

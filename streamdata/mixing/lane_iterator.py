@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -62,9 +63,11 @@ class LaneIterator(Iterator[Sample]):
         """By path, the newest of each node since it was last asked."""
         self._last: tuple[PlainEntry, ...] = ()
 
-    def __del__(self) -> None:
-        # Not left to what it reads: a process function may be part of a cycle, with all that it was given.
-        self._ahead.close()
+    def __del__(self, is_at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Not left to what it reads: a process function may be part of a cycle, with all that it was given. As Python
+        # ends, modules may be gone that this needs; the network and all threads end by themselves.
+        if not is_at_exit():
+            self._ahead.close()
 
     def __iter__(self) -> "LaneIterator":
         return self

@@ -131,7 +131,8 @@ class Network:
         asked = Asked(signed_url(url), begin, end, version)
         options = options_of(url)
         patience = Patience(asked, health_of(asked.url, options))
-        return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), self._running())
+        loop = self._running()
+        return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), loop)
 
     @property
     def is_running(self) -> bool:
@@ -155,10 +156,15 @@ class Network:
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                loop = asyncio.new_event_loop()
                 self._free = asyncio.Semaphore(self.connections)
-                self._thread = Thread(target=_run, args=(self._loop,), name="streamdata network", daemon=True)
-                self._thread.start()
+                self._thread = Thread(target=_run, args=(loop,), name="streamdata network", daemon=True)
+                try:
+                    self._thread.start()
+                except BaseException:
+                    loop.close()
+                    raise
+                self._loop = loop  # only now: without its thread there is nothing that `close` could end
             return self._loop
 
     async def _answered(self, asked: Asked, patience: Patience, options: StorageOptions) -> Answer:

@@ -73,8 +73,8 @@ def promise(asked: Asked, status: int, headers: Headers) -> Promise:
         begin, end = (int(match[1]), int(match[2]) + 1) if match and match[1] else (-1, -1)
         if match is None or begin != asked.begin or asked.end is None or not begin < end <= asked.end:
             raise RangesIgnoredError(
-                f"{asked.describe()}: expected this range, got {shown(headers.get('Content-Range'))} with status 206 "
-                "(attempts 1)\n  Serve it from a server that answers range requests, or copy it to a disk."
+                f"{asked.describe()}: expected this range, got {shown(headers.get('Content-Range'))} with status 206\n"
+                "  Serve it from a server that answers range requests, or copy it to a disk."
             )
         found = Promise(end - begin, version, int(match[3]))
     check_version(asked, version)

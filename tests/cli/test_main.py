@@ -198,3 +198,17 @@ def test_a_number_beyond_all_that_can_be_counted_is_a_bad_option(arguments: list
     done = streamdata(command, __file__, *([__file__] if command == "trace" else []), option, 10**23)
     assert done.exit_code == 2
     assert f"Invalid value for '{option}'" in words(done.stderr)
+
+
+@pytest.mark.parametrize("arguments", ["check a.yaml", "plan a.yaml --samples 9"])
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: str) -> None:
+    """As of `… | head -1`."""
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    source = "{target: streamdata.JsonlIterableDataset, params: {path: a.jsonl}, name: a, percent: 1}"
+    (tmp_path / "a.yaml").write_text(f"target: streamdata.MergedDataset\nparams: {{datasets: [{source}]}}\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "streamdata", *arguments.split()]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.stderr == ""

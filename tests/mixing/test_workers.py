@@ -4,6 +4,8 @@ import copy
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -311,3 +313,16 @@ def test_tensors_of_samples_arrive_writable():
     batch[0]["x"] += 1
     assert type(batch) is list
     assert type(batch[0]) is dict
+
+
+def test_an_iterator_that_is_alive_as_python_ends_says_nothing():
+    """By then modules that it would need may be gone."""
+    script = """
+from streamdata import MergedDataset, named
+from concurrent.futures import thread
+iterator = iter(MergedDataset([named([1, 2, 3], name="a", percent=1)]))
+next(iterator)
+thread.queue = None
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -38,7 +38,8 @@ class Request(NamedTuple):
 
 Fault = str | None
 """A status such as "503", with a code of S3 after a space; or one of: stall (no byte), half (of the body, then none),
-drip (byte by byte), cut (half of the body, then the end), cut_chunked, cut_unsized, reset, ignore_range, html."""
+drip (byte by byte), cut (half of the body, then the end), cut_chunked, cut_unsized, reset, ignore_range,
+other_range, html."""
 
 
 @cache  # what a bytes object hashes to is kept in it
@@ -124,6 +125,8 @@ class ObjectServer:
             self.objects[request.path] = body
             return await _send(writer, 200, {"ETag": self.tag_of(body)}, b"")
         status, headers, data = self._found(request, ignore_range=fault == "ignore_range")
+        if fault == "other_range":
+            headers["Content-Range"] = "bytes 1-2/9"
         if request.method == "HEAD":
             headers.setdefault("Content-Length", str(len(data)))
             data = b""

@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager, suppress
 from threading import Thread
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -75,6 +76,7 @@ def test_what_sends_nothing_more_is_tried_again(sender, kind):
         ("401", DeniedError, "credentials expired or no permission"),
         ("403", DeniedError, "credentials expired or no permission"),
         ("ignore_range", RangesIgnoredError, "ignores ranges"),
+        ("other_range", RangesIgnoredError, "expected this range"),
         ("html", RangesIgnoredError, "web page"),
         ("418", ValueError, "418"),
     ],
@@ -88,8 +90,19 @@ def test_what_will_not_pass_is_an_error_at_once(sender, kind, error, words):
         assert len(server.log) == 1
         message = str(caught.value)
         assert f"shard '{server.url}/a.tar': bytes 10 to 5000" in message
-        assert "(attempts 1)" in message
+        assert message.count("(attempts 1)") == 1
         assert "SECRET" not in message
+
+
+def test_a_network_without_its_thread_closes_without_a_word(monkeypatch):
+    """As Python ends no thread can be started."""
+    sender = Network(4)
+    monkeypatch.setattr(Thread, "start", raising := Mock(side_effect=RuntimeError("can't start new thread")))
+    with pytest.raises(RuntimeError, match="new thread"):
+        sender.submit("http://localhost/a", 0, 9)
+    raising.assert_called_once()
+    assert not sender.is_running
+    sender.close()
 
 
 @pytest.mark.parametrize("obeys", [True, False])
