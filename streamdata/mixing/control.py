@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.mixing.places import WorkerPlaces
-from streamdata.progress import Beginning, LaneState
+from streamdata.progress import LaneState
+from streamdata.progress.lane_link import Beginning
 from streamdata.run import MAX_WORKERS, Lane
 
 _PASS, _PASSES_SET, _VERSION = range(3)

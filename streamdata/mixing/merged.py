@@ -31,12 +31,11 @@ from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.mixing.wrapped import check_not_wrapped
 from streamdata.progress import (
     Progress,
-    Shape,
     Traffic,
-    check_complete,
     describe_changes,
     traffic_of,
 )
+from streamdata.progress.complete import Shape, check_complete
 from streamdata.progress.deal_header import deal_header_of
 from streamdata.progress.lane_link import note_deal, noted_deal, watched
 from streamdata.progress.saving import remember

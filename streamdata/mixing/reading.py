@@ -26,12 +26,11 @@ from streamdata.progress import (
     LaneState,
     Progress,
     Tree,
-    announce,
     header,
     marked,
     note,
-    warn_once,
 )
+from streamdata.progress.lane_link import announce, warn_once
 from streamdata.run import Lane
 from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.shards.upcoming import LaneAhead

@@ -7,7 +7,6 @@
 5. `TrafficReport` of each process that reads → `traffic_of` → what was asked of stores: beside states, never in them
 """
 
-from streamdata.progress.complete import Shape, check_complete
 from streamdata.progress.cursor import (
     Cursor,
     Entry,
@@ -24,12 +23,12 @@ from streamdata.progress.cursor import (
 )
 from streamdata.progress.deal_header import Base, DealHeader
 from streamdata.progress.finals import COUNTS, Finals, share_out, sums
-from streamdata.progress.header import Topology, Tree, check_position, header
+from streamdata.progress.header import Tree, check_position, header
 from streamdata.progress.history import compact, describe_changes, history_of, last_lines, totals_of_nodes
 from streamdata.progress.joining import merge_states
 from streamdata.progress.lane_entries import LaneEntries
-from streamdata.progress.lane_link import Beginning, LaneLink, announce, warn_once
-from streamdata.progress.lane_state import LaneState, from_stateful, lane_state_of
+from streamdata.progress.lane_link import LaneLink
+from streamdata.progress.lane_state import LaneState, lane_state_of
 from streamdata.progress.left_out import left_out_code, read_left_out
 from streamdata.progress.leftovers import BlockCut, Leftovers
 from streamdata.progress.progress import Progress
@@ -39,7 +38,6 @@ from streamdata.progress.traffic import Traffic, TrafficReport, note, traffic_of
 __all__ = [
     "COUNTS",
     "Base",
-    "Beginning",
     "BlockCut",
     "Cursor",
     "DealHeader",
@@ -56,18 +54,13 @@ __all__ = [
     "PlainEntry",
     "Position",
     "Progress",
-    "Shape",
     "States",
-    "Topology",
     "Traffic",
     "TrafficReport",
     "Tree",
-    "announce",
-    "check_complete",
     "check_position",
     "compact",
     "describe_changes",
-    "from_stateful",
     "header",
     "history_of",
     "lane_state_of",
@@ -86,5 +79,4 @@ __all__ = [
     "to_state",
     "totals_of_nodes",
     "traffic_of",
-    "warn_once",
 ]

@@ -12,6 +12,8 @@ from streamdata.progress.leftovers import BlockCut, Leftovers, leftovers_of
 
 DEAL = "deal/"
 """How the key of the entry begins; its number follows."""
+HEADERS = ("generation/", DEAL)
+"""How keys begin that are of no rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

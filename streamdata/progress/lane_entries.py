@@ -26,21 +26,6 @@ class LaneEntries:
         self.cursors: dict[str, dict[int, Mapping[str, Any]]] = {}
         """By the path of the node."""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the lane has delivered its last sample of the pass."""
-        return bool(self._top.get("ended"))
-
-    @property
-    def num_batches(self) -> int | None:
-        """How many batches the lane has delivered; None where nobody counted."""
-        return self._top.get("batches")
-
-    @property
-    def _top(self) -> Mapping[str, Any]:
-        held = self.cursors.get("")
-        return held[max(held)] if held else {}
-
     def standing(self, path: str, before: int | None = None) -> Standing | None:
         """Where the node stood last, or at the moment when a generation began."""
         held = {number for number in self.cursors.get(path, ()) if before is None or number < before}

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamdata.errors import StateError
-from streamdata.progress.deal_header import DEAL
+from streamdata.progress.deal_header import HEADERS
 from streamdata.progress.to_state import States
 from streamdata.run import Lane
 
 _VERSION = 2
-_HEADERS = ("generation/", DEAL)
 _FIELDS = frozenset(("version", "lane", "pass", "begun", "ended", "resumed", "delivered", "ended_since"))
 # The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
 _FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
@@ -106,12 +105,12 @@ def from_stateful(state: Mapping[str, Any]) -> States:
     for lane in ordered:
         _end_passes(lane, states)
     # A lane names its generation, and what was before, before it delivers something in it.
-    told = {key.split("/", 2)[1] for key in states if not key.startswith(_HEADERS)}
+    told = {key.split("/", 2)[1] for key in states if not key.startswith(HEADERS)}
     deals = {str(states[f"generation/{number}"]["deal"]) for number in told}
     return {
         key: value
         for key, value in states.items()
-        if key in held or not key.startswith(_HEADERS) or key.partition("/")[2] in (told if key[0] == "g" else deals)
+        if key in held or not key.startswith(HEADERS) or key.partition("/")[2] in (told if key[0] == "g" else deals)
     }
 
 

@@ -8,11 +8,10 @@ from typing import Any, TypeAlias
 from streamdata.errors import StateError, names_text
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.progress.cursor import Cursor, Entry, LaneKey, Mark, NodeKey, PlainCursor, PlainEntry, node_of
-from streamdata.progress.deal_header import DEAL
+from streamdata.progress.deal_header import HEADERS
 from streamdata.progress.lane_link import DealText, is_asked
 
 _AFTER_TAKEN = Cursor._fields[3:]
-_HEADERS = ("generation/", DEAL)
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
@@ -90,7 +89,7 @@ def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
     """
     states = states_of_batch(list(samples))
     headers = {node.generation: node.header for sample in samples for node in map(node_of, _entries(sample))}
-    entries = {key: value for key, value in states.items() if not key.startswith(_HEADERS)}
+    entries = {key: value for key, value in states.items() if not key.startswith(HEADERS)}
     lines = [f"generation/{generation} {text}" for generation, text in headers.items()]
     deals = {deal.key: deal.text for sample in samples if (deal := deal_of(sample[CURSOR][-1])) is not None}
     lines += [f"{key} {text}" for key, text in deals.items()]

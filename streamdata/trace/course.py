@@ -313,10 +313,10 @@ def _bounds(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tu
         if not known or not batches:
             continue
         assert end.progress is not None, "of states"
-        entries = end.progress.lane(LaneKey(epoch_pass, rank, worker))
-        if not entries.has_ended and samples % batches == 0:
+        has_ended = end.progress.has_ended(epoch_pass, rank, [worker])
+        if not has_ended and samples % batches == 0:
             yield samples // batches, samples // batches
-        elif entries.has_ended:  # the last one may be smaller
+        elif has_ended:  # the last one may be smaller
             yield -(-samples // batches), (samples - 1) // (batches - 1) if batches > 1 else 2**53
 
 
@@ -324,7 +324,8 @@ def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -
     """Where a rank's lanes stood."""
     lanes = [progress.lane(LaneKey(epoch_pass, rank, worker)) for worker in range(num_workers)]
     samples = tuple(map(samples_of, lanes))
-    batches = (lane.num_batches if count else 0 for count, lane in zip(samples, lanes, strict=True))
+    counted = progress.batches_of_workers(epoch_pass, rank)
+    batches = (counted.get(worker) if count else 0 for worker, count in enumerate(samples))
     return Point(progress, samples, tuple(batches))
 
 

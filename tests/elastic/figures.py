@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streamdata import MergedDataset
-from streamdata.progress import Topology
+from streamdata.progress.header import Topology
 
 States = Any
 

@@ -152,7 +152,9 @@ def test_those_around_damaged_records_are_delivered_once(kind, tmp_path, caplog)
         assert all(str(tmp_path) in end for end in ends)
 
 
-@pytest.mark.parametrize("functions", [{}, {"single_process_fn": kept}, {"process_fn": threes}], ids=str)
+@pytest.mark.parametrize(
+    "functions", [{}, {"single_process_fn": kept}, {"process_fn": threes}], ids=["records", "one to one", "bursts"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resume_around_damaged_records_is_exact(kind, functions, tmp_path):
     """After every step, over epochs; also within the open burst of a stream function."""
