@@ -33,10 +33,10 @@ def gather_states(
             on every rank, whichever it is.
         ValueError: `dst` is no process, or one of rank and size is missing or wrong.
     """
-    group, process, num_processes = group_of("gather_states", rank, size), *_place()
+    group, processes = group_of("gather_states", rank, size), find_data_parallel()
     check_can_meet("gather_states", group.dp_size)
-    if dst is not None and not 0 <= dst < num_processes:
-        raise ValueError(f"gather_states: expected a rank below {num_processes} as dst, got {shown(dst)}")
+    if dst is not None and not 0 <= dst < processes.dp_size:
+        raise ValueError(f"gather_states: expected a rank below {processes.dp_size} as dst, got {shown(dst)}")
     part, deal, error = StatesTable(), None, None
     try:
         part, deal = part_of_rank(states, group)
@@ -53,7 +53,7 @@ def gather_states(
         [RankStates(name=f"rank {number}", origin=told[number][1], table=told[number][2]) for number in chosen]
     )
     # What came before may be large, and is the same for all: the first that names it sends it.
-    is_first = deal is not None and [named for *_, named in told].index(deal[0]) == process
+    is_first = deal is not None and [named for *_, named in told].index(deal[0]) == processes.dp_rank
     sent = part, deal if is_first else None
     contents = all_gather(sent) if dst is None else gather(sent, dst)
     if contents is None:
@@ -61,12 +61,6 @@ def gather_states(
     deals = dict(each for _, each in contents if each is not None)
     saved = [RankStates(name=f"rank {n}", origin=told[n][1], table=contents[n][0]) for n in chosen]
     return LoadedStates(join_ranks(saved, deals))
-
-
-def _place() -> tuple[int, int]:
-    """The number of this process, and how many there are."""
-    all_of_them = find_data_parallel()
-    return all_of_them.dp_rank, all_of_them.dp_size
 
 
 def _one_of_each_replica(replicas: list[tuple[int, str | None]], size: int) -> list[int]:

@@ -23,7 +23,6 @@ _BURST_FIELDS: Final = ("stretches", "given", "outputs")
 BURST: Final = np.dtype([(name, np.int64) for name in _BURST_FIELDS])
 """An open burst: how many stretches its records are, how many of its outputs were delivered, and how many outputs of
 the last record belong to it, 0 for all."""
-NO_STRETCHES: Final = np.zeros(0, STRETCH)
 
 
 UNIT: Final = 1024
@@ -55,11 +54,11 @@ class Leftovers:
 
     offset: int = 0
     """Of the source's endless order: all numbers from here on are left, and none is in the list."""
-    stretches: npt.NDArray[Any] = field(default_factory=NO_STRETCHES.copy)
+    stretches: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, STRETCH))
     """STRETCH (n,), sorted."""
     bursts: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, BURST))
     """BURST (m,)."""
-    pulled: npt.NDArray[Any] = field(default_factory=NO_STRETCHES.copy)
+    pulled: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, STRETCH))
     """STRETCH: the records of the bursts, one burst after another."""
     functions: Mapping[int, tuple[FunctionState | None, str]] = field(default_factory=dict)
     """By the number of a burst: its function's state at its start, and the code of what was left out of it."""

@@ -148,8 +148,9 @@ class Job:
         some = self.ranks if number is None else [self.ranks[number % len(self.ranks)]]
         if self.folder is not None:
             self.step += 1
+            step = self.step if any(rank.states for rank in self.ranks) else 0  # nothing is delivered at step 0 alone
             for rank in some:
-                save_states(self.folder, rank.states, step=self.step, rank=rank.number, size=len(self.ranks))
+                save_states(self.folder, rank.states, step=step, rank=rank.number, size=len(self.ranks))
         # Of a step that other ranks lack nothing is loaded.
         for rank in some if self.folder is None or len(some) == len(self.ranks) else ():
             rank.save()

@@ -6,6 +6,7 @@ The name of each fault begins with its number in the table of `tests/README.md`.
 import gzip
 import os
 import re
+import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -238,6 +239,7 @@ def test_a_record_whose_sidecar_line_is_damaged_is_skipped_and_recorded(
     number = int(message.split(":")[1]) - 1
     assert (outcome.error, outcome.skipped) == (None, [f"{path.with_name('00001' + suffix)}, key '1/{number}'"])
     assert re.search(f"{re.escape(str(path))}{message}", caplog.text)
+    shutil.rmtree(path.parent)
     outcome = after_damage(stream(suffix, max_bad=0), lambda: rewrite(path, damage), caplog)
     assert_one_error(outcome, path, message)
 

@@ -104,13 +104,21 @@ def _all_of(shards: Any, shard: int = 0) -> list[Any]:
     return forward
 
 
+def _sound(records: Any) -> Any:
+    """The records; the first that is damaged is raised, as a source without `max_bad` does."""
+    for record in records:
+        if isinstance(record, StreamdataError):
+            raise record
+        yield record
+
+
 def _both(read_indexed: Callable[[], Any], read_through: Callable[[], Any]) -> Any:
     """What two ways of reading give, which must be the same; an error of one is an error of the other."""
     found: list[Any] = []
     errors: list[StreamdataError] = []
     for read in (read_indexed, read_through):
         try:
-            found.append(sorted(map(_without_order, read())))
+            found.append(sorted(map(_without_order, _sound(read()))))
         except StreamdataError as error:
             errors.append(error)
     assert len(errors) != 1, f"one way of reading gives {errors[0]!r}, the other {found}"
