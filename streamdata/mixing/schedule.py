@@ -25,6 +25,9 @@ _LEAST: Final = 2.0**-10
 class Shares:
     """The shares of a mixture's sources at each time, where at least one of them has a schedule.
 
+    Percents are normalised at each point of any source; between two such points shares are linear, and percents are
+    not: of `[[0, 10], [2000, 0]]` beside 0.6 the share is (10 / 10.6) · (1 - t / 2000), in all 944 of 2,000 samples.
+
     Args:
         names: Of the sources, for messages.
         weights: Of the sources.

@@ -356,6 +356,11 @@ class _Planner:
             yield "tokens are those of records before packing"
         if any(node.is_mixture and node.dataset.cost is not None for node in self._top.walk()):
             yield "shares count costs" + ("" if self._sampled else ", taken to be alike, since nothing was sampled")
+        if any(isinstance(weight, list) for weight in self._top.tree().weights.values()):
+            yield (
+                "between the points of schedules shares are linear, percents are not: beside 0.6, [[0, 10], [2000, 0]] "
+                "gives 944 of 2,000 samples, where a linear percent would give 1,655"
+            )
         if self._dataset.customized_yield_fn is not None:
             yield f"a sample takes {self._pulls:.3g} draws of the top, by its yield function"
         if any(n.path and n.is_mixture and n.dataset.customized_yield_fn is not None for n in self._top.walk()):

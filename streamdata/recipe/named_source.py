@@ -11,7 +11,7 @@ class NamedSource:
     Attributes:
         name: Its name in the mixture, without a ".".
         percent: Its weight there, a number (weights need not add to 1), 0 for a source that is left out, a schedule or
-            a size; see `streamdata.recipe.percent`.
+            a size; see `streamdata.recipe.percent`. Between the points of schedules shares are linear, not percents.
         holdout: Which share of its records is held out of training, by a stable hash of each one's shard and number in
             it; None where nothing is.
         part: Which records are read then: `train` (where it is None), or `valid` for what is held out.

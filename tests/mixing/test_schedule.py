@@ -1,12 +1,16 @@
 """Shares over time: what they are, and when a source is due by them."""
 
 import math
+from collections import Counter
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamdata import MergedDataset
 from streamdata.mixing.schedule import Shares
+from tests.streams import Numbers
 
 FADE = Shares(["a", "b"], [[[100.0, 1.0], [200.0, 0.0]], [[100.0, 0.0], [200.0, 1.0]]])
 STEP = Shares(["a", "b"], [{"steps": [[0.0, 3.0], [100.0, 0.0], [200.0, 1.0]]}, 1.0])
@@ -79,3 +83,10 @@ def test_finer_segments_are_the_same_shares():
     assert len(fine.times) > len(FADE.times) + 10
     for time in (0, 99, 100, 100.01, 110, 150, 199.99, 200, 300):
         assert math.isclose(fine.at(time, 0), FADE.at(time, 0), abs_tol=1e-12)
+
+
+def test_shares_are_linear_between_points_and_percents_are_not():
+    """The example of README: a linear percent would give 1,655."""
+    falling = Numbers("a", 50, [[0, 10], [2000, 0]])
+    samples = islice(MergedDataset([falling, Numbers("b", 50, 0.6)]), 2000)
+    assert Counter(sample["__datasetname__"] for sample in samples) == {"a": 944, "b": 1056}
