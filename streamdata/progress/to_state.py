@@ -172,7 +172,9 @@ def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCu
     state: States = {"draws": draws, "clock": clock, "epoch": cursor[0], "window": cursor[1], "taken": cursor[2]}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     # Not strict: a plain cursor ends where all that follows is nothing. To name its fields would take as long as this.
-    state.update({name: value for name, value in zip(_AFTER_TAKEN, cursor[3:], strict=False) if value})
+    pairs = zip(_AFTER_TAKEN, cursor[3:], strict=False)
+    # Lists, as JSON has them, of what is a tuple to be quickly made: `pulled` and `told`.
+    state.update({name: list(value) if isinstance(value, tuple) else value for name, value in pairs if value})
     if cost:
         state["cost"] = cost
     if tokens:

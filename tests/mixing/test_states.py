@@ -319,3 +319,22 @@ def test_a_sample_that_torch_has_converted_says_how_to_keep_it():
     with pytest.raises(StateError, match="with batch_size=None, a function that returns the sample as it is"):
         to_state(next(iter(DataLoader(first, batch_size=None))))
     assert to_state(next(iter(DataLoader(second, batch_size=None, collate_fn=dict))))
+
+
+def test_states_are_what_json_gives_back():
+    """Also of stream functions and schedules, whose cursors hold positions and moments as tuples."""
+    inner = MergedDataset(
+        [Numbers("b", 30, [[0, 1], [20, 3]]), Numbers("c", 30)], customized_yield_fn=pairs, name="inner", percent=1
+    )
+    states = {}
+    for sample in islice(MergedDataset([Numbers("a", 40, process_fn=pairs), inner]), 30):
+        states.update(to_state(sample))
+    assert {name for state in states.values() if isinstance(state, dict) for name in state} >= {"pulled", "told"}
+    assert states == through_json(states)
+
+
+def pairs(samples):
+    """One of two."""
+    for sample in samples:
+        next(samples, None)
+        yield sample
