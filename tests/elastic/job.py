@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,8 +149,10 @@ class Job:
         some = self.ranks if number is None else [self.ranks[number % len(self.ranks)]]
         if self.folder is not None:
             self.step += 1
-            step = self.step if any(rank.states for rank in self.ranks) else 0  # nothing is delivered at step 0 alone
-            for rank in some:
+            step = self.step if any(rank.states for rank in self.ranks) else 0
+            if not step:  # nothing is delivered at step 0 alone, of which all ranks have the same, whatever their size
+                shutil.rmtree(self.folder / "step-0", ignore_errors=True)
+            for rank in some if step else self.ranks:
                 save_states(self.folder, rank.states, step=step, rank=rank.number, size=len(self.ranks))
         # Of a step that other ranks lack nothing is loaded.
         for rank in some if self.folder is None or len(some) == len(self.ranks) else ():
